@@ -1,0 +1,1 @@
+"""What Magnetar stands on: a Java, the jars, a Spark session and a local Kafka."""
