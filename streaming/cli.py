@@ -5,6 +5,9 @@ Commands import what they need inside their bodies, so that `magnetar --help` an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +20,23 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+kafka_app = typer.Typer(
+    help="A real Kafka broker on this machine, for trying things out.", no_args_is_help=True
+)
+app.add_typer(kafka_app, name="kafka")
+
+KafkaDir = Annotated[Path, typer.Option("--dir", help="Where the broker keeps its data, log and state.")]
+KAFKA_DIR = Path(".magnetar/kafka")
+
+
+@contextmanager
+def expected_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds, whose messages are written for people, into one line and exit code 1."""
+    try:
+        yield
+    except kinds as error:
+        typer.echo(f"magnetar: {error}", err=True)
+        raise typer.Exit(1) from error
 
 
 def _print_version(asked: bool) -> None:
@@ -32,3 +52,44 @@ def main(
     ] = False,
 ) -> None:
     """Apache Pulsar's broker semantics as one Spark Structured Streaming query."""
+
+
+@kafka_app.command("up")
+def kafka_up(
+    port: Annotated[
+        int, typer.Option(help="The port on 127.0.0.1 (0: any free one).", min=0, max=65535)
+    ] = 9092,
+    directory: KafkaDir = KAFKA_DIR,
+) -> None:
+    """Start it, and leave it running (2 s; the first time on a machine it fetches 44 MB)."""
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.runtime.java import JavaNotFoundError
+    from streaming.runtime.kafka import LocalKafka, LocalKafkaError
+
+    with expected_errors(LocalKafkaError, JarsUnavailableError, JavaNotFoundError):
+        running = LocalKafka(directory, port).start()
+        typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
+
+
+@kafka_app.command("down")
+def kafka_down(directory: KafkaDir = KAFKA_DIR) -> None:
+    """Stop it. Its topics stay, for the next `up`."""
+    from streaming.runtime.kafka import LocalKafka, LocalKafkaError
+
+    kafka = LocalKafka(directory)
+    with expected_errors(LocalKafkaError):
+        was_up = kafka.status() is not None
+        kafka.stop()
+        typer.echo("Kafka is down" if was_up else f"Kafka was not up in {directory}")
+
+
+@kafka_app.command("status")
+def kafka_status(directory: KafkaDir = KAFKA_DIR) -> None:
+    """Say whether it is up; exit code 1 if it is not."""
+    from streaming.runtime.kafka import LocalKafka
+
+    running = LocalKafka(directory).status()
+    if running is None:
+        typer.echo(f"Kafka is not up in {directory}")
+        raise typer.Exit(1)
+    typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")

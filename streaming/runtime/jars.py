@@ -133,18 +133,16 @@ def _fetch_into(folder: Path, wanted: list[tuple[str, ...]]) -> None:
         settings, module = Path(scratch) / "settings.xml", Path(scratch) / "ivy.xml"
         settings.write_text(_settings(Path(scratch) / "ivy"))
         module.write_text(_module(wanted))
-        command: list[str | Path] = [
-            java,
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            str(_ivy_jar()),
-            "org.apache.ivy.Main",
+        ivy = ["-XX:TieredStopAtLevel=1", "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
+        paths = [
+            "-settings",
+            str(settings),
+            "-ivy",
+            str(module),
+            "-retrieve",
+            f"{draft}/[artifact]-[revision].[ext]",
         ]
-        command += ["-settings", settings, "-ivy", module]
-        command += ["-retrieve", f"{draft}/[artifact]-[revision].[ext]"]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        done = subprocess.run([java, *ivy, *paths], capture_output=True, text=True, check=False)
         if done.returncode != 0 or not draft.is_dir():
             raise JarsUnavailableError(_explain(wanted, done.stdout))
         draft.rename(folder)
@@ -189,11 +187,9 @@ def _module(wanted: list[tuple[str, ...]]) -> str:
 def _explain(wanted: list[tuple[str, ...]], said: str) -> str:
     missing = [name for group, name, version in wanted if f"{group}#{name};{version}: not found" in said]
     where = os.environ.get(MAVEN_URL_VARIABLE, "Maven Central")
-    errors = (
-        line.strip() for line in said.splitlines() if "error" in line.lower() and not line.startswith(":")
-    )
-    why = next(errors, said[-400:].strip())
+    # Ivy tells the reason in the first line under one of these heads; "errors" is the more telling.
+    why = next((part for head in ("ERRORS", "WARNINGS") for part in said.split(f":::: {head}")[1:]), said)
     return (
-        f"could not fetch {', '.join(missing) or 'the jars'} from {where}: {why}. Is the network down? "
-        f"A mirror of Maven Central can be named in {MAVEN_URL_VARIABLE}."
+        f"could not fetch {', '.join(missing) or 'the jars'} from {where}: {(why.strip() or 'Ivy said nothing').splitlines()[0]}. "
+        f"Is the network down? A mirror of Maven Central can be named in {MAVEN_URL_VARIABLE}."
     )

