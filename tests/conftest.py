@@ -1,0 +1,37 @@
+"""Fixtures that every test may use: a real Kafka and a Spark session, each started once, when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streaming.runtime.kafka import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A Kafka broker that is up, for all tests: take topic names of your own, and do not stop it."""
+    from streaming.runtime.kafka import LocalKafka
+
+    broker = LocalKafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        # By force: nobody needs the data afterwards.
+        broker.kill()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark session on two cores, with the Kafka source; use a new checkpoint path for each query."""
+    from streaming.runtime.session import spark_session
+
+    session = spark_session("magnetar-tests", master="local[2]", shuffle_partitions=2, with_kafka=True)
+    yield session
+    session.stop()
