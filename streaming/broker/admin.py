@@ -1,0 +1,324 @@
+"""Calls of Pulsar's admin REST API, as commands: policies at run time, and what operators do to topics (I1, D4).
+
+Every known call is one row of `ROUTES`; anything else is answered 404 and put out as unsupported.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from schemas.commands import Admin
+from streaming.broker import message_expiry, subscribe
+from streaming.broker.context import Context
+from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
+from streaming.broker.errors import AdminError
+from streaming.broker.policies import BacklogQuota, Policies, RetentionPolicies
+from streaming.broker.position import LATEST, Position, from_wire
+from streaming.broker.subscription import Subscription
+from streaming.broker.topic import Topic, emit_moved
+from streaming.broker.topic_lifecycle import unload
+from streaming.broker.trimming import trim
+
+POLICY_CALLS: dict[str, tuple[str, Any]] = {
+    "messageTTL": ("messageTTL", int),
+    "retention": ("retention", RetentionPolicies),
+    "deduplication": ("deduplication", bool),
+    "deduplicationEnabled": ("deduplication", bool),
+    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", int),
+    "maxProducersPerTopic": ("maxProducersPerTopic", int),
+    "maxProducers": ("maxProducersPerTopic", int),
+    "maxConsumersPerTopic": ("maxConsumersPerTopic", int),
+    "maxConsumers": ("maxConsumersPerTopic", int),
+    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", int),
+    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", int),
+    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", int),
+    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", int),
+    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", int),
+    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", int),
+    "maxMessageSize": ("maxMessageSize", int),
+    "encryptionRequired": ("encryptionRequired", bool),
+    "subscriptionExpirationTime": ("subscriptionExpirationTime", int),
+}
+"""Path element → policy and its type. Namespaces and topics have different names for some."""
+
+QUOTA_TYPES = ("destination_storage", "message_age")
+
+_NAMESPACE = re.compile(
+    r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^/?]+))?(?:\?(?P<query>.*))?"
+)
+_TOPIC = re.compile(
+    r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
+)
+
+
+def topic_of(path: str) -> str | None:
+    """The full topic name that a call's path is about; None for a call on a namespace or on the broker."""
+    match = _TOPIC.fullmatch(path)
+    if match is None:
+        return None
+    return f"{match['domain']}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
+
+
+def call_namespace(ctx: Context, command: Admin) -> bool:
+    """A call on a namespace: creation, or one of its policies. True: topics must look at their policies again."""
+    match = _NAMESPACE.fullmatch(command.path)
+    if match is None:
+        _unsupported(ctx, None, command)
+        return False
+    try:
+        policies = ctx.namespaces.setdefault(match["namespace"], Policies())
+        changed = match["policy"] is not None and _set_policy(
+            policies, command, match["policy"], match["query"]
+        )
+        if match["policy"] is not None and not changed:
+            _unsupported(ctx, None, command)
+            return False
+    except AdminError as error:
+        _respond(ctx, None, command, error.status, {"reason": error.reason})
+        return False
+    ctx.policies_changed()
+    _respond(ctx, None, command, 204)
+    return changed
+
+
+def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
+    """A call on a topic. True: the topic must look at its policies again."""
+    match = _TOPIC.fullmatch(command.path)
+    assert match is not None  # `topic_of` found the topic in it
+    rest = match["rest"] or ""
+    try:
+        if _set_policy(topic.policies, command, rest[1:], match["query"]):
+            ctx.policies_changed()
+            _respond(ctx, topic, command, 204)
+            return True
+        for method, pattern, handler in ROUTES:
+            found = pattern.fullmatch(rest)
+            if method == command.method and found is not None:
+                status, response = handler(
+                    ctx, topic, command, {k: unquote(v) for k, v in found.groupdict().items()}
+                )
+                _respond(ctx, topic, command, status, response)
+                return False
+    except AdminError as error:
+        _respond(ctx, topic, command, error.status, {"reason": error.reason})
+        return False
+    _unsupported(ctx, topic, command)
+    return False
+
+
+def _respond(ctx: Context, topic: Topic | None, command: Admin, status: int, response: Any = None) -> None:
+    fields = {"status": status} if response is None else {"status": status, "response": response}
+    name = None if topic is None else topic.name
+    ctx.emit(AdminResponse(name, command.connection, f"{command.method} {command.path}", fields))
+
+
+def _unsupported(ctx: Context, topic: Topic | None, command: Admin) -> None:
+    cause = f"admin call {command.method} {command.path} is not supported"
+    ctx.emit(Unsupported(None if topic is None else topic.name, command.connection, cause))
+    _respond(ctx, topic, command, 404, {"reason": cause})
+
+
+# -- policies -----------------------------------------------------------------------------------------------------
+
+
+def _set_policy(policies: Policies, command: Admin, name: str, query: str | None) -> bool:
+    """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
+    if command.method == "GET":
+        return False
+    if name == "backlogQuota":
+        type_ = dict(pair.split("=", 1) for pair in (query or "").split("&") if "=" in pair).get(
+            "backlogQuotaType", QUOTA_TYPES[0]
+        )
+        if type_ not in QUOTA_TYPES:
+            raise AdminError(412, f"unknown backlogQuotaType {type_}: use one of {', '.join(QUOTA_TYPES)}")
+        if command.method == "DELETE":
+            policies.backlogQuota.pop(type_, None)
+        else:
+            quota = _convert(command.body, BacklogQuota)
+            _check_quota_against_retention(type_, quota, policies.retention)
+            policies.backlogQuota = {**policies.backlogQuota, type_: quota}
+        return True
+    if name not in POLICY_CALLS:
+        return False
+    field, type_ = POLICY_CALLS[name]
+    if command.method == "DELETE":
+        setattr(policies, field, None)
+        return True
+    value = _convert(command.body, type_)
+    if isinstance(value, RetentionPolicies):
+        _check_retention(value)
+        for kind, quota in policies.backlogQuota.items():
+            _check_quota_against_retention(kind, quota, value)
+    setattr(policies, field, value)
+    return True
+
+
+def _convert(body: Any, type_: Any) -> Any:
+    try:
+        return msgspec.convert(body, type_)
+    except msgspec.ValidationError as error:
+        raise AdminError(400, str(error)) from None
+
+
+def _check_retention(retention: RetentionPolicies) -> None:
+    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
+    if time < -1 or size < -1 or (time == 0) != (size == 0):
+        raise AdminError(412, "retention time and size must be both 0 or both not 0, and at least -1")
+
+
+def _check_quota_against_retention(
+    type_: str, quota: BacklogQuota, retention: RetentionPolicies | None
+) -> None:
+    """A quota that retention alone would exceed is refused (backlog_quota.md §7)."""
+    if retention is None:
+        return
+    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
+    if (type_ == "destination_storage" and size > 0 and quota.limitSize >= size * 1024 * 1024) or (
+        type_ == "message_age" and time > 0 and quota.limitTime >= time * 60
+    ):
+        raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")
+
+
+# -- what operators do to a topic ---------------------------------------------------------------------------------
+
+Response = tuple[int, Any]
+
+
+def _subscription(topic: Topic, name: str) -> Subscription:
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise AdminError(404, f"Subscription {name} not found")
+    return found
+
+
+def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    if match["name"] in topic.subscriptions:
+        raise AdminError(409, "Subscription already exists for topic")
+    body = command.body or {}
+    target = from_wire(body.get("ledgerId", LATEST.ledger), body.get("entryId", LATEST.entry))
+    subscription = subscribe.create(ctx, topic, match["name"], earliest=target.ledger < 0)
+    if 0 <= target.ledger < LATEST.ledger:
+        subscribe.reset(ctx, topic, subscription, target, "created at a message id")
+    return 204, None
+
+
+def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    subscription = _subscription(topic, match["name"])
+    if subscription.consumers and "force=true" not in command.path:
+        raise AdminError(412, "Subscription has active connected consumers")
+    subscribe.delete(ctx, topic, subscription, "by an administrator")
+    return 204, None
+
+
+def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    subscription = _subscription(topic, match["name"])
+    cursor, ledger = topic.cursors[subscription.name], topic.ledger
+    before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+    count = match.get("count")
+    if count is None:
+        former = topic.change_cursor(ctx, cursor, lambda: cursor.clear_backlog(ledger))
+    else:
+        former = topic.change_cursor(ctx, cursor, lambda: cursor.skip(ledger, int(count), exclude_acked=True))
+    cause = "backlog cleared" if count is None else f"skipped {count}"
+    emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
+    subscription.mark_delete_moved(ctx, topic)
+    if former is not None and topic.frees_ledgers(cursor, former):
+        trim(ctx, topic)
+    return 204, None
+
+
+def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    target = subscribe.position_at(ctx, topic, int(match["time"]))
+    subscribe.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
+    return 204, None
+
+
+def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    body = command.body or {}
+    target = from_wire(body.get("ledgerId", -1), body.get("entryId", -1))
+    subscribe.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a message id")
+    return 204, None
+
+
+def _expire(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    seconds = int(match["seconds"])
+    subscription = _subscription(topic, match["name"])
+    if not message_expiry.expire_subscription(
+        ctx, topic, subscription, seconds, f"older than {seconds} s (admin)"
+    ):
+        raise AdminError(409, "Expire message by timestamp not issued: the subscription has almost caught up")
+    return 204, None
+
+
+def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    seconds = int(match["seconds"])
+    for name in sorted(topic.subscriptions):
+        message_expiry.expire_subscription(
+            ctx, topic, topic.subscriptions[name], seconds, f"older than {seconds} s (admin)"
+        )
+    return 204, None
+
+
+def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    body = command.body or {}
+    position = Position(body.get("ledgerId", -1), body.get("entryId", -1))
+    if not message_expiry.expire_to_position(ctx, topic, _subscription(topic, match["name"]), position):
+        raise AdminError(
+            409, f"Expire message by position not issued: {position} is beyond the end of the topic"
+        )
+    return 204, None
+
+
+def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    position = topic.cursors[_subscription(topic, match["name"]).name].peek(topic.ledger, int(match["n"]))
+    if position is None:
+        raise AdminError(404, "Message not found")
+    return 200, {"ledgerId": position.ledger, "entryId": position.entry}
+
+
+def _trim(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    trim(ctx, topic)
+    return 200, None
+
+
+def _truncate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Delete everything that can be: each cursor's backlog is cleared first (ledger.md §4.2)."""
+    ledger = topic.ledger
+    for cursor in topic.cursors.values():
+        before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+        if ledger.last_confirmed > before:
+            topic.change_cursor(ctx, cursor, lambda c=cursor: c.clear_backlog(ledger))  # type: ignore[misc]
+            emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), "truncate")
+            if (subscription := topic.subscriptions.get(cursor.name)) is not None:
+                subscription.mark_delete_moved(ctx, topic)
+    trim(ctx, topic, truncate=True)
+    return 204, None
+
+
+def _unload(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
+    unload(ctx, topic)
+    return 204, None
+
+
+ROUTES: list[tuple[str, re.Pattern[str], Callable[[Context, Topic, Admin, dict[str, str]], Response]]] = [
+    (method, re.compile(pattern), handler)
+    for method, pattern, handler in (
+        ("PUT", r"/subscription/(?P<name>[^/]+)", _create_subscription),
+        ("DELETE", r"/subscription/(?P<name>[^/]+)", _delete_subscription),
+        ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>\d+)", _skip),
+        ("POST", r"/subscription/(?P<name>[^/]+)/skip_all", _skip),
+        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor/(?P<time>\d+)", _reset_to_time),
+        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor", _reset_to_id),
+        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages/(?P<seconds>\d+)", _expire),
+        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages", _expire_to_position),
+        ("POST", r"/all_subscription/expireMessages/(?P<seconds>\d+)", _expire_all),
+        ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d+)", _peek),
+        ("POST", r"/trim", _trim),
+        ("DELETE", r"/truncate", _truncate),
+        ("PUT", r"/unload", _unload),
+    )
+]

@@ -1,0 +1,367 @@
+"""The broker of one ingress partition: a pure function of its command log.
+
+The same records give the same effects and the same state, however they are cut into batches. It reads no clock, no
+file and no random number; time comes with the records. After every command it has come to rest.
+"""
+
+import heapq
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas import commands as c
+from streaming.broker import (
+    admin,
+    producer_creation,
+    producers,
+    publish,
+    subscribe,
+    topic_lifecycle,
+    trimming,
+)
+from streaming.broker.clock import CHECKS, next_due
+from streaming.broker.codec import (
+    PartitionState,
+    TopicBlock,
+    decode_state,
+    decode_topic,
+    encode_state,
+    encode_topic,
+)
+from streaming.broker.config import UnknownSetting, configuration
+from streaming.broker.context import Context, namespace_of
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.effects import AckResponse, Quarantined, Row, Tick, Unsupported
+from streaming.broker.entries import EntryReader
+from streaming.broker.errors import LogOrderError
+from streaming.broker.message_deduplication import DEDUP_CURSOR
+from streaming.broker.position import from_wire
+from streaming.broker.topic import Topic
+from streaming.broker.trimming import trim
+
+
+class Summary(NamedTuple):
+    """What a person can query of a partition's state: ms, topics, entries, bytes."""
+
+    clock: int
+    topics: int
+    backlog: int
+    storage: int
+
+
+class Broker:
+    """Folds commands into state and effects. `apply` in offset order, then `take` and `encode`."""
+
+    def __init__(self, partition: int, entries: EntryReader) -> None:
+        self._start(PartitionState(partition), entries)
+
+    @classmethod
+    def decode(cls, state: bytes, entries: EntryReader) -> "Broker":
+        """The broker as `encode` left it. Raises `StateVersionError`."""
+        broker = cls.__new__(cls)
+        broker._start(decode_state(state), entries)
+        return broker
+
+    def _start(self, state: PartitionState, entries: EntryReader) -> None:
+        self._state = state
+        self._topics: dict[str, Topic] = {}
+        ctx = self._ctx = Context(entries)
+        ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
+        ctx.config, ctx.namespaces = state.config, state.namespaces
+        self._timers = [(block.due, name) for name, block in state.topics.items() if block.due >= 0]
+        heapq.heapify(self._timers)
+        self._next_check = next_due(ctx.config, state.origin, ctx.clock) if state.origin >= 0 else None
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def apply(self, offset: int, timestamp: int, topic: str | None, value: bytes) -> None:
+        """Fold one record: advance the clock to its `timestamp` (ms), run what is due, do what it says.
+
+        What is no command becomes a quarantine row. Raises `LogOrderError` for an offset that isn't new.
+        """
+        ctx = self._ctx
+        if offset <= ctx.offset:
+            raise LogOrderError(
+                f"partition {self._state.partition}: offset {offset} after {ctx.offset}; "
+                "the source must give every record once, in order"
+            )
+        ctx.offset, ctx.ordinal = offset, 0
+        self._advance(timestamp)
+        try:
+            command = c.decode(value)
+        except c.MalformedCommand as error:
+            ctx.emit(Quarantined(topic, "malformed", str(error), value))
+            return
+        if type(command) is c.Publish:
+            if not topic:
+                ctx.emit(
+                    Quarantined(topic, "no_topic", "a message needs a topic: give the record a key", value)
+                )
+                return
+            publish.publish_short(ctx, self._load(topic), command)
+        elif (reason := self._fold(topic, command)) is not None:
+            ctx.emit(Quarantined(topic, *reason, value))
+
+    def tick(self, timestamp: int) -> None:
+        """The trigger's time: as a TICK record, but belonging to the last record's offset."""
+        self._advance(timestamp)
+        self._ctx.emit(Tick())
+
+    def take(self) -> list[Row]:
+        """The effects since the last call, in order."""
+        rows, self._ctx.rows = self._ctx.rows, []
+        return rows
+
+    @property
+    def clock(self) -> int:
+        return self._ctx.clock
+
+    @property
+    def offset(self) -> int:
+        return self._ctx.offset
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    def _fold(self, name: str | None, command: c.AnyCommand) -> tuple[str, str] | None:
+        """Do a command. A reason (rule, text) comes back if the record can't be one."""
+        ctx = self._ctx
+        match command:
+            case c.Tick() | c.Connect():
+                return None
+            case c.BrokerConfig():
+                return self._configure(command)
+            case c.RunCheck():
+                self._run_checks([command.check])
+                return None
+            case c.ConnectionLost():
+                for topic in self._each_topic():
+                    topic_lifecycle.connection_lost(ctx, topic, command.connection)
+                return None
+            case c.Admin() if not name and admin.topic_of(command.path) is None:
+                if admin.call_namespace(ctx, command):
+                    self._policies_changed(command.path)
+                return None
+        if not name:
+            return "no_topic", f"{type(command).__struct_config__.tag} needs a topic: give the record a key"
+        if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
+            return "wrong_topic", f"{command.path} is not about the record's topic {name}"
+        if name.startswith("non-persistent://"):
+            ctx.emit(Unsupported(name, command.connection, "non-persistent topics aren't supported yet"))
+            return None
+        self._fold_topic(self._load(name), command)
+        return None
+
+    def _fold_topic(self, topic: Topic, command: c.AnyCommand) -> None:
+        ctx = self._ctx
+        match command:
+            case c.Send():
+                publish.send(ctx, topic, command)
+            case c.Flow():
+                self._flow(topic, command)
+            case c.Ack():
+                self._ack(topic, command)
+            case c.Producer():
+                producer_creation.create(ctx, topic, command)
+            case c.CloseProducer():
+                producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+            case c.Subscribe():
+                subscribe.subscribe(ctx, topic, command)
+            case c.CloseConsumer():
+                subscribe.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+            case c.Unsubscribe():
+                subscribe.unsubscribe(ctx, topic, command)
+            case c.RedeliverUnacknowledgedMessages():
+                self._redeliver(topic, command)
+            case c.Seek():
+                subscribe.seek(ctx, topic, command)
+            case c.GetLastMessageId():
+                subscribe.last_message_id(ctx, topic, command)
+            case c.Admin():
+                if admin.call_topic(ctx, topic, command):
+                    topic_lifecycle.policies_changed(ctx, topic)
+            case c.Fault():
+                publish.fault(ctx, topic, command)
+
+    def _flow(self, topic: Topic, command: c.Flow) -> None:
+        name = topic.consumer_handles.get((command.connection, command.consumer_id))
+        if name is None:
+            return  # the FLOW of an unknown consumer is lost (protocol.md §6)
+        subscription = topic.subscriptions[name]
+        consumer = subscription.consumer(command.connection, command.consumer_id)
+        assert subscription.dispatcher is not None
+        subscription.dispatcher.flow(self._ctx, topic, subscription, consumer, command.messagePermits)
+
+    def _ack(self, topic: Topic, command: c.Ack) -> None:
+        ctx = self._ctx
+        name = topic.consumer_handles.get((command.connection, command.consumer_id))
+        if name is None:
+            return  # silently dropped, even with a request id (protocol.md §6)
+        subscription = topic.subscriptions[name]
+        consumer = subscription.consumer(command.connection, command.consumer_id)
+        former = subscription.acknowledge(ctx, topic, consumer, command)
+        if command.request_id is not None:
+            ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+        if former is not None and topic.frees_ledgers(topic.cursors[name], former):
+            trim(ctx, topic)
+
+    def _redeliver(self, topic: Topic, command: c.RedeliverUnacknowledgedMessages) -> None:
+        name = topic.consumer_handles.get((command.connection, command.consumer_id))
+        if name is None:
+            return
+        subscription = topic.subscriptions[name]
+        consumer = subscription.consumer(command.connection, command.consumer_id)
+        if isinstance(subscription.dispatcher, MultipleConsumers):
+            ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
+            subscription.dispatcher.redeliver(self._ctx, topic, subscription, consumer, ids)
+        elif subscription.dispatcher is not None:
+            subscription.dispatcher.redeliver(
+                self._ctx, topic, subscription, consumer, command.consumer_epoch
+            )
+
+    def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
+        ctx = self._ctx
+        try:
+            ctx.config = configuration(command.profile, command.settings)
+        except (UnknownSetting, msgspec.ValidationError) as error:
+            return "broker_config", str(error)
+        ctx.policies_changed()
+        self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
+        return None
+
+    def _policies_changed(self, path: str) -> None:
+        namespace = "/".join(path.split("/")[2:4])
+        for name in self._state.topics:
+            if namespace_of(name) == namespace:
+                topic_lifecycle.policies_changed(self._ctx, self._load(name))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, timestamp: int) -> None:
+        """Move the clock to `timestamp`, never back, stopping at every check and timer on the way."""
+        ctx = self._ctx
+        if self._state.origin < 0:
+            self._state.origin = ctx.clock = timestamp
+            self._next_check = next_due(ctx.config, timestamp, timestamp)
+        while True:
+            check = self._next_check
+            timer = self._timers[0][0] if self._timers else None
+            if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
+                ctx.clock = max(ctx.clock, timer)
+                self._fire(heapq.heappop(self._timers))
+            elif check is not None and check[0] <= timestamp:
+                ctx.clock = max(ctx.clock, check[0])
+                self._run_checks(check[1])
+                self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
+            else:
+                break
+        ctx.clock = max(ctx.clock, timestamp)
+
+    def _run_checks(self, names: list[str]) -> None:
+        """Run periodic checks on every topic that isn't idle, in the order of topic names."""
+        for topic_name in sorted(self._state.topics):
+            if topic_name in self._topics or not self._state.topics[topic_name].idle:
+                topic = self._load(topic_name)
+                for name in names:
+                    CHECKS[name][1](self._ctx, topic)
+
+    def _fire(self, timer: tuple[int, str]) -> None:
+        due, name = timer
+        if name in self._state.topics and self._state.topics[name].due == due:
+            topic = self._load(name)
+            if not topic.ledger.rollover_checked:
+                trimming.check_rollover(self._ctx, topic)
+            self._arm(topic)
+
+    def _arm(self, topic: Topic) -> None:
+        """Note when the topic's own timer fires next."""
+        block = self._state.topics[topic.name]
+        due = -1
+        if not topic.ledger.rollover_checked:
+            due = topic.ledger.created + int(
+                self._ctx.config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000
+            )
+        if due != block.due:
+            block.due = due
+            if due >= 0:
+                heapq.heappush(self._timers, (due, topic.name))
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def _load(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            block = self._state.topics.get(name)
+            if block is None:
+                self._state.topics[name] = TopicBlock(b"")
+                topic = topic_lifecycle.create(self._ctx, name)
+                self._topics[name] = topic
+                self._arm(topic)
+            else:
+                topic = self._topics[name] = decode_topic(block.data)
+        return topic
+
+    def _each_topic(self) -> list[Topic]:
+        return [self._load(name) for name in sorted(self._state.topics)]
+
+    def encode(self) -> bytes:
+        """The state, versioned. Only topics touched since the last call are encoded again."""
+        state, ctx = self._state, self._ctx
+        for name, topic in self._topics.items():
+            block = state.topics[name]
+            block.data = encode_topic(topic)
+            block.idle = _is_idle(topic)
+            block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
+        state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
+        state.config = ctx.config
+        return encode_state(state)
+
+    def summary(self) -> Summary:
+        """Totals over the topics, as of the last `encode`."""
+        blocks = self._state.topics.values()
+        return Summary(
+            self.clock,
+            len(self._state.topics),
+            sum(b.backlog for b in blocks),
+            sum(b.storage for b in blocks),
+        )
+
+    def topic(self, name: str) -> Topic:
+        """A topic's live state, for inspection and tests. Raises `KeyError`."""
+        if name not in self._state.topics:
+            raise KeyError(name)
+        return self._load(name)
+
+    def topic_names(self) -> list[str]:
+        return sorted(self._state.topics)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
+        rows: list[dict[str, Any]] = []
+        for topic in self._each_topic():
+            ledger, counters = topic.ledger, topic.counters
+            rows.append({
+                "topic": topic.name, "subscription": None, "entries": ledger.number_of_entries,
+                "duplicates": counters.duplicates, "unknown": counters.unknown, "dispatched": None, "acked": None,
+                "expired": None, "evicted": None, "trimmed": counters.trimmed, "backlog": topic.backlog(),
+                "storage": ledger.total_size, "mark_delete": None,
+            })  # fmt: skip
+            for name in sorted(topic.subscriptions):
+                subscription, cursor = topic.subscriptions[name], topic.cursors[name]
+                rows.append({
+                    "topic": topic.name, "subscription": name, "entries": None, "duplicates": None, "unknown": None,
+                    "dispatched": subscription.dispatched, "acked": subscription.acked,
+                    "expired": subscription.expired, "evicted": subscription.evicted, "trimmed": None,
+                    "backlog": cursor.backlog(ledger), "storage": cursor.backlog_size(ledger),
+                    "mark_delete": str(cursor.mark_delete),
+                })  # fmt: skip
+        return rows
+
+
+def _is_idle(topic: Topic) -> bool:
+    """Can no periodic check have anything to do on the topic until a command touches it?"""
+    return (
+        not topic.subscriptions
+        and DEDUP_CURSOR not in topic.cursors
+        and len(topic.ledger.ledgers) == 1
+        and not topic.dedup.inactive
+    )

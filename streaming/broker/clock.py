@@ -1,0 +1,76 @@
+"""Periodic checks on the logical clock: which are due, and when the next one is (design, decision 5).
+
+Each check runs at the multiples of its interval after the partition's first record. An interval of 0 turns it off.
+"""
+
+from collections.abc import Callable
+
+from streaming.broker import backlog_quota, deduplication, message_expiry, subscribe, trimming
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import Context
+from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.topic import Topic
+
+
+def _flush_cursors(ctx: Context, topic: Topic) -> None:
+    """Write what the mark-delete rate limiter held back (cursor.md §8)."""
+    for cursor in topic.cursors.values():
+        if cursor.persisted is not None:
+            _flush(ctx, topic, cursor)
+
+
+def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
+    former = cursor.key
+    cursor.persisted = None
+    if former.ledger != cursor.mark_delete.ledger and topic.frees_ledgers(cursor, former):
+        trimming.trim(ctx, topic)
+
+
+def _consumed_ledgers(ctx: Context, topic: Topic) -> None:
+    trimming.check_inactive_ledger(ctx, topic)
+    trimming.trim(ctx, topic)
+
+
+def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
+    """Delete durable subscriptions that nobody used for their expiration time (subscriptions.md §7)."""
+    minutes = ctx.policy(topic.name, topic.policies, "subscriptionExpirationTime").value
+    if minutes <= 0:
+        return
+    for subscription in list(topic.subscriptions.values()):
+        if not subscription.consumers and ctx.clock - subscription.last_active > minutes * 60_000:
+            subscribe.delete(ctx, topic, subscription, f"unused for {minutes} min")
+
+
+CHECKS: dict[str, tuple[Callable[[ServiceConfiguration], float], Callable[[Context, Topic], None]]] = {
+    "cursorFlush": (lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, _flush_cursors),
+    "messageExpiry": (lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check),
+    "backlogQuota": (
+        lambda c: c.backlogQuotaCheckIntervalInSeconds * 1000 if c.backlogQuotaCheckEnabled else 0, backlog_quota.check,
+    ),
+    "consumedLedgers": (lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers),
+    "deduplicationSnapshot": (
+        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, deduplication.timed_snapshot,
+    ),
+    "inactiveProducers": (
+        lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, deduplication.purge_inactive_producers,
+    ),
+    "inactiveSubscriptions": (
+        lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, _inactive_subscriptions,
+    ),
+}  # fmt: skip
+"""Name → (interval in ms, the check of one topic). Checks that are due at the same time run in this order."""
+
+
+def next_due(config: ServiceConfiguration, origin: int, after: int) -> tuple[int, list[str]] | None:
+    """The next time > `after` at which checks are due, and which; None when all are off. Times in ms."""
+    soonest, names = None, []
+    for name, (interval_of, _) in CHECKS.items():
+        interval = int(interval_of(config))
+        if interval <= 0:
+            continue
+        due = origin + ((after - origin) // interval + 1) * interval
+        if soonest is None or due < soonest:
+            soonest, names = due, [name]
+        elif due == soonest:
+            names.append(name)
+    return None if soonest is None else (soonest, names)

@@ -1,0 +1,87 @@
+"""The state's binary form: MessagePack of the core's own structures, a version byte in front.
+
+Every topic is a block of its own that is decoded when a command or a check touches it, and encoded again only then.
+Structures are arrays on the wire: a field may be appended (with a default), never moved or removed, within a version.
+"""
+
+from typing import Any
+
+import msgspec
+
+from streaming.broker.ack_holes import AckHoles
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.errors import StateVersionError
+from streaming.broker.policies import Policies
+from streaming.broker.topic import Topic
+
+VERSION = 1
+
+
+class TopicBlock(msgspec.Struct, array_like=True):
+    """An encoded topic and what must be known without decoding it. `due` (ms) = when its own timer fires, −1: none.
+
+    `idle`: no periodic check can have anything to do. `backlog` in entries, `storage` in bytes.
+    """
+
+    data: bytes
+    due: int = -1
+    idle: bool = False
+    backlog: int = 0
+    storage: int = 0
+
+
+class PartitionState(msgspec.Struct, array_like=True):
+    """An ingress partition between two micro-batches. `origin` = its first timestamp, the phase of periodic checks."""
+
+    partition: int
+    clock: int = 0
+    offset: int = -1
+    ordinal: int = 0
+    origin: int = -1
+    config: ServiceConfiguration = msgspec.field(default_factory=ServiceConfiguration)
+    namespaces: dict[str, Policies] = {}
+    topics: dict[str, TopicBlock] = {}
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, AckHoles):
+        return {
+            ledger: bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+            for ledger, bits in value.ledgers.items()
+        }
+    raise NotImplementedError(f"no encoding for {type(value)}")
+
+
+def _decode_hook(type_: type, value: Any) -> Any:
+    if type_ is AckHoles:
+        return AckHoles({ledger: int.from_bytes(bits, "little") for ledger, bits in value.items()})
+    raise NotImplementedError(f"no decoding for {type_}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_topic_decoder = msgspec.msgpack.Decoder(Topic, dec_hook=_decode_hook)
+_state_decoder = msgspec.msgpack.Decoder(PartitionState)
+
+
+def encode_topic(topic: Topic) -> bytes:
+    return _encoder.encode(topic)
+
+
+def decode_topic(data: bytes) -> Topic:
+    return _topic_decoder.decode(data)
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """`state` with its version."""
+    return bytes([VERSION]) + _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> PartitionState:
+    """Raises `StateVersionError` for a state this version of Magnetar can't read."""
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "none"
+        raise StateVersionError(
+            f"the checkpoint's state has version {found}, this Magnetar reads {VERSION}: "
+            "run the version that wrote it, or start from a new checkpoint"
+        )
+    return _state_decoder.decode(memoryview(data)[1:])

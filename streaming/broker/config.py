@@ -1,0 +1,111 @@
+"""The broker's configuration (ServiceConfiguration) and the profiles that give its defaults by Pulsar version.
+
+Names are Pulsar's. A difference between versions is a setting here, never a test of the version elsewhere.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class UnknownSetting(ValueError):
+    """A setting that Pulsar doesn't have, or Magnetar neither heeds nor can safely ignore."""
+
+
+class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Defaults are those of profile ``4.x``. Units are in Pulsar's names; 0 usually means off or unlimited."""
+
+    profile: str = "4.x"
+    clusterName: str = "standalone"
+    # managed ledger
+    managedLedgerMaxEntriesPerLedger: int = 50000
+    managedLedgerMinLedgerRolloverTimeMinutes: float = 10
+    managedLedgerMaxLedgerRolloverTimeMinutes: float = 240
+    managedLedgerMaxSizePerLedgerMbytes: int = 2048
+    managedLedgerInactiveLedgerRolloverTimeSeconds: int = 0
+    retentionCheckIntervalInSeconds: int = 120
+    defaultRetentionTimeInMinutes: int = 0
+    defaultRetentionSizeInMB: int = 0
+    # cursors
+    managedLedgerDefaultMarkDeleteRateLimit: float = 1.0
+    managedLedgerCursorPositionFlushSeconds: int = 60
+    managedLedgerMaxUnackedRangesToPersist: int = 10000
+    managedLedgerMaxBatchDeletedIndexToPersist: int = 10000
+    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: int = 60000
+    acknowledgmentAtBatchIndexLevelEnabled: bool = False
+    # producers
+    maxMessageSize: int = 5 * 1024 * 1024
+    maxProducersPerTopic: int = 0
+    encryptionRequireOnProducer: bool = False
+    keepAliveIntervalSeconds: int = 30
+    # deduplication
+    brokerDeduplicationEnabled: bool = False
+    brokerDeduplicationMaxNumberOfProducers: int = 10000
+    brokerDeduplicationEntriesInterval: int = 1000
+    brokerDeduplicationSnapshotIntervalSeconds: int = 120
+    brokerDeduplicationSnapshotFrequencyInSeconds: int = 120
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
+    # subscriptions and dispatch
+    subscriptionTypesEnabled: str = "Exclusive,Shared,Failover,Key_Shared"
+    allowAutoSubscriptionCreation: bool = True
+    allowAutoTopicCreation: bool = True
+    maxSubscriptionsPerTopic: int = 0
+    maxConsumersPerTopic: int = 0
+    maxConsumersPerSubscription: int = 0
+    maxUnackedMessagesPerConsumer: int = 50000
+    maxUnackedMessagesPerSubscription: int = 200000
+    dispatcherMaxReadBatchSize: int = 100
+    dispatcherMaxRoundRobinBatchSize: int = 20
+    subscriptionExpirationTimeMinutes: int = 0
+    subscriptionExpiryCheckIntervalInMinutes: int = 5
+    activeConsumerFailoverDelayTimeMillis: int = 1000
+    activeConsumerFailoverConsistentHashing: bool = False
+    delayedDeliveryEnabled: bool = True
+    delayedDeliveryTickTimeMillis: int = 1000
+    isDelayedDeliveryDeliverAtTimeStrict: bool = False
+    delayedDeliveryMaxDelayInMillis: int = 0
+    subscriptionKeySharedEnable: bool = True
+    subscriptionKeySharedUseConsistentHashing: bool = True
+    transactionCoordinatorEnabled: bool = False
+    # TTL
+    ttlDurationDefaultInSeconds: int = 0
+    messageExpiryCheckIntervalInMinutes: float = 5
+    # backlog quota
+    backlogQuotaCheckEnabled: bool = True
+    backlogQuotaCheckIntervalInSeconds: float = 60
+    backlogQuotaDefaultLimitGB: float = -1
+    backlogQuotaDefaultLimitBytes: int = -1
+    backlogQuotaDefaultLimitSecond: int = -1
+    backlogQuotaDefaultRetentionPolicy: str = "producer_request_hold"
+    preciseTimeBasedBacklogQuotaCheck: bool = False
+    # what differs between Pulsar versions and has no setting there
+    messageExpirySharedPosition: bool = True
+    """TTL: one search on the slowest cursor moves every subscription (4.x), or each subscription is searched (2.x)."""
+    trimLedgerAckedToItsEnd: bool = False
+    """A closed ledger whose last entry is the slowest mark-delete may go (HEAD), or waits till the next is entered."""
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "4.x": {},
+    "2.x": {"messageExpirySharedPosition": False, "activeConsumerFailoverDelayTimeMillis": 1000},
+}
+
+WITHOUT_EFFECT = frozenset(
+    {"allowAutoTopicCreationType", "brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
+     "systemTopicEnabled", "topicLevelPoliciesEnabled"}
+)  # fmt: skip
+"""Settings of a real broker that change nothing here (caches, storage, system topics)."""
+
+
+def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:
+    """`settings` over the defaults of `profile`. Values may be text, as in broker.conf.
+
+    Raises `UnknownSetting` naming the setting, or `msgspec.ValidationError` for a value of the wrong type.
+    """
+    known = ServiceConfiguration.__struct_fields__
+    given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
+    if unknown := sorted(set(given) - set(known)):
+        raise UnknownSetting(f"unknown broker settings: {', '.join(unknown)}")
+    return msgspec.convert(
+        {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
+    )

@@ -1,0 +1,39 @@
+"""Consumer: what the broker knows of one (mirrors `Consumer`; rules: subscriptions.md §5)."""
+
+import msgspec
+
+from streaming.broker.position import Position
+
+
+class Consumer(msgspec.Struct, array_like=True):
+    """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
+
+    `permits_while_blocked` wait until the consumer is unblocked.
+    """
+
+    connection: str
+    consumer_id: int
+    name: str
+    priority: int = 0
+    epoch: int = -1
+    permits: int = 0
+    unacked: int = 0
+    blocked: bool = False
+    permits_while_blocked: int = 0
+    pending: dict[Position, int] = {}
+    messages_out: int = 0
+    bytes_out: int = 0
+    average: float = 0.0
+
+    @property
+    def available(self) -> bool:
+        """May it be sent to now?"""
+        return not self.blocked and self.permits > 0
+
+    def sent(self, messages: int, entries: int, size: int) -> None:
+        """Keep the averages and counters after a send (dispatch_shared.md §4, the avg statistic)."""
+        self.messages_out += messages
+        self.bytes_out += size
+        if entries:
+            now = messages / entries
+            self.average = now if not self.average else 0.9 * self.average + 0.1 * now

@@ -1,0 +1,54 @@
+"""What the mechanisms share while a command is folded: the clock, the configuration, the way out."""
+
+from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.effects import Effect, Row
+from streaming.broker.entries import Entries, EntryReader
+from streaming.broker.policies import NO_POLICIES, Effective, Policies, QuotaType, effective, effective_quota
+
+
+def namespace_of(topic: str) -> str:
+    """``tenant/namespace`` of a full topic name."""
+    _, _, rest = topic.partition("://")
+    tenant, _, rest = rest.partition("/")
+    return f"{tenant}/{rest.partition('/')[0]}"
+
+
+class Context:
+    """`clock` in ms. Effects are numbered within the record that causes them: `offset`, then 0, 1, 2, …"""
+
+    __slots__ = ("_memo", "clock", "config", "entries", "namespaces", "offset", "ordinal", "rows")
+
+    def __init__(self, reader: EntryReader) -> None:
+        self.clock = 0
+        self.offset = -1
+        self.ordinal = 0
+        self.config: ServiceConfiguration = configuration("4.x", {})
+        self.namespaces: dict[str, Policies] = {}
+        self.entries = Entries(reader)
+        self.rows: list[Row] = []
+        self._memo: dict[tuple[str, str], Effective] = {}
+
+    def emit(self, effect: Effect) -> None:
+        """Put an effect out."""
+        self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))
+        self.ordinal += 1
+
+    def policies_changed(self) -> None:
+        """Forget what was worked out: a policy or the configuration is different now."""
+        self._memo.clear()
+
+    def policy(self, topic: str, policies: Policies, name: str) -> Effective:
+        """The policy `name` that holds on a topic with its own `policies`."""
+        found = self._memo.get((topic, name))
+        if found is None:
+            namespace = self.namespaces.get(namespace_of(topic), NO_POLICIES)
+            found = self._memo[topic, name] = effective(name, policies, namespace, self.config)
+        return found
+
+    def quota(self, topic: str, policies: Policies, type_: QuotaType) -> Effective:
+        """The backlog quota of a type that holds on a topic."""
+        found = self._memo.get((topic, type_))
+        if found is None:
+            namespace = self.namespaces.get(namespace_of(topic), NO_POLICIES)
+            found = self._memo[topic, type_] = effective_quota(type_, policies, namespace, self.config)
+        return found

@@ -1,0 +1,85 @@
+"""Entries as the broker sees them, and how it reads those it wrote before."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from schemas.commands import MessageMetadata
+from streaming.broker.position import Position
+
+
+class Entry(NamedTuple):
+    """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque."""
+
+    metadata: MessageMetadata
+    size: int
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, at least 1 (batching.md §1)."""
+        return max(self.metadata.num_messages_in_batch or 1, 1)
+
+
+class EntryNotFound(LookupError):
+    """The store doesn't hold an entry that the broker's state says it wrote: the store and the checkpoint differ."""
+
+
+class EntryReader(Protocol):
+    """Reads entries of committed micro-batches."""
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
+        ...
+
+
+class NoEntries:
+    """A reader over nothing, for a broker that starts afresh and keeps its whole log in memory."""
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
+
+
+class Entries:
+    """Entries of this micro-batch from memory, earlier ones through an `EntryReader`."""
+
+    def __init__(self, reader: EntryReader) -> None:
+        self._reader = reader
+        self._recent: dict[tuple[str, int], tuple[int, list[Entry]]] = {}
+
+    def add(self, topic: str, position: Position, entry: Entry) -> None:
+        """Remember an entry just written."""
+        ledger = self._recent.get((topic, position.ledger))
+        if ledger is None:
+            self._recent[topic, position.ledger] = (position.entry, [entry])
+        else:
+            ledger[1].append(entry)
+
+    def forget(self, topic: str, ledger_id: int) -> None:
+        """A ledger was deleted: nobody may ask for it again."""
+        self._recent.pop((topic, ledger_id), None)
+
+    def get(self, topic: str, position: Position) -> Entry:
+        """One entry. Raises `EntryNotFound`."""
+        first, recent = self._recent.get((topic, position.ledger), (position.entry + 1, ()))
+        if position.entry >= first:
+            return recent[position.entry - first]
+        return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
+
+    def get_all(self, topic: str, positions: Iterable[Position]) -> list[Entry]:
+        """Entries at ascending positions; neighbours in the store are read together. Raises `EntryNotFound`."""
+        found: list[Entry] = []
+        ledger = begin = end = -1
+        for position in positions:
+            first, recent = self._recent.get((topic, position.ledger), (position.entry + 1, ()))
+            if position.ledger == ledger and position.entry == end + 1 and position.entry < first:
+                end += 1
+                continue
+            if begin >= 0:
+                found.extend(self._reader.read(topic, ledger, begin, end))
+                begin = -1
+            if position.entry >= first:
+                found.append(recent[position.entry - first])
+            else:
+                ledger, begin, end = position.ledger, position.entry, position.entry
+        if begin >= 0:
+            found.extend(self._reader.read(topic, ledger, begin, end))
+        return found

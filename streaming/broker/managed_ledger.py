@@ -1,0 +1,239 @@
+"""ManagedLedger: a topic's entries as a list of ledgers (mirrors `ManagedLedgerImpl`; rules: ledger.md).
+
+Holds positions, counts and sizes, never entries. Cursors live beside it in the topic; what needs both is in `topic`,
+`trimming` and `managed_cursor`.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.position import Position
+
+MEGABYTE = 1024 * 1024
+
+
+class LedgerInfo(msgspec.Struct, array_like=True):
+    """The record of a ledger. The open ledger shows 0 entries, size and close time until it closes."""
+
+    entries: int = 0
+    size: int = 0
+    timestamp: int = 0
+
+
+class ManagedLedger(msgspec.Struct, array_like=True):
+    """`ledgers` ascending by id, the last is the open one; ids start at 1 in each topic and may have gaps."""
+
+    ledgers: dict[int, LedgerInfo] = {}
+    current: int = 0
+    current_entries: int = 0
+    current_size: int = 0
+    created: int = 0
+    last_confirmed: Position = Position(0, -1)
+    number_of_entries: int = 0
+    total_size: int = 0
+    entries_added: int = 0
+    last_add: int = 0
+    terminated: bool = False
+    rollover_checked: bool = False
+
+    @classmethod
+    def create(cls, now: int) -> "ManagedLedger":
+        """A new, empty managed ledger with its first ledger open."""
+        ledger = cls()
+        ledger.open_ledger(now)
+        ledger.last_confirmed = Position(ledger.current, -1)
+        return ledger
+
+    def open_ledger(self, now: int) -> None:
+        self.current += 1
+        self.ledgers[self.current] = LedgerInfo()
+        self.current_entries = self.current_size = 0
+        self.created = now
+        self.rollover_checked = False
+
+    def reopen(self, now: int) -> None:
+        """Recover after an unload: the open ledger is closed or, when empty, dropped, and a new one opened (§2)."""
+        if self.current_entries:
+            self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
+        else:
+            self.ledgers.pop(self.current, None)
+        self.entries_added = 0
+        self.number_of_entries = sum(info.entries for info in self.ledgers.values())
+        self.total_size = sum(info.size for info in self.ledgers.values())
+        if not self.terminated:
+            older = max(self.ledgers, default=None)
+            self.open_ledger(now)
+            if older is None:
+                self.last_confirmed = Position(self.current, -1)
+            else:
+                self.last_confirmed = Position(older, self.ledgers[older].entries - 1)
+        else:
+            self.current_entries = self.current_size = 0
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def submit(self, size: int, now: int, config: ServiceConfiguration) -> tuple[Position, bool]:
+        """Reserve the next position for an entry of `size` bytes; also: is it the last of its ledger (§2.1)."""
+        position = Position(self.current, self.current_entries)
+        self.current_entries += 1
+        self.current_size += size
+        return position, self.is_full(now, config)
+
+    def confirm(self, position: Position, size: int, now: int) -> None:
+        """The write of a submitted entry succeeded."""
+        self.number_of_entries += 1
+        self.total_size += size
+        self.entries_added += 1
+        self.last_confirmed = position
+        self.last_add = now
+
+    def is_full(self, now: int, config: ServiceConfiguration) -> bool:
+        age = now - self.created
+        if (
+            self.current_entries < config.managedLedgerMaxEntriesPerLedger
+            and self.current_size < config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE
+            and age < config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000
+        ):
+            return False
+        minimum = config.managedLedgerMinLedgerRolloverTimeMinutes
+        return age > minimum * 60_000 if minimum > 0 else True
+
+    def close_current(self, now: int) -> LedgerInfo | None:
+        """Close the open ledger: its record, or None when it was empty and is dropped (§2.2)."""
+        if not self.current_entries:
+            del self.ledgers[self.current]
+            return None
+        info = LedgerInfo(self.current_entries, self.current_size, now)
+        self.ledgers[self.current] = info
+        return info
+
+    # -- position algebra (§3) ------------------------------------------------------------------------------------
+
+    def next_ledger(self, ledger: int) -> int | None:
+        """The smallest existing ledger id above `ledger`."""
+        first = next(iter(self.ledgers), None)
+        if first is None or ledger < first:
+            return first
+        for candidate in range(ledger + 1, self.current + 1):
+            if candidate in self.ledgers:
+                return candidate
+        return None
+
+    def older_ledgers(self, ledger: int) -> Iterator[int]:
+        """Existing ids below `ledger`, newest first."""
+        first = next(iter(self.ledgers), self.current)
+        return (
+            existing
+            for existing in range(min(ledger, self.current + 1) - 1, first - 1, -1)
+            if existing in self.ledgers
+        )
+
+    def first_position(self) -> Position:
+        first = next(iter(self.ledgers), self.last_confirmed.ledger)
+        return Position(min(first, self.last_confirmed.ledger), -1)
+
+    def valid(self, position: Position) -> bool:
+        """Does the position exist, or may it be the next to be written?"""
+        ledger, entry = position
+        info = self.ledgers.get(ledger)
+        if info is None or entry < 0:
+            return False
+        last = self.last_confirmed
+        if ledger == self.current:
+            return entry == 0 or (ledger == last.ledger and entry <= last.entry + 1)
+        return entry <= last.entry if ledger == last.ledger else entry < info.entries
+
+    def next_valid(self, position: Position) -> Position:
+        """The next position to read after `position`; may be one past the last confirmed entry."""
+        candidate = position.next()
+        while not self.valid(candidate):
+            following = self.next_ledger(candidate.ledger)
+            if following is None:
+                return Position(self.current, 0) if not self.current_entries else self.last_confirmed.next()
+            candidate = Position(following, 0)
+        return candidate
+
+    def previous(self, position: Position) -> Position:
+        """The last stored position before `position`."""
+        ledger, entry = position
+        if entry > 0:
+            return Position(ledger, entry - 1)
+        older = None
+        for older in self.older_ledgers(ledger):
+            if self.ledgers[older].entries > 0:
+                return Position(older, self.ledgers[older].entries - 1)
+        return Position(ledger if older is None else older, -1)
+
+    def count(self, start: Position, end: Position, *, include_start: bool, include_end: bool) -> int:
+        """Stored entries between two positions, acked or not. A missing ledger counts 0."""
+        if start > end:
+            raise ValueError(f"range from {start} to {end} is reversed")
+        if start.ledger == end.ledger:
+            if (start.entry < 0 and end.entry < 0) or start.ledger not in self.ledgers:
+                return 0
+            return (
+                end.entry
+                - start.entry
+                - 1
+                + (include_start and start.entry >= 0)
+                + (include_end and end.entry >= 0)
+            )
+        total = 0
+        if end.entry >= 0 and (info := self.ledgers.get(end.ledger)) is not None:
+            last = self.last_confirmed
+            unbounded = end >= last or end.ledger == last.ledger
+            total += (end.entry if unbounded else min(end.entry, info.entries - 1)) + include_end
+        if (info := self.ledgers.get(start.ledger)) is not None:
+            total += info.entries if start.entry < 0 else info.entries - start.entry - 1 + include_start
+        ledger = self.next_ledger(start.ledger)
+        while ledger is not None and ledger < end.ledger:
+            total += self.ledgers[ledger].entries
+            ledger = self.next_ledger(ledger)
+        return total
+
+    def position_after(self, position: Position, n: int) -> Position:
+        """The n-th entry after `position` (itself excluded); beyond the end: the last confirmed entry."""
+        ledger, entry = self.next_valid(position)
+        while True:
+            if ledger == self.current:
+                stored = self.last_confirmed.entry + 1 if self.current_entries else 0
+                stored = stored if self.last_confirmed.ledger == ledger else 0
+            else:
+                stored = self.ledgers[ledger].entries if ledger in self.ledgers else 0
+            left = max(stored - entry, 0)
+            if left >= n:
+                entry += n
+                break
+            n -= left
+            following = self.next_ledger(ledger)
+            if following is None:
+                entry = stored
+                break
+            ledger, entry = following, 0
+        return min(self.previous(Position(ledger, entry)), self.last_confirmed)
+
+    # -- sizes (§6) -----------------------------------------------------------------------------------------------
+
+    def backlog_size_from(self, mark_delete: Position) -> int:
+        """Estimated bytes after a mark-delete position: whole ledgers exactly, inside one by its average entry."""
+        ledger, entry = mark_delete
+        size = self.total_size
+        for older in self.ledgers:
+            if older >= ledger:
+                break
+            size -= self.ledgers[older].size
+        info = self.ledgers.get(ledger)
+        if info is None:
+            return size if ledger <= self.last_confirmed.ledger else 0
+        if info.entries == 0:
+            return size - consumed_size(self.current_size, self.current_entries, entry)
+        return size - consumed_size(info.size, info.entries, entry)
+
+
+def consumed_size(size: int, entries: int, entry: int) -> int:
+    """Bytes of a ledger up to and with `entry`, by the average rounded down before multiplying."""
+    if entries <= 0 or entry < 0:
+        return 0
+    return size if entries <= entry + 1 else (entry + 1) * (size // entries)

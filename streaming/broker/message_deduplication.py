@@ -1,0 +1,119 @@
+"""MessageDeduplication: which published ids a topic has seen (mirrors `MessageDeduplication`; rules: dedup.md).
+
+Two marks a producer name: *pushed*, the highest id accepted for writing, and *persisted*, the highest whose write was
+confirmed. They differ only while a write is unconfirmed, so only the difference is kept: `ahead` holds the pushed ids
+of names whose pushed isn't their persisted, and rolling back is forgetting it.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+
+DEDUP_CURSOR = "pulsar.dedup"
+
+Status = Literal["Initialized", "Disabled", "Recovering", "Enabled", "Removing", "Failed"]
+Verdict = Literal["NotDup", "Dup", "Unknown"]
+
+
+class MessageDeduplication(msgspec.Struct, array_like=True):
+    """`inactive`: name → ms when it disconnected; `snapshot_counter`: entries since the last counted snapshot."""
+
+    status: Status = "Initialized"
+    persisted: dict[str, int] = {}
+    ahead: dict[str, int] = {}
+    inactive: dict[str, int] = {}
+    snapshot_counter: int = 0
+    last_snapshot: int = 0
+
+    def pushed(self, name: str) -> int | None:
+        """highestSequencedPushed of a producer name."""
+        if self.ahead and (mark := self.ahead.get(name)) is not None:
+            return mark
+        return self.persisted.get(name)
+
+    def last_sequence_id(self, name: str) -> int:
+        """What PRODUCER_SUCCESS tells: pushed, or −1 (dedup.md §4)."""
+        mark = self.pushed(name)
+        return -1 if mark is None else mark
+
+    def check(self, name: str, lowest: int, highest: int, metadata: MessageMetadata) -> Verdict:
+        """Judge a publish by its lowest id; accept its highest as pushed when it is new (§3)."""
+        if self.status != "Enabled" or metadata.marker_type is not None:
+            return "NotDup"
+        if not is_last_chunk(metadata):
+            return "NotDup"
+        pushed = self.pushed(name)
+        if pushed is None or lowest > pushed:
+            self.ahead[name] = highest
+            return "NotDup"
+        persisted = self.persisted.get(name)
+        return "Dup" if persisted is not None and lowest <= persisted else "Unknown"
+
+    def record_persisted(self, name: str, highest: int, metadata: MessageMetadata) -> None:
+        """The write was confirmed (§5). An assignment, not a maximum."""
+        if self.status != "Enabled" or metadata.marker_type is not None:
+            return
+        if is_last_chunk(metadata):
+            pushed = self.pushed(name)
+            self.persisted[name] = highest
+            if pushed == highest:
+                self.ahead.pop(name, None)
+            elif pushed is not None:
+                self.ahead[name] = pushed
+        self.snapshot_counter += 1  # also for chunks that aren't the last
+
+    def roll_back(self) -> None:
+        """After a failed write, when nothing is pending: pushed := persisted."""
+        self.ahead.clear()
+
+    def clear(self) -> None:
+        self.persisted.clear()
+        self.ahead.clear()
+
+    # -- recovery (§6) --------------------------------------------------------------------------------------------
+
+    def replay(self, metadata: MessageMetadata) -> None:
+        """One entry of the log after the snapshot: assignment in log order, chunks and all."""
+        self.persisted[metadata.producer_name] = max(metadata.highest_sequence_id or 0, metadata.sequence_id)
+        self.snapshot_counter += 1
+
+    def snapshot(self, limit: int) -> dict[str, int]:
+        """Up to `limit` marks to keep with the cursor: persisted ones, lowest names first (Pulsar: unspecified)."""
+        if len(self.persisted) <= limit:
+            return dict(self.persisted)
+        return {name: self.persisted[name] for name in sorted(self.persisted)[:limit]}
+
+    # -- bookkeeping (§9) -----------------------------------------------------------------------------------------
+
+    def producer_added(self, name: str) -> None:
+        if self.status == "Enabled":
+            self.inactive.pop(name, None)
+
+    def producer_removed(self, name: str, now: int) -> None:
+        if self.status == "Enabled":
+            self.inactive[name] = now
+
+    def purge_inactive(self, before: int) -> bool:
+        """Forget names inactive since before `before` (ms). True: a snapshot is due."""
+        if self.status != "Enabled":
+            self.inactive.clear()
+            return False
+        gone = [name for name, since in self.inactive.items() if since < before]
+        for name in gone:
+            del self.inactive[name]
+            self.persisted.pop(name, None)
+            self.ahead.pop(name, None)
+        return bool(gone)
+
+
+def is_last_chunk(metadata: MessageMetadata) -> bool:
+    """Is it a whole message, or the chunk that ends one? Other chunks are neither judged nor recorded."""
+    chunk = metadata.chunk_id
+    return (
+        chunk is None
+        or chunk == -1
+        or metadata.num_chunks_from_msg is None
+        or chunk == metadata.num_chunks_from_msg - 1
+    )

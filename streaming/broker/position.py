@@ -1,0 +1,32 @@
+"""Positions: (ledger, entry), ordered lexicographically (spec README, Conventions)."""
+
+from typing import NamedTuple
+
+MAX = 2**63 - 1
+_UINT64 = 2**64
+
+
+class Position(NamedTuple):
+    """``ledger:entry``. ``ledger:-1`` means "before the first entry of the ledger"."""
+
+    ledger: int
+    entry: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}"
+
+    def next(self) -> "Position":
+        """The syntactic successor, which may not exist."""
+        return Position(self.ledger, self.entry + 1 if self.entry >= 0 else 0)
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(MAX, MAX)
+
+
+def from_wire(ledger_id: int, entry_id: int) -> Position:
+    """A position from a MessageIdData: unsigned 64-bit −1 is −1 (protocol.md §1)."""
+    return Position(
+        ledger_id - _UINT64 if ledger_id > MAX else ledger_id,
+        entry_id - _UINT64 if entry_id > MAX else entry_id,
+    )

@@ -1,0 +1,249 @@
+"""The publish path: check, append, confirm (mirrors `PersistentTopic.publishMessage`; rules: producer.md §5, dedup.md).
+
+Writes are confirmed at once, since a micro-batch commits its entries before its receipts leave. Only armed faults put
+a write off or make it fail.
+"""
+
+from schemas.commands import Fault, MessageMetadata, Publish, Send
+from streaming.broker import deduplication, producer_creation, producers
+from streaming.broker.context import Context
+from streaming.broker.effects import CloseConnection, LedgerClosed, SendError, SendReceipt, TopicEvent
+from streaming.broker.entries import Entry
+from streaming.broker.errors import BrokerError
+from streaming.broker.message_size import HEADER, metadata_size, plain_metadata_size
+from streaming.broker.position import Position
+from streaming.broker.topic import PendingWrite, Producer, Topic
+from streaming.broker.trimming import roll_over
+
+_DUPLICATE = Position(-1, -1)
+
+
+def send(ctx: Context, topic: Topic, command: Send) -> None:
+    """A SEND of a connected producer."""
+    handle = (command.connection, command.producer_id)
+    name = topic.producer_handles.get(handle)
+    if name is None:
+        closed = topic.closed_producers.get(handle)
+        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
+            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
+            ctx.emit(CloseConnection(topic.name, command.connection, cause))
+        return  # the broker closed it a moment ago: what was under way is dropped in silence
+    producer = topic.producers[name]
+    highest = command.highest_sequence_id
+    if highest is not None and highest < command.sequence_id:
+        highest = None
+    metadata = command.metadata
+    payload = command.payload_bytes or command.payload.encode()
+    size = HEADER + metadata_size(metadata) + len(payload)
+    if command.message_id is not None:
+        _refuse(ctx, topic, producer, command.sequence_id, highest, "NotAllowedError", "not a shadow topic")
+    elif not metadata.encryption_keys and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
+        _refuse(
+            ctx, topic, producer, command.sequence_id, highest, "MetadataError", "Messages must be encrypted"
+        )
+    else:
+        write = PendingWrite(producer, command.sequence_id, highest, metadata, payload, size, False)
+        publish(ctx, topic, write, command.num_messages)
+
+
+def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
+    """The short form: the producer is known by its name alone and registered at its first message."""
+    name = command.producer
+    producer = topic.producers.get(name)
+    if producer is None:
+        producer = Producer(name, "", None)
+        try:
+            producer_creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            _refuse(ctx, topic, producer, command.sequence_id, None, error.code, error.cause)
+            return
+    time = ctx.clock if command.publish_time is None else command.publish_time
+    payload = command.payload_bytes or command.payload.encode()
+    metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
+    plain = not command.properties and command.event_time is None and command.deliver_at_time is None
+    if plain:
+        size = HEADER + plain_metadata_size(name, command.sequence_id, time, command.key) + len(payload)
+    else:
+        metadata.properties = command.key_values()
+        metadata.event_time, metadata.deliver_at_time = command.event_time, command.deliver_at_time
+        size = HEADER + metadata_size(metadata) + len(payload)
+    publish(ctx, topic, PendingWrite(producer, command.sequence_id, None, metadata, payload, size, plain), 1)
+
+
+def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> None:
+    """Checks in Pulsar's order, then the write. `messages` is what the command says of itself."""
+    topic.counters.messages_in += messages
+    topic.counters.bytes_in += write.size
+    producer, metadata = write.producer, write.metadata
+    sequence_id, highest = write.sequence_id, write.highest_sequence_id
+    if topic.fenced:
+        return _refuse(ctx, topic, producer, sequence_id, highest, "PersistenceError", "the topic is fenced")
+    if topic.ledger.terminated:
+        return _refuse(
+            ctx, topic, producer, sequence_id, highest, "TopicTerminatedError", "the topic is terminated"
+        )
+    if (refusal := _too_large_or_late(ctx, topic, write)) is not None:
+        return _refuse(ctx, topic, producer, sequence_id, highest, "NotAllowedError", refusal)
+    verdict = topic.dedup.check(
+        producer.name, sequence_id, sequence_id if highest is None else highest, metadata
+    )
+    if verdict == "Dup":
+        topic.counters.duplicates += messages
+        return _receipt(ctx, topic, write, _DUPLICATE, "duplicate: sequence id already persisted")
+    if verdict == "Unknown":
+        topic.counters.unknown += messages
+        cause = (
+            f"[{topic.name}][{producer.name}]Cannot determine whether the message is a duplicate at this time"
+        )
+        return _refuse(ctx, topic, producer, sequence_id, highest, "PersistenceError", cause)
+    if topic.fail_writes:
+        topic.fail_writes -= 1
+        _fail(ctx, topic, [write])
+    elif topic.delay_writes or topic.pending:
+        topic.delay_writes = max(topic.delay_writes - 1, 0)
+        if not (topic.pending and (topic.pending[-1].last_of_ledger or topic.pending[-1].position is None)):
+            write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+        topic.pending.append(write)
+    else:
+        write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+        _confirm(ctx, topic, write)
+    return None
+
+
+def _too_large_or_late(ctx: Context, topic: Topic, write: PendingWrite) -> str | None:
+    metadata, config = write.metadata, ctx.config
+    limit = ctx.policy(topic.name, topic.policies, "maxMessageSize").value
+    if metadata.chunk_id is None:
+        if len(write.payload) > config.maxMessageSize:
+            return f"payload of {len(write.payload)} bytes, the broker takes {config.maxMessageSize}"
+        if 0 < limit < config.maxMessageSize and write.size > limit:
+            return f"entry of {write.size} bytes, the topic takes {limit}"
+    if metadata.deliver_at_time is not None and config.delayedDeliveryEnabled:
+        longest = config.delayedDeliveryMaxDelayInMillis
+        if 0 < longest < metadata.deliver_at_time - metadata.publish_time:
+            return f"delayed by more than {longest} ms"
+    return None
+
+
+def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
+    """The write succeeded (addComplete): it becomes visible, and its receipt leaves."""
+    position = write.position
+    assert position is not None
+    topic.ledger.confirm(position, write.size, ctx.clock)
+    ctx.entries.add(topic.name, position, Entry(write.metadata, write.size))
+    highest = write.highest_sequence_id
+    dedup = topic.dedup
+    if dedup.status == "Enabled":
+        dedup.record_persisted(
+            write.producer.name, write.sequence_id if highest is None else highest, write.metadata
+        )
+        if dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
+            dedup.snapshot_counter = 0
+            deduplication.take_snapshot(ctx, topic, position)
+    _receipt(ctx, topic, write, position, None)
+    for subscription in topic.subscriptions.values():
+        if subscription.consumers and subscription.dispatcher is not None:
+            subscription.dispatcher.new_entries(ctx, topic, subscription)
+    if write.last_of_ledger:
+        roll_over(ctx, topic, "ledger full")
+
+
+def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position, cause: str | None) -> None:
+    producer, metadata = write.producer, write.metadata
+    if position is _DUPLICATE:
+        ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
+                             write.highest_sequence_id, -1, -1, cause))  # fmt: skip
+        return
+    num = metadata.num_messages_in_batch
+    ctx.emit(
+        SendReceipt(
+            topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
+            write.highest_sequence_id, position.ledger, position.entry, cause, write.size, 1 if num is None else num,
+            metadata.publish_time, metadata.partition_key, None if write.plain else metadata, write.payload,
+        )
+    )  # fmt: skip
+
+
+def _refuse(
+    ctx: Context,
+    topic: Topic,
+    producer: Producer,
+    sequence_id: int,
+    highest: int | None,
+    error: str,
+    cause: str,
+) -> None:
+    ctx.emit(
+        SendError(
+            topic.name, producer.connection, producer.producer_id, producer.name,
+            sequence_id if highest is None else highest, error, cause,
+        )
+    )  # fmt: skip
+
+
+# -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
+
+
+def fault(ctx: Context, topic: Topic, command: Fault) -> None:
+    """Arm or release a storage fault."""
+    if command.fault == "FailWrites":
+        topic.fail_writes += command.count
+    elif command.fault == "DelayWrites":
+        topic.delay_writes += command.count
+    elif command.fault == "CompleteWrites":
+        _complete(ctx, topic, command.count or len(topic.pending))
+    elif topic.pending:
+        lost, topic.pending = topic.pending, []
+        _fail(ctx, topic, lost)
+
+
+def _complete(ctx: Context, topic: Topic, count: int) -> None:
+    """Confirm the oldest pending writes; those behind a full ledger get their positions in the next one."""
+    for _ in range(min(count, len(topic.pending))):
+        write = topic.pending.pop(0)
+        _confirm(ctx, topic, write)
+        if write.last_of_ledger:
+            for waiting in topic.pending:
+                waiting.position, waiting.last_of_ledger = topic.ledger.submit(
+                    waiting.size, ctx.clock, ctx.config
+                )
+                if waiting.last_of_ledger:
+                    break
+    if not topic.pending:
+        _recover(ctx, topic)
+
+
+def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
+    """Writes failed (addFailed): the topic is fenced, its producers go; with nothing pending it recovers."""
+    topic.fenced = True
+    ctx.emit(TopicEvent(topic.name, "fenced: a write failed"))
+    for producer in list(topic.producers.values()):
+        producers.disconnect(ctx, topic, producer, "a write failed")
+    for write in writes:
+        highest = write.highest_sequence_id
+        _refuse(
+            ctx, topic, write.producer, write.sequence_id, highest, "PersistenceError", "the write failed"
+        )
+    if not topic.pending:
+        _recover(ctx, topic)
+
+
+def _recover(ctx: Context, topic: Topic) -> None:
+    """Nothing is pending on a fenced topic: pushed := persisted, a new ledger, unfenced.
+
+    A ledger with a failed write takes no more; what it holds is what was confirmed.
+    """
+    if not topic.fenced:
+        return
+    topic.dedup.roll_back()
+    ledger = topic.ledger
+    last = ledger.last_confirmed
+    ledger.current_entries = last.entry + 1 if last.ledger == ledger.current else 0
+    ledger.current_size = ledger.total_size - sum(info.size for info in ledger.ledgers.values())
+    closed = ledger.current
+    info = ledger.close_current(ctx.clock)
+    if info is not None:
+        ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, "a write failed"))
+    ledger.open_ledger(ctx.clock)
+    topic.fenced = False
+    ctx.emit(TopicEvent(topic.name, "recovered: pushed sequence ids rolled back to persisted"))

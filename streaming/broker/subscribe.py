@@ -1,0 +1,308 @@
+"""Consumers come and go: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, SEEK, last id (rules: subscriptions.md, protocol.md §6)."""
+
+from typing import Any
+
+from schemas.commands import GetLastMessageId, Seek, Subscribe, Unsubscribe
+from streaming.broker.ack_set import from_words
+from streaming.broker.consumer import Consumer
+from streaming.broker.context import Context
+from streaming.broker.dispatch import is_server_only
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.effects import (
+    CloseConsumer,
+    CursorMoved,
+    Error,
+    GetLastMessageIdResponse,
+    SubscriptionEvent,
+    Success,
+)
+from streaming.broker.errors import BrokerError
+from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.message_deduplication import DEDUP_CURSOR
+from streaming.broker.message_expiry import find_newest_before
+from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
+from streaming.broker.subscription import Subscription
+from streaming.broker.topic import Topic, emit_moved
+from streaming.broker.trimming import trim
+
+DISPATCHERS: dict[str, type[SingleActiveConsumer] | type[MultipleConsumers]] = {
+    "Exclusive": SingleActiveConsumer,
+    "Shared": MultipleConsumers,
+}
+
+
+def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
+    """Attach a consumer, creating the subscription if need be; SUCCESS or the refusal of Pulsar."""
+    handle = (command.connection, command.consumer_id)
+    try:
+        if handle not in topic.consumer_handles:
+            _check(ctx, topic, command)
+            _attach(ctx, topic, command)
+            return
+    except BrokerError as error:
+        ctx.emit(Error(topic.name, command.connection, command.request_id, error.code, error.cause))
+        return
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
+    """The refusals of subscriptions.md §1 in their order, and those of what isn't built."""
+    name, config = command.subscription, ctx.config
+    existing = topic.subscriptions.get(name)
+    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerTopic").value
+    if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
+        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+    if command.durable and existing is None and not config.allowAutoSubscriptionCreation:
+        raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
+    if command.read_compacted and command.subType not in ("Exclusive", "Failover"):
+        raise BrokerError(
+            "NotAllowedError", "readCompacted only allowed on failover or exclusive subscriptions"
+        )
+    if command.subType not in config.subscriptionTypesEnabled.split(","):
+        raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
+    if not name.strip() or name.startswith("pulsar.repl") or name == DEDUP_CURSOR:
+        raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
+    for wanted, what in (
+        (command.read_compacted, "read_compacted"),
+        (command.keySharedMeta is not None and command.subType == "Exclusive", "Exclusive with hash ranges"),
+        (command.subType not in DISPATCHERS, f"subscription type {command.subType}"),
+    ):
+        if wanted:
+            raise BrokerError("NotAllowedError", f"{what} isn't supported yet")
+    if topic.fenced:
+        raise BrokerError("ServiceNotReady", "the topic is fenced")
+    limit = ctx.policy(topic.name, topic.policies, "maxSubscriptionsPerTopic").value
+    if existing is None and 0 < limit <= len(topic.subscriptions):
+        raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
+    if existing is None:
+        return
+    if existing.durable != command.durable:
+        kind = "Durable" if existing.durable else "NonDurable"
+        raise BrokerError("NotAllowedError", f"{kind} subscription with the same name already exists.")
+    if existing.consumers:
+        if existing.type != command.subType:
+            raise BrokerError(
+                "ConsumerBusy", f"Subscription is of different type. Active type is '{existing.type}'"
+            )
+        if command.subType == "Exclusive":
+            raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
+        limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerSubscription").value
+        if 0 < limit <= len(existing.consumers):
+            raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+
+
+def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
+    name = command.subscription
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        if command.durable:
+            properties = {pair.key: pair.value for pair in command.subscription_properties}
+            subscription = create(
+                ctx, topic, name, earliest=command.initialPosition == "Earliest", properties=properties
+            )
+        else:
+            subscription = _create_reader(ctx, topic, command)
+    if not subscription.consumers and subscription.type != command.subType:
+        subscription.type = command.subType
+        subscription.dispatcher = DISPATCHERS[command.subType]()
+    consumer = Consumer(
+        command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
+        -1 if command.consumer_epoch is None else command.consumer_epoch,
+    )  # fmt: skip
+    subscription.last_active = ctx.clock
+    topic.consumer_handles[command.connection, command.consumer_id] = name
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+    assert subscription.dispatcher is not None
+    subscription.dispatcher.add_consumer(ctx, topic, subscription, consumer)
+    if command.start_message_rollback_duration_sec > 0 and command.durable:
+        time = ctx.clock - command.start_message_rollback_duration_sec * 1000
+        reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
+
+
+def create(
+    ctx: Context, topic: Topic, name: str, *, earliest: bool, properties: dict[str, str] | None = None
+) -> Subscription:
+    """A new durable subscription with its cursor."""
+    topic.cursors[name] = ManagedCursor.create(name, topic.ledger, earliest=earliest)
+    subscription = topic.subscriptions[name] = Subscription(
+        name, properties=properties or {}, last_active=ctx.clock
+    )
+    ctx.emit(SubscriptionEvent(topic.name, name, f"created at {'Earliest' if earliest else 'Latest'}"))
+    return subscription
+
+
+def _create_reader(ctx: Context, topic: Topic, command: Subscribe) -> Subscription:
+    """A non-durable subscription: it lives as long as its consumers and holds nothing back."""
+    start: Position | None = None
+    if (wire := command.start_message_id) is not None:
+        start = from_wire(wire.ledgerId, wire.entryId)
+        if start >= LATEST:
+            start = None
+        elif start > EARLIEST and start.entry >= 0:
+            start = Position(start.ledger, start.entry - 1)
+    name = command.subscription
+    earliest = command.initialPosition == "Earliest"
+    topic.cursors[name] = ManagedCursor.non_durable(name, topic.ledger, start, earliest=earliest)
+    subscription = topic.subscriptions[name] = Subscription(name, durable=False, last_active=ctx.clock)
+    ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
+    return subscription
+
+
+def detach(ctx: Context, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    """A consumer leaves, for whatever reason; a non-durable subscription goes with its last one."""
+    del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+    subscription.last_active = ctx.clock
+    assert subscription.dispatcher is not None
+    subscription.dispatcher.remove_consumer(ctx, topic, subscription, consumer)
+    if not subscription.durable and not subscription.consumers:
+        delete(ctx, topic, subscription, "its last consumer left")
+
+
+def disconnect(
+    ctx: Context, topic: Topic, subscription: Subscription, consumer: Consumer, cause: str
+) -> None:
+    """The broker closes a consumer."""
+    ctx.emit(CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause))
+    detach(ctx, topic, subscription, consumer)
+
+
+def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
+    """CLOSE_CONSUMER: success also when there is no such consumer."""
+    name = topic.consumer_handles.get((connection, consumer_id))
+    if name is not None:
+        subscription = topic.subscriptions[name]
+        detach(ctx, topic, subscription, subscription.consumer(connection, consumer_id))
+    ctx.emit(Success(topic.name, connection, request_id))
+
+
+def delete(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -> None:
+    """Remove a subscription and its cursor; ledgers it held back may go."""
+    for consumer in list(subscription.consumers):
+        ctx.emit(
+            CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
+        )
+        del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+    subscription.consumers.clear()
+    del topic.subscriptions[subscription.name]
+    cursor = topic.cursors.pop(subscription.name)
+    ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
+    if cursor.durable:
+        trim(ctx, topic)
+
+
+def unsubscribe(ctx: Context, topic: Topic, command: Unsubscribe) -> None:
+    """UNSUBSCRIBE of the only consumer, or of any with force (subscriptions.md §7)."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    subscription = topic.subscriptions[name]
+    if not command.force and len(subscription.consumers) > 1:
+        _error(
+            ctx, topic, command, "MetadataError", "Unconnected or shared consumer attempting to unsubscribe"
+        )
+        return
+    caller = subscription.consumer(command.connection, command.consumer_id)
+    if not command.force:
+        subscription.consumers.remove(caller)
+        del topic.consumer_handles[command.connection, command.consumer_id]
+    delete(ctx, topic, subscription, "unsubscribed")
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def seek(ctx: Context, topic: Topic, command: Seek) -> None:
+    """SEEK: its consumers are closed (of Exclusive: the active one), the cursor is reset, then SUCCESS."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    subscription = topic.subscriptions[name]
+    batch: int | None = None
+    if (wire := command.message_id) is not None:
+        target, cause = from_wire(wire.ledgerId, wire.entryId), "seek to a message id"
+        if ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
+            batch = from_words(wire.ack_set) or None
+    elif command.message_publish_time is not None:
+        target, cause = position_at(ctx, topic, command.message_publish_time), "seek to a publish time"
+    else:
+        _error(ctx, topic, command, "MetadataError", "seek needs a message id or a publish time")
+        return
+    reset(ctx, topic, subscription, target, cause, batch)
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def position_at(ctx: Context, topic: Topic, time: int) -> Position:
+    """Where a seek to a publish time (ms) lands: after the newest entry published before it, else at the first."""
+    found = find_newest_before(ctx, topic, time)
+    if found is None:
+        return Position(next(iter(topic.ledger.ledgers), topic.ledger.current), 0)
+    return found.next()
+
+
+def reset(
+    ctx: Context,
+    topic: Topic,
+    subscription: Subscription,
+    target: Position,
+    cause: str,
+    batch: int | None = None,
+) -> None:
+    """Move a subscription to `target`, disconnecting who reads from it. Acks after it are forgotten.
+
+    A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns.
+    """
+    ledger = topic.ledger
+    for consumer in list(subscription.consumers):
+        ctx.emit(
+            CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
+        )
+        del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+    subscription.consumers.clear()
+    if subscription.type is not None:
+        subscription.dispatcher = DISPATCHERS[subscription.type]()
+    subscription.last_active = ctx.clock
+    cursor = topic.cursors[subscription.name]
+    before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+    former = topic.change_cursor(ctx, cursor, lambda: cursor.reset(ledger, target))
+    if batch is not None:
+        cursor.set_batch(target, batch)
+    emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
+    if former is not None and topic.frees_ledgers(cursor, former):
+        trim(ctx, topic)
+
+
+def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> None:
+    """GET_LAST_MESSAGE_ID: the last entry that a consumer could get, and the caller's mark-delete position."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    ledger, position, batch_index = topic.ledger, topic.ledger.last_confirmed, -1
+    while position.entry >= 0 and position.ledger in ledger.ledgers:
+        entry = ctx.entries.get(topic.name, position)
+        if not is_server_only(entry):
+            if (messages := entry.metadata.num_messages_in_batch) is not None:
+                batch_index = messages - 1
+            break
+        position = ledger.previous(position)
+    else:
+        position = Position(-1, -1)
+    fields: dict[str, Any] = {"batch_index": batch_index}
+    mark_delete = topic.cursors[name].mark_delete
+    if mark_delete.ledger >= 0:
+        fields["consumer_mark_delete_position"] = {
+            "ledgerId": mark_delete.ledger,
+            "entryId": mark_delete.entry,
+        }
+    ctx.emit(
+        GetLastMessageIdResponse(
+            topic.name, command.connection, command.request_id, command.consumer_id, *position, fields
+        )
+    )
+
+
+def _error(
+    ctx: Context, topic: Topic, command: Unsubscribe | Seek | GetLastMessageId, error: str, cause: str
+) -> None:
+    ctx.emit(Error(topic.name, command.connection, command.request_id, error, cause))

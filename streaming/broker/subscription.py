@@ -1,0 +1,116 @@
+"""PersistentSubscription: a cursor, its consumers and the dispatcher between them (mirrors `PersistentSubscription`)."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from schemas.commands import Ack, MessageIdData, SubType
+from streaming.broker.ack_set import from_words, to_bits
+from streaming.broker.consumer import Consumer
+from streaming.broker.context import Context
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.errors import CursorError
+from streaming.broker.position import Position, from_wire
+
+if TYPE_CHECKING:
+    from streaming.broker.topic import Topic
+
+INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
+"""Types that keep pendingAcks, redelivery counts and unacked limits."""
+
+
+class Subscription(msgspec.Struct, array_like=True):
+    """Its cursor has its name. `dispatcher` is None until the first consumer comes; it outlives the consumers.
+
+    Counters are in entries (`expired`, `evicted`, `acked`) or messages (`messages_out`), times in ms.
+    """
+
+    name: str
+    durable: bool = True
+    type: SubType | None = None
+    consumers: list[Consumer] = []
+    dispatcher: SingleActiveConsumer | MultipleConsumers | None = None
+    properties: dict[str, str] = {}
+    last_active: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    dispatched: int = 0
+    acked: int = 0
+    expired: int = 0
+    evicted: int = 0
+    last_expire: int = 0
+
+    def consumer(self, connection: str, consumer_id: int) -> Consumer:
+        """The connected consumer of that handle."""
+        return next(c for c in self.consumers if c.connection == connection and c.consumer_id == consumer_id)
+
+    # -- acknowledgement (subscriptions.md §2, §4, §5) -------------------------------------------------------------
+
+    def acknowledge(self, ctx: Context, topic: "Topic", consumer: Consumer, command: Ack) -> Position | None:
+        """Apply an ACK. What the cursor refuses leaves no trace on the wire: the answer doesn't depend on it.
+
+        Returns the cursor's former key if ledgers may have become free (see `Topic.change_cursor`).
+        """
+        self.last_active = ctx.clock
+        cursor = topic.cursors[self.name]
+        index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
+        before = cursor.consumed
+        former = None
+        owners: list[Consumer] = []
+        try:
+            if command.ack_type == "Individual":
+                former = topic.change_cursor(
+                    ctx, cursor, lambda: owners.extend(self._individual(topic, consumer, command, index_acks))
+                )
+            elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
+                position, ack_set = _acked(command.message_id[0], index_acks)
+                if ack_set is not None and not index_acks:
+                    position, ack_set = topic.ledger.previous(position), None
+                former = topic.change_cursor(
+                    ctx, cursor, lambda: cursor.acknowledge_cumulative(topic.ledger, position, ack_set)
+                )
+        except CursorError:
+            pass
+        self.acked += cursor.consumed - before
+        if owners and isinstance(self.dispatcher, MultipleConsumers):
+            self.dispatcher.after_acks(ctx, topic, self, owners)
+        return former
+
+    def _individual(
+        self, topic: "Topic", consumer: Consumer, command: Ack, index_acks: bool
+    ) -> list[Consumer]:
+        """Ack each id; the consumers whose entries were acked as a whole."""
+        cursor = topic.cursors[self.name]
+        owners = []
+        try:
+            for message_id in command.message_id:
+                position, ack_set = _acked(message_id, index_acks)
+                if ack_set is not None and not index_acks:
+                    continue  # batch-index acks are off: a partial ack has no effect
+                stored = cursor.batches.get(position)
+                cursor.acknowledge(topic.ledger, position, ack_set)
+                if isinstance(self.dispatcher, MultipleConsumers):
+                    if ack_set:
+                        had = message_id.batch_size or 0 if stored is None else to_bits(stored).bit_count()
+                        left = (ack_set if stored is None else ack_set & to_bits(stored)).bit_count()
+                        self.dispatcher.acknowledged_partly(self, consumer, position, had - left)
+                    elif (owner := self.dispatcher.acknowledged(self, consumer, position)) is not None:
+                        owners.append(owner)
+        except CursorError:
+            pass  # quirk: the ids before the bad one stay acked
+        cursor.collapse(topic.ledger)
+        return owners
+
+    # -- what the broker does to the cursor ------------------------------------------------------------------------
+
+    def mark_delete_moved(self, ctx: Context, topic: "Topic") -> None:
+        """The mark-delete moved by other means than an ack (TTL, skip, quota, trim): forget what it passed."""
+        if isinstance(self.dispatcher, MultipleConsumers):
+            self.dispatcher.mark_delete_moved(ctx, topic, self)
+
+
+def _acked(message_id: MessageIdData, index_acks: bool) -> tuple[Position, int | None]:
+    position = from_wire(message_id.ledgerId, message_id.entryId)
+    bits = from_words(message_id.ack_set)
+    return position, bits or None

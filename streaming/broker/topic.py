@@ -1,0 +1,157 @@
+"""PersistentTopic: a topic's whole state, and what every mechanism does with its cursors (mirrors `PersistentTopic`)."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+from streaming.broker.context import Context
+from streaming.broker.effects import CursorMoved, Evicted, Expired
+from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.message_deduplication import MessageDeduplication
+from streaming.broker.policies import Effective, Policies
+from streaming.broker.position import Position
+from streaming.broker.subscription import Subscription
+
+Handle = tuple[str, int]
+"""A client's name for its producer or consumer: (connection, id)."""
+
+
+class Producer(msgspec.Struct, array_like=True, gc=False):
+    """A registered producer. `producer_id` is None for one known by the short form only."""
+
+    name: str
+    connection: str
+    producer_id: int | None
+    epoch: int = 0
+
+
+class PendingWrite(msgspec.Struct, array_like=True):
+    """A publish whose write isn't confirmed: only a fault makes one last. No position = waits for the next ledger."""
+
+    producer: Producer
+    sequence_id: int
+    highest_sequence_id: int | None
+    metadata: MessageMetadata
+    payload: bytes
+    size: int
+    plain: bool
+    position: Position | None = None
+    last_of_ledger: bool = False
+
+
+class Counters(msgspec.Struct, array_like=True, gc=False):
+    """Since the topic was created. Pulsar's msgInCounter, bytesInCounter and what the replay's table shows."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    duplicates: int = 0
+    unknown: int = 0
+    trimmed: int = 0
+    ledgers_trimmed: int = 0
+    size_evictions: int = 0
+    time_evictions: int = 0
+
+
+class OldestPosition(msgspec.Struct, array_like=True):
+    """The age quota's memory (backlog_quota.md §2.1). `timestamp` in ms."""
+
+    position: Position
+    cursor: str
+    timestamp: int
+
+
+class Topic(msgspec.Struct, array_like=True):
+    """`cursors` holds every cursor by name, in order of creation; `fail_writes`, `delay_writes` are armed faults."""
+
+    name: str
+    ledger: ManagedLedger
+    dedup: MessageDeduplication = msgspec.field(default_factory=MessageDeduplication)
+    policies: Policies = msgspec.field(default_factory=Policies)
+    cursors: dict[str, ManagedCursor] = {}
+    subscriptions: dict[str, Subscription] = {}
+    producers: dict[str, Producer] = {}
+    producer_handles: dict[Handle, str] = {}
+    closed_producers: dict[Handle, int] = {}
+    consumer_handles: dict[Handle, str] = {}
+    fenced: bool = False
+    pending: list[PendingWrite] = []
+    fail_writes: int = 0
+    delay_writes: int = 0
+    oldest: OldestPosition | None = None
+    counters: Counters = msgspec.field(default_factory=Counters)
+    generated_names: int = 0
+
+    # -- cursors --------------------------------------------------------------------------------------------------
+
+    def slowest_cursor(self) -> ManagedCursor | None:
+        """The durable cursor with the smallest persisted mark-delete; of equals the one created first (ledger.md §5)."""
+        slowest = None
+        for cursor in self.cursors.values():
+            if cursor.durable and (slowest is None or cursor.key < slowest.key):
+                slowest = cursor
+        return slowest
+
+    def change_cursor(
+        self, ctx: Context, cursor: ManagedCursor, operation: Callable[[], object]
+    ) -> Position | None:
+        """Do `operation` on a cursor and account for its write, which the cursor's rate limiter may put off.
+
+        Returns the former key if the key entered another ledger, else None. What `operation` raises passes through.
+        """
+        if not cursor.durable:
+            operation()
+            return None
+        key = cursor.key
+        permit = cursor.refill_permits(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
+        if not permit and cursor.persisted is None:
+            cursor.persisted = cursor.snapshot()
+        operation()
+        if not permit:
+            return None
+        cursor.tokens -= 1
+        cursor.persisted = None
+        return key if cursor.mark_delete.ledger != key.ledger else None
+
+    def frees_ledgers(self, cursor: ManagedCursor, former: Position) -> bool:
+        """Was the cursor alone the slowest when its key was `former`? Then ledgers may be trimmed now (ledger.md §4b)."""
+        others = [other.key for other in self.cursors.values() if other.durable and other is not cursor]
+        return not others or former < min(others)
+
+    def backlog_size(self) -> int:
+        """getEstimatedBacklogSize: bytes from the slowest durable cursor on (ledger.md §6)."""
+        slowest = self.slowest_cursor()
+        return 0 if slowest is None else self.ledger.backlog_size_from(slowest.mark_delete)
+
+    def backlog(self) -> int:
+        """Entries not acked by the subscription that has most of them."""
+        return max((self.cursors[name].backlog(self.ledger) for name in self.subscriptions), default=0)
+
+
+def emit_moved(
+    ctx: Context,
+    kind: type[CursorMoved] | type[Expired] | type[Evicted],
+    topic: Topic,
+    cursor: ManagedCursor,
+    before: Position,
+    entries: int,
+    cause: str,
+    policy: Effective | str | None = None,
+) -> None:
+    """Tell that the broker moved a mark-delete position from `before` to where it is now."""
+    after = cursor.mark_delete
+    text = None if policy is None else str(policy)
+    ctx.emit(
+        kind(
+            topic.name,
+            cursor.name,
+            before.ledger,
+            before.entry,
+            after.ledger,
+            after.entry,
+            entries,
+            cause,
+            text,
+        )
+    )

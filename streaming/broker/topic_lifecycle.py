@@ -1,0 +1,54 @@
+"""A topic is loaded, unloaded, told of new policies; a client's connection to it is lost (mirrors `BrokerService`)."""
+
+from streaming.broker import deduplication, message_expiry, producers, subscribe
+from streaming.broker.context import Context
+from streaming.broker.effects import LedgerClosed, TopicEvent
+from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.topic import Topic
+
+
+def create(ctx: Context, name: str) -> Topic:
+    """A new topic, loaded for the first time."""
+    topic = Topic(name, ManagedLedger.create(ctx.clock))
+    ctx.emit(TopicEvent(name, "created"))
+    deduplication.check_status(ctx, topic)
+    return topic
+
+
+def policies_changed(ctx: Context, topic: Topic) -> None:
+    """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
+    deduplication.check_status(ctx, topic)
+    message_expiry.check(ctx, topic)
+
+
+def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
+    """Everything a connection had on the topic is closed, producers first."""
+    for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
+        producers.remove(ctx, topic, topic.producers[topic.producer_handles[handle]])
+    for handle in [handle for handle in topic.consumer_handles if handle[0] == connection]:
+        subscription = topic.subscriptions[topic.consumer_handles[handle]]
+        subscribe.detach(ctx, topic, subscription, subscription.consumer(*handle))
+
+
+def unload(ctx: Context, topic: Topic) -> None:
+    """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
+    ctx.emit(TopicEvent(topic.name, "unloaded"))
+    for producer in list(topic.producers.values()):
+        producers.disconnect(ctx, topic, producer, "topic unloaded")
+    for subscription in list(topic.subscriptions.values()):
+        for consumer in list(subscription.consumers):
+            subscribe.disconnect(ctx, topic, subscription, consumer, "topic unloaded")
+    for cursor in topic.cursors.values():
+        cursor.persisted = None  # a clean close writes every cursor
+        cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back
+    ledger = topic.ledger
+    if ledger.current_entries:
+        ctx.emit(
+            LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
+        )
+    ledger.reopen(ctx.clock)
+    topic.oldest = None
+    for cursor in topic.cursors.values():
+        cursor.recover(ledger)
+    topic.dedup.status = "Initialized"
+    deduplication.check_status(ctx, topic)

@@ -1,0 +1,115 @@
+"""Rollover and trimming: ledgers end, caught-up cursors step over, whole consumed ledgers go (ledger.md §2.2, 2.3, 4)."""
+
+from streaming.broker.context import Context
+from streaming.broker.effects import CursorMoved, LedgerClosed, LedgerDeleted
+from streaming.broker.managed_ledger import MEGABYTE
+from streaming.broker.policies import RetentionPolicies
+from streaming.broker.position import Position
+from streaming.broker.topic import Topic, emit_moved
+
+
+def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
+    """Close the open ledger, open the next one, step caught-up cursors over, trim: always in this order."""
+    ledger = topic.ledger
+    closed = ledger.current
+    info = ledger.close_current(ctx.clock)
+    if info is not None:
+        ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
+    ledger.open_ledger(ctx.clock)
+    advance_cursors(ctx, topic)
+    trim(ctx, topic)
+
+
+def advance_cursors(ctx: Context, topic: Topic) -> None:
+    """A cursor at the last entry of a closed ledger moves to before the first entry of the next (§2.3)."""
+    ledger = topic.ledger
+    for cursor in topic.cursors.values():
+        mark_delete = cursor.mark_delete
+        info = ledger.ledgers.get(mark_delete.ledger)
+        following = ledger.next_ledger(mark_delete.ledger)
+        if (
+            info is None
+            or following is None
+            or mark_delete.entry == -1
+            or mark_delete.entry + 1 < info.entries
+        ):
+            continue
+        target = Position(following, -1)
+        topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]
+
+
+def check_rollover(ctx: Context, topic: Topic) -> None:
+    """The one timer of an open ledger, at its maximum age: an empty or too young one isn't looked at again."""
+    topic.ledger.rollover_checked = True
+    if topic.ledger.current_entries and not topic.pending and topic.ledger.is_full(ctx.clock, ctx.config):
+        roll_over(ctx, topic, "managedLedgerMaxLedgerRolloverTimeMinutes")
+
+
+def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
+    """Close a ledger that took no entry for managedLedgerInactiveLedgerRolloverTimeSeconds (0: off)."""
+    timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
+    ledger = topic.ledger
+    if timeout > 0 and ledger.current_entries and not topic.pending and ctx.clock > ledger.last_add + timeout:
+        roll_over(ctx, topic, "managedLedgerInactiveLedgerRolloverTimeSeconds")
+
+
+def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
+    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one."""
+    ledger = topic.ledger
+    slowest = topic.slowest_cursor()
+    if slowest is None:
+        boundary = ledger.current + 1
+    else:
+        key = slowest.key
+        info = ledger.ledgers.get(key.ledger)
+        to_its_end = info is not None and key.ledger != ledger.current and info.entries == key.entry + 1
+        boundary = key.ledger + (to_its_end and ctx.config.trimLedgerAckedToItsEnd)
+    first = next(iter(ledger.ledgers), ledger.current)
+    if first >= boundary or first == ledger.current:
+        return
+    retention = ctx.policy(topic.name, topic.policies, "retention")
+    policy: RetentionPolicies = retention.value
+    minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
+    doomed: list[tuple[int, str]] = []
+    total = 0
+    for id_, info in ledger.ledgers.items():
+        if id_ >= boundary or id_ == ledger.current:
+            break
+        total += info.size
+        over = megabytes >= 0 and ledger.total_size - total >= megabytes * MEGABYTE
+        expired = minutes >= 0 and ctx.clock - info.timestamp > minutes * 60_000
+        if not (truncate or over or expired):
+            break
+        doomed.append((id_, "truncate" if truncate else "retention size" if over else "retention time"))
+    if doomed:
+        text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
+        _delete(ctx, topic, doomed, text)
+
+
+def _delete(ctx: Context, topic: Topic, doomed: list[tuple[int, str]], policy: str | None) -> None:
+    ledger = topic.ledger
+    last = next((id_ for id_, _ in reversed(doomed) if ledger.ledgers[id_].entries), None)
+    if last is not None:
+        end = Position(last, ledger.ledgers[last].entries - 1)
+        for cursor in topic.cursors.values():
+            if cursor.mark_delete < end <= ledger.last_confirmed:
+                before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+                topic.change_cursor(ctx, cursor, lambda c=cursor: c.move(ledger, end, None))  # type: ignore[misc]
+                emit_moved(
+                    ctx,
+                    CursorMoved,
+                    topic,
+                    cursor,
+                    before,
+                    backlog - cursor.backlog(ledger),
+                    "ledger trimmed",
+                    policy,
+                )
+    for id_, cause in doomed:
+        info = ledger.ledgers.pop(id_)
+        ledger.number_of_entries -= info.entries
+        ledger.total_size -= info.size
+        topic.counters.trimmed += info.entries
+        topic.counters.ledgers_trimmed += 1
+        ctx.entries.forget(topic.name, id_)
+        ctx.emit(LedgerDeleted(topic.name, id_, info.entries, info.size, cause, policy))
