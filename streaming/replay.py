@@ -1,0 +1,269 @@
+"""Replaying a command log: the whole of it through the broker, with Spark or in this process, to the same result.
+
+A replay writes a folder::
+
+    <out>/tables       every output row, a table a kind
+    <out>/store        the entries that the topics still hold
+    <out>/quarantine   records that are no command
+    <out>/checkpoint   Spark's offsets and the brokers' states (not from `replay_in_process`)
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.records import RECORD
+from streaming.log import ordered, partition_log, read_log, slices
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sinks.base import Sink
+    from sinks.ledger_store import LedgerStore
+    from streaming.spark.operator import BrokerType, Clock
+    from streaming.spark.query import Written
+
+PARTITIONS = 4
+"""Ingress partitions of a log that has none. Not the number of cores: a replay's rows must not depend on the machine."""
+
+RECORDS_A_BATCH = 250_000
+"""A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
+
+STAGED = "staged"
+
+Progress = Callable[[int, int, int], None]
+"""Called after each micro-batch: batches done, batches in all, output rows so far."""
+
+
+class NotEmptyError(FileExistsError):
+    """The folder for the results has something in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What came of a replay. `rows` counts output rows by kind; `stats` are those of `Broker.stats`, with the ingress
+    partition; `seconds` is the time from the first record read to the last row written."""
+
+    out: Path
+    records: int
+    batches: int
+    seconds: float
+    rows: Mapping[str, int]
+    stats: list[dict[str, Any]]
+
+
+def replay(
+    log: str | Path | pa.Table,
+    out: str | Path,
+    *,
+    policies: str | Path | pa.Table | None = None,
+    batches: int | None = None,
+    partitions: int | None = None,
+    clock: Clock = "log",
+    cores: int = 2,
+    shuffle_partitions: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    spark: SparkSession | None = None,
+    broker: BrokerType | None = None,
+) -> ReplayResult:
+    """Replays `log` with Spark.
+
+    Args:
+        log: a file or folder (see `streaming.log`) or its table.
+        out: a folder, empty or absent, or given up to `overwrite`.
+        policies: a small log of ADMIN and BROKER_CONFIG commands that are put over the log's own, see
+            `streaming.spark.what_if`.
+        batches: micro-batches; by default one for `RECORDS_A_BATCH` records. The result doesn't depend on it.
+        partitions: make so many ingress partitions, even of a log that has some; by default keep these or make
+            `PARTITIONS`.
+        cores: of the session made if `spark` is None.
+        shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow.
+
+    Raises:
+        LogError, FileNotFoundError: the log, or the policies.
+        NotEmptyError: `out` isn't empty.
+        pyspark.errors.StreamingQueryException: a task failed; its text has the cause.
+    """
+    from streaming.runtime.session import spark_session
+    from streaming.spark import query, source, state
+
+    records = load(log, policies=policies, partitions=partitions)
+    out = _prepare(out, overwrite)
+    count = len(set(records["partition"].unique().to_pylist())) or 1
+    shuffle_partitions = shuffle_partitions or min(cores, count)
+    if spark is None:
+        spark = spark_session(
+            "magnetar replay", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]"
+        )
+    spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+
+    folder = out / STAGED
+    total = source.stage(records, folder, batches=batches or _batches(records))
+    store, sinks = _sinks(out)
+    rows: Counter[str] = Counter()
+
+    def written(batch: Written) -> None:
+        _count(rows, batch.rows)
+        if progress is not None:
+            progress(batch.batch_id + 1, total, rows.total())
+
+    begun = time.perf_counter()
+    running = query.start(
+        spark,
+        source.staged(spark, folder),
+        sinks=sinks,
+        store=store,
+        checkpoint=out / "checkpoint",
+        clock=clock,
+        trigger=query.AVAILABLE_NOW,
+        broker=broker,
+        on_batch=written,
+    )
+    try:
+        running.awaitTermination()
+    finally:
+        running.stop()
+    seconds = time.perf_counter() - begun
+    shutil.rmtree(folder)
+    stats = state.stats(state.partition_states(spark, out / "checkpoint"), broker)
+    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), stats)
+
+
+def replay_in_process(
+    log: str | Path | pa.Table,
+    out: str | Path,
+    *,
+    policies: str | Path | pa.Table | None = None,
+    batches: int | None = None,
+    partitions: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    broker: BrokerType | None = None,
+) -> ReplayResult:
+    """As `replay` with the clock of the log, without Spark, Java or parallel work. No checkpoint is left."""
+    from streaming.spark.state import stats
+
+    records = load(log, policies=policies, partitions=partitions)
+    out = _prepare(out, overwrite)
+    store, sinks = _sinks(out)
+    total = batches or _batches(records)
+    rows: Counter[str] = Counter()
+    begun = time.perf_counter()
+    fold = InProcess(store, broker)
+    for batch_id, part in enumerate(slices(records, total)):
+        for sink in sinks:
+            sink.begin(batch_id)
+        for partition, table in fold.apply(part):
+            for sink in sinks:
+                sink.write(batch_id, partition, table)
+            kinds = table["kind"].value_counts().to_pylist()
+            _count(rows, {(partition, kind["values"]): kind["counts"] for kind in kinds})
+        if progress is not None:
+            progress(batch_id + 1, total, rows.total())
+    seconds = time.perf_counter() - begun
+    return ReplayResult(
+        out, len(records), total, seconds, dict(sorted(rows.items())), stats(fold.states(), broker)
+    )
+
+
+class InProcess:
+    """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
+
+    def __init__(self, store: Any, broker: BrokerType | None = None) -> None:
+        if broker is None:
+            from streaming.broker.broker import Broker
+
+            broker = Broker
+        self._store = store
+        self._broker = broker
+        self._states: dict[int, Any] = {}
+
+    def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Output rows (columns `OUTPUT`) of each ingress partition that has any. `records`: columns `RECORD`."""
+        from streaming.spark import operator
+        from streaming.spark.rows import to_table
+        from streaming.spark.state import PartitionState
+
+        for partition in sorted(records["partition"].unique().to_pylist()):
+            own = records.filter(pc.equal(records["partition"], partition))
+            entries = self._store.reader(partition)
+            before = self._states.get(partition)
+            if before is None:
+                broker, last = self._broker(partition, entries), None
+            else:
+                broker, last = self._broker.decode(before.broker, entries), before.offset
+            sorted_records = operator.sort([own.to_pandas()])
+            rows = [
+                to_table(partition, rows) for rows in operator.apply(broker, partition, last, sorted_records)
+            ]
+            if rows:
+                yield partition, pa.concat_tables(rows)
+            summary = broker.summary()
+            self._states[partition] = PartitionState(
+                partition, *summary, offset=sorted_records[0][-1], broker=broker.encode()
+            )
+
+    def states(self) -> list[Any]:
+        """As `streaming.spark.state.partition_states` gives them."""
+        return [self._states[partition] for partition in sorted(self._states)]
+
+
+def load(
+    log: str | Path | pa.Table,
+    *,
+    policies: str | Path | pa.Table | None = None,
+    partitions: int | None = None,
+) -> pa.Table:
+    """The log with ingress partitions, under `policies`: columns `RECORD`, offsets rising in each partition."""
+    from streaming.spark.what_if import pin
+
+    table = log if isinstance(log, pa.Table) else read_log(log)
+    if partitions is not None or "partition" not in table.column_names:
+        table = partition_log(table, partitions or PARTITIONS)
+    if policies is not None:
+        table = pin(table, policies if isinstance(policies, pa.Table) else read_log(policies))
+    return ordered(table.select(RECORD.names))
+
+
+def _batches(records: pa.Table) -> int:
+    return -(-len(records) // RECORDS_A_BATCH) or 1
+
+
+def _prepare(out: str | Path, overwrite: bool) -> Path:
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not overwrite:
+            raise NotEmptyError(f"{out} isn't empty: name another folder, or allow it to be overwritten")
+        known = {"tables", "store", "quarantine", "checkpoint", STAGED}
+        if not out.is_dir() or (foreign := sorted({each.name for each in out.iterdir()} - known)):
+            what = ", ".join(foreign) if out.is_dir() else "a file"
+            raise NotEmptyError(
+                f"{out} holds what no replay wrote ({what}): remove it by hand, or name another folder"
+            )
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _sinks(out: Path) -> tuple[LedgerStore, list[Sink]]:
+    from sinks.ledger_store import LedgerStore
+    from sinks.quarantine import QuarantineSink
+    from sinks.tables import TableSink
+
+    store = LedgerStore(str(out / "store"))
+    return store, [store, QuarantineSink(str(out)), TableSink(str(out / "tables"))]
+
+
+def _count(rows: Counter[str], written: Mapping[tuple[int, str], int]) -> None:
+    for (_, kind), count in written.items():
+        rows[kind] += count

@@ -1,0 +1,59 @@
+"""An even spread of ingress partitions over shuffle partitions.
+
+Spark sends a key to shuffle partition ``hash(key) mod n``. Of four ingress partitions 0–3 and n = 2 three land in one
+task; of two, both, and a second core stands idle. So the key is (ingress partition, slot), the slot a number chosen so
+that the hash of both falls where ``partition mod n`` does. It must not depend on n, which a checkpoint keeps and a
+configuration may change: it makes the hash congruent to the partition modulo 240, which serves every n that divides
+240 (1–6, 8, 10, 12, 15, 16, 20, …). Other n are spread as the hash spreads them.
+
+The slots are part of the state's key: change nothing here, or old checkpoints lose their state.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+MODULUS = 240
+BALANCED = 1024
+"""Ingress partitions from this number on have slot 0."""
+
+_Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@cache
+def slots() -> tuple[int, ...]:
+    """The slot of each ingress partition below `BALANCED`. Takes 0.1 s once."""
+    candidates = np.arange(4096)
+    return tuple(
+        int(np.argmax(spark_hash(partition, candidates) % MODULUS == partition % MODULUS))
+        for partition in range(BALANCED)
+    )
+
+
+def slot(partition: Column) -> Column:
+    """The slot of an ingress partition, as a Spark expression."""
+    return F.coalesce(F.get(F.lit(list(slots())), partition), F.lit(0))
+
+
+def spark_hash(partition: int, slots: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.int32]]":
+    """Spark's ``hash(partition, slot)`` of two ints: Murmur3 with seed 42, the first's hash the second's seed."""
+    with np.errstate(over="ignore"):
+        seed = _murmur3(np.array([partition], np.uint32), np.array([42], np.uint32))
+        return _murmur3(slots.astype(np.uint32), seed).astype(np.int32)
+
+
+def _murmur3(word: _Words, seed: _Words) -> _Words:
+    u = np.uint32
+    word = _rotate(word * u(0xCC9E2D51), 15) * u(0x1B873593)
+    hash_ = _rotate(seed ^ word, 13) * u(5) + u(0xE6546B64)
+    hash_ = hash_ ^ u(4)  # the length in bytes
+    hash_ = (hash_ ^ (hash_ >> u(16))) * u(0x85EBCA6B)
+    hash_ = (hash_ ^ (hash_ >> u(13))) * u(0xC2B2AE35)
+    return hash_ ^ (hash_ >> u(16))
+
+
+def _rotate(word: _Words, bits: int) -> _Words:
+    return (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))

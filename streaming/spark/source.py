@@ -1,0 +1,69 @@
+"""Where records come from: staged files, for a replay, and Kafka. Both give a stream of `schemas.records.RECORD`."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming.log import ordered, slices
+from streaming.spark.schema import RECORDS
+
+_ROW_GROUP = 1 << 16
+_FIRST_MTIME_S = 1_000_000_000
+
+
+def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
+    """Cuts `records` (columns `RECORD`) into `batches` contiguous slices, a Parquet file and so a micro-batch each.
+
+    Gives the number of files: at least 1, at most one a record. The folder must not exist. Raises `LogError` if an
+    offset occurs twice in a partition.
+    """
+    folder.mkdir(parents=True)
+    number = 0
+    for number, part in enumerate(slices(ordered(records), batches), 1):
+        # Spark hides what begins with a dot, so that it never lists half a file.
+        partial, file = folder / f".{number:08d}", folder / f"{number:08d}.parquet"
+        # A row group is the least that a task can read: several let all cores read a large file.
+        pq.write_table(part, partial, row_group_size=_ROW_GROUP, compression="lz4")
+        # Spark takes files by modification time, in ms; a clock's would tie.
+        stamp = _FIRST_MTIME_S + number
+        os.utime(partial, (stamp, stamp))
+        partial.rename(file)
+    return number
+
+
+def staged(spark: SparkSession, folder: Path) -> DataFrame:
+    """The stream of what `stage` wrote: one file a micro-batch, in order."""
+    # Staged files carry made-up times; Spark must not drop "old" ones.
+    options = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d", "pathGlobFilter": "*.parquet"}
+    return spark.readStream.schema(RECORDS).options(**options).parquet(folder.absolute().as_uri())
+
+
+def kafka(
+    spark: SparkSession, bootstrap: str, topic: str, *, max_offsets_per_trigger: int | None = None
+) -> DataFrame:
+    """The stream of a Kafka topic from its earliest record; a checkpoint takes over from there.
+
+    A key that is absent or empty is no topic; one that isn't UTF-8 has its bad bytes replaced and ends in quarantine,
+    as does a record without a value. Records that Kafka deleted before they were read stop the query: the log would
+    have a hole. (`max_offsets_per_trigger` is for all partitions of the topic together.)
+    """
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "true",
+    }
+    if max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    key = F.make_valid_utf8(F.col("key").cast("string"))
+    return spark.readStream.format("kafka").options(**options).load().select(
+        F.col("partition"),
+        F.col("offset"),
+        F.unix_millis("timestamp").alias("timestamp"),
+        F.when(key != "", key).alias("topic"),
+        F.coalesce("value", F.lit(b"")).alias("value"),
+    )  # fmt: skip

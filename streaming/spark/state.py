@@ -1,0 +1,56 @@
+"""The query's state, read back from its checkpoint: at the end of a replay, for inspection, for tests.
+
+The query need not run. Spark keeps the states of the last 100 micro-batches
+(``spark.sql.streaming.minBatchesToRetain``), so any of those can be asked for.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from streaming.broker.entries import EntryReader, NoEntries
+from streaming.spark.operator import BrokerType
+
+
+class PartitionState(NamedTuple):
+    """The state of one ingress partition, see `streaming.spark.schema.STATE`."""
+
+    partition: int
+    clock: int
+    topics: int
+    backlog: int
+    storage: int
+    offset: int
+    broker: bytes
+
+
+def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
+    """The state after micro-batch `batch_id` (the last): partition and the columns of `schema.STATE`."""
+    reader = spark.read.format("statestore")
+    if batch_id is not None:
+        reader = reader.option("batchId", batch_id)
+    return reader.load(str(checkpoint)).select("key.partition", "value.groupState.*")
+
+
+def partition_states(
+    spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None
+) -> list[PartitionState]:
+    """`state`, in memory, by ingress partition."""
+    rows = state(spark, checkpoint, batch_id).collect()
+    return sorted(PartitionState(*row)._replace(broker=bytes(row.broker)) for row in rows)
+
+
+def stats(
+    states: list[PartitionState], broker: BrokerType | None = None, entries: EntryReader | None = None
+) -> list[dict[str, Any]]:
+    """`Broker.stats` of all partitions: a dict a topic and subscription, with the ingress partition added."""
+    if broker is None:
+        from streaming.broker.broker import Broker
+
+        broker = Broker
+    return [
+        {"partition": each.partition} | row
+        for each in states
+        for row in broker.decode(each.broker, entries or NoEntries()).stats()
+    ]
