@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Magnetar needs Python 3.11 or newer; '$(PYTHON)' was not found (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Magnetar needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1) (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@echo "building $(VENV) (the first time: about a minute, and 0.6 GB to download, most of it Spark)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@grep '^pyspark==' requirements.lock >$(VENV)/spark.lock; grep -v '^pyspark==' requirements.lock >$(VENV)/rest.lock
 	@$(INSTALL) --no-deps -r $(VENV)/spark.lock & \
 		$(INSTALL) --no-deps -r $(VENV)/rest.lock; rest=$$?; wait $$! && exit $$rest
