@@ -1,0 +1,206 @@
+"""Responses to clients in a Kafka topic: one record a row, keyed by connection.
+
+A connection's answers share a Kafka partition and keep their order. A row's identity is in the record's headers
+``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal`` (decimal text). A micro-batch that runs again sends
+its rows again: within one Kafka partition, the rows of one ingress partition come in identity order but for such
+repeats, so a reader drops a row whose identity is not above the highest it has seen, see `drop_repeats`.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from schemas.commands import MessageMetadata
+from schemas.outputs import IDENTITY, OUTPUT
+from sinks.ledger_reader import message_metadata
+from sinks.ledger_store import LedgerStore
+from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
+from streaming.broker.entries import EntryNotFound
+
+_HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
+_LARGEST = 16 << 20  # a Pulsar message may have 5 MiB, a third more in base64
+_CHUNK = 4096  # rows whose payloads are in memory at a time
+
+# Receipts carry the entry for the ledger store; a client knows what it sent.
+_COLUMNS = [name for name in OUTPUT.names if name not in ("metadata", "payload")]
+_STORED = ["topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "publish_time", "partition_key",
+           "metadata", "payload"]  # fmt: skip
+
+_Position = tuple[str, int, int]
+
+
+class _Content(NamedTuple):
+    metadata: MessageMetadata
+    payload: bytes
+
+
+class ResponsesNotSent(RuntimeError):
+    """Kafka didn't take the responses; the micro-batch fails and can run again."""
+
+
+class KafkaResponses:
+    """Sends the rows that answer a client.
+
+    The value is JSON: the row's columns that are not null, ``fields`` as an object, and for MESSAGE also the entry:
+    ``metadata`` (an object, fields of `MessageMetadata`) and ``payload`` (base64).
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, store: LedgerStore | None = None) -> None:
+        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `store`: where the entries of earlier
+        micro-batches are; without it only messages published in the batch that delivers them can be sent."""
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._store = store
+
+    def begin(self, batch_id: int) -> None:
+        """Nothing to prepare."""
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        """Returns when Kafka has confirmed every record. Raises `ResponsesNotSent`, and `EntryNotFound` if a delivered
+        entry can't be found."""
+        is_response = pc.is_in(rows["kind"], pa.array(sorted(RESPONSES)))
+        answers = rows.filter(pc.and_(is_response, pc.greater(pc.utf8_length(rows["connection"]), 0)))
+        if not answers.num_rows:
+            return
+        own: dict[_Position, int] = {}
+        if KINDS[Message] in pc.unique(answers["kind"]).to_pylist():
+            rows = rows.filter(
+                pc.and_(pc.equal(rows["kind"], KINDS[SendReceipt]), pc.greater(rows["ledger_id"], 0))
+            )
+            rows = rows.select(_STORED)
+            positions = zip(*(rows[name].to_pylist() for name in _STORED[:3]), strict=True)
+            own = {position: row for row, position in enumerate(positions)}
+        for start in range(0, answers.num_rows, _CHUNK):
+            chunk = answers.slice(start, _CHUNK).select(_COLUMNS).to_pylist()
+            self._send(chunk, self._contents(partition, chunk, rows, own))
+
+    def _contents(
+        self, partition: int, answers: list[dict[str, Any]], stored: pa.Table, own: dict[_Position, int]
+    ) -> dict[_Position, _Content]:
+        """The entries that the MESSAGE rows among `answers` deliver."""
+        wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message]}
+        here = sorted(own[p] for p in wanted & own.keys())
+        contents = {}
+        for entry in stored.take(pa.array(here, pa.int64())).to_pylist() if here else ():
+            metadata = message_metadata(*(entry[name] for name in _STORED[3:8]))
+            contents[_position(entry)] = _Content(metadata, entry["payload"])
+        elsewhere = sorted(wanted - contents.keys())
+        if elsewhere and self._store is None:
+            raise EntryNotFound(
+                f"{elsewhere[0]} was published in an earlier micro-batch: give KafkaResponses a store"
+            )
+        if elsewhere and self._store is not None:
+            reader = self._store.reader(partition)
+            for topic, ledger_id, first, last in _ranges(elsewhere):
+                entries = reader.read(topic, ledger_id, first, last)
+                payloads = reader.payloads(topic, ledger_id, first, last)
+                for entry_id, entry, payload in zip(range(first, last + 1), entries, payloads, strict=True):
+                    contents[topic, ledger_id, entry_id] = _Content(entry.metadata, payload)
+        return contents
+
+    def _send(self, answers: list[dict[str, Any]], contents: dict[_Position, _Content]) -> None:
+        try:
+            producer = _producer(self._bootstrap)
+            futures = []
+            for answer in answers:
+                value = {name: v for name, v in answer.items() if v is not None}
+                if "fields" in value:
+                    value["fields"] = msgspec.Raw(value["fields"].encode())
+                if answer["kind"] == KINDS[Message]:
+                    value |= contents[_position(answer)]._asdict()
+                headers = [
+                    (h, str(answer[name]).encode()) for h, name in zip(_HEADERS, IDENTITY, strict=True)
+                ]
+                key = answer["connection"].encode()
+                futures.append(producer.send(self._topic, msgspec.json.encode(value), key, headers))
+            producer.flush()
+        except KafkaError as error:
+            self._fail(error)
+        for future in futures:
+            if not future.succeeded():
+                self._fail(future.exception)
+
+    def _fail(self, error: BaseException | None) -> NoReturn:
+        # After a fatal error an idempotent producer refuses everything; the next attempt needs a new one.
+        _producers.pop(self._bootstrap, None)
+        raise ResponsesNotSent(
+            f"Kafka at {self._bootstrap} did not take responses for topic {self._topic!r}: {error!r}. Check that the "
+            "broker is up and reachable from Spark's workers and that the topic exists; the query then goes on where "
+            "it stopped."
+        ) from error
+
+
+_producers: dict[str, KafkaProducer] = {}
+
+
+def _producer(bootstrap: str) -> KafkaProducer:
+    """One for the process: Spark unpickles the sink for every task."""
+    if bootstrap not in _producers:
+        _producers[bootstrap] = KafkaProducer(
+            bootstrap_servers=bootstrap.split(","),
+            acks="all",
+            enable_idempotence=True,
+            allow_auto_create_topics=False,  # a misspelt topic must be an error
+            linger_ms=5,
+            batch_size=1 << 18,
+            max_request_size=_LARGEST,
+        )
+    return _producers[bootstrap]
+
+
+def _position(row: dict[str, Any]) -> _Position:
+    return row["topic"], row["ledger_id"], row["entry_id"]
+
+
+def _ranges(positions: Iterable[_Position]) -> Iterator[tuple[str, int, int, int]]:
+    """(topic, ledger, first, last) of consecutive positions."""
+    run: tuple[str, int, int, int] | None = None
+    for topic, ledger_id, entry_id in positions:
+        if run is not None and run[:2] == (topic, ledger_id) and run[3] + 1 == entry_id:
+            run = (*run[:3], entry_id)
+            continue
+        if run is not None:
+            yield run
+        run = (topic, ledger_id, entry_id, entry_id)
+    if run is not None:
+        yield run
+
+
+def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
+    """Of Kafka records (with `partition` and `headers`), those that aren't repeats. Memory: one identity for each pair
+    of Kafka partition and ingress partition."""
+    seen: dict[tuple[int, int], tuple[int, int]] = {}
+    for record in records:
+        headers = dict(record.headers)
+        partition, offset, ordinal = (int(headers[h]) for h in _HEADERS)
+        source = record.partition, partition
+        if (offset, ordinal) > seen.get(source, (-1, -1)):
+            seen[source] = offset, ordinal
+            yield record
+
+
+def read_responses(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[dict[str, Any]]:
+    """The values of all responses from the topic's beginning, repeats dropped, `payload` as bytes. In order for a
+    connection. Ends after `timeout` seconds without a new record; None: never."""
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap.split(","),
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        consumer_timeout_ms=float("inf") if timeout is None else timeout * 1000,
+    )
+    try:
+        for record in drop_repeats(consumer):
+            value: dict[str, Any] = msgspec.json.decode(record.value)
+            if "payload" in value:
+                value["payload"] = base64.b64decode(value["payload"])
+            yield value
+    finally:
+        consumer.close()

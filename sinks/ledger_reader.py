@@ -1,0 +1,183 @@
+"""Reading entries back from the ledger store: for the broker (metadata), for responses (payloads), for people."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.commands import MessageMetadata
+from schemas.records import column
+from sinks import segments
+from sinks.entry_file import METADATA, SCHEMA, EntryFile, FileChanged, Ledger, Run, sort_entries
+from sinks.paths import escape
+from sinks.storage import Storage
+from streaming.broker.entries import Entry, EntryNotFound
+
+T = TypeVar("T")
+_decode = msgspec.msgpack.Decoder(MessageMetadata).decode
+
+
+def sealed_folder(topic: str) -> str:
+    return f"ledgers/{escape(topic)}"
+
+
+def sealed_path(topic: str, ledger_id: int) -> str:
+    return f"{sealed_folder(topic)}/{ledger_id:09d}.parquet"
+
+
+class LedgerReader:
+    """An `EntryReader` over a store, for one ingress partition (or all, None).
+
+    It looks at what is stored when first asked, and again when it misses something; so make one for each micro-batch.
+    What it reads stays in the process's cache, for the next reader too.
+    """
+
+    def __init__(self, storage: Storage, partition: int | None) -> None:
+        self._storage = storage
+        self._partition = partition
+        self._segments: list[EntryFile] | None = None
+        self._sources: dict[Ledger, list[tuple[EntryFile, Run]]] = {}
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
+        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
+
+        def collect(tables: Iterator[pa.Table]) -> list[Entry]:
+            return [entry for table in tables for entry in _entries(table)]
+
+        return self._read((topic, ledger_id), first, last, METADATA, collect)
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
+        """Payloads of entries `first`..`last`, both included, in order. Raises `EntryNotFound`."""
+
+        def collect(tables: Iterator[pa.Table]) -> list[bytes]:
+            return [payload for table in tables for payload in table["payload"].to_pylist()]
+
+        return self._read((topic, ledger_id), first, last, ("payload",), collect)
+
+    def _read(
+        self,
+        ledger: Ledger,
+        first: int,
+        last: int,
+        columns: tuple[str, ...],
+        collect: Callable[[Iterator[pa.Table]], list[T]],
+    ) -> list[T]:
+        if last < first:
+            return []
+        try:
+            return collect(self._rows(ledger, first, last, columns))
+        except (EntryNotFound, FileNotFoundError, FileChanged):
+            # A batch was written since this reader looked: segments were added, merged or sealed.
+            self._segments = None
+            self._sources.clear()
+            return collect(self._rows(ledger, first, last, columns))
+
+    def _rows(self, ledger: Ledger, first: int, last: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        sources = self._sources.get(ledger)
+        if sources is None:
+            sources = self._sources[ledger] = self._find(ledger)
+        while first <= last:
+            # Where two files hold an entry they hold the same bytes: any will do.
+            found = next((s for s in sources if s[1].first <= first <= s[1].last), None)
+            if found is None:
+                raise EntryNotFound(
+                    f"{ledger[0]} {ledger[1]}:{first} is not in {self._storage.url}: the store and the checkpoint differ"
+                )
+            file, run = found
+            until = min(last, run.last)
+            yield from file.rows(run.row + first - run.first, run.row + until + 1 - run.first, columns)
+            first = until + 1
+
+    def _find(self, ledger: Ledger) -> list[tuple[EntryFile, Run]]:
+        info = self._storage.info(sealed_path(*ledger))
+        if info is not None:
+            sealed = EntryFile.open(self._storage, info)
+            return [(sealed, run) for run in sealed.runs.get(ledger, ())]
+        return [(file, run) for file in self.segments() for run in file.runs.get(ledger, ())]
+
+    def segments(self) -> list[EntryFile]:
+        """The live segments, oldest first within a partition."""
+        if self._segments is None:
+            partitions = segments.partitions(self._storage) if self._partition is None else [self._partition]
+            self._segments = [
+                EntryFile.open(self._storage, segment.info)
+                for partition in partitions
+                for segment in segments.listed(self._storage, partition)[0]
+            ]
+        return self._segments
+
+
+def message_metadata(
+    producer_name: str, sequence_id: int, publish_time: int, partition_key: str | None, packed: bytes | None
+) -> MessageMetadata:
+    """An entry's metadata from its columns. Without the packed form the others say all."""
+    if packed is not None:
+        return _decode(packed)
+    return MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time,
+        partition_key=partition_key,
+    )
+
+
+def _entries(table: pa.Table) -> Iterator[Entry]:
+    sizes = table["size"].to_pylist()
+    metadata = map(message_metadata, *(table[name].to_pylist() for name in METADATA[:-1]))
+    return map(Entry, metadata, sizes)
+
+
+def scan(storage: Storage, deleting: set[Ledger], topic: str | None) -> pa.Table:
+    """See `LedgerStore.scan`. `deleting`: ledgers whose deletion waits."""
+    files = _files(storage, topic)
+    gone = deleting.union(*(file.index.deleted for file in files))
+    tables = [SCHEMA.empty_table()]
+    for file in files:
+        others = {ledger for ledger in file.runs if topic is not None and ledger[0] != topic}
+        tables.extend(file.entries_without(gone | others))
+    rows = sort_entries(pa.concat_tables(tables))
+    repeat = np.ones(max(rows.num_rows - 1, 0), bool)
+    for name in ("topic", "ledger_id", "entry_id"):
+        column = rows[name].combine_chunks()
+        repeat &= pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return rows.filter(pa.array(np.concatenate((np.ones(min(rows.num_rows, 1), bool), ~repeat))))
+
+
+def ledgers(storage: Storage, deleting: set[Ledger]) -> pa.Table:
+    """See `LedgerStore.ledgers`. Reads footers only."""
+    files = _files(storage, None)
+    gone = deleting.union(*(file.index.deleted for file in files))
+    found: dict[Ledger, tuple[bool, int, int]] = {}
+    for file in files:
+        for ledger, runs in file.runs.items():
+            sealed, first, last = found.get(ledger, (False, runs[0].first, runs[-1].last))
+            is_sealed = sealed or not file.path.startswith("segments/")
+            found[ledger] = is_sealed, min(first, runs[0].first), max(last, runs[-1].last)
+    rows = [(*ledger, *found[ledger]) for ledger in sorted(found.keys() - gone)]
+    return pa.Table.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), LEDGERS, strict=True)]
+        if rows
+        else [pa.array([], f.type) for f in LEDGERS],
+        schema=LEDGERS,
+    )
+
+
+LEDGERS = pa.schema(
+    [
+        column("topic", pa.string(), "full topic name"),
+        column("ledger_id", pa.int64(), "ledger, numbered from 1 in each topic"),
+        column("sealed", pa.bool_(), "it is closed and has a file of its own"),
+        column("first_entry", pa.int64(), "lowest entry id that is stored"),
+        column("last_entry", pa.int64(), "highest entry id that is stored"),
+    ]
+)
+
+
+def _files(storage: Storage, topic: str | None) -> list[EntryFile]:
+    """Sealed files (of a topic) and all live segments."""
+    folder = "ledgers" if topic is None else sealed_folder(topic)
+    sealed = [EntryFile.open(storage, i) for i in storage.files(folder, recursive=topic is None)]
+    return sealed + LedgerReader(storage, None).segments()

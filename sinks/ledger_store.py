@@ -1,0 +1,202 @@
+"""The ledger store: the entries of every ledger, until retention deletes it.
+
+::
+
+    <url>/segments/<partition>/<level>-….parquet    entries of open ledgers, see sinks.segments
+    <url>/ledgers/<topic, escaped>/<ledger>.parquet    a closed ledger, immutable
+    <url>/deletions/<batch>-<partition>.json    what the next batch's `begin` will delete
+
+Ledger ids must never come twice under one topic name, not even after the topic was deleted and created again.
+
+How attempts stay equal. While batch N runs, the broker asks for entries of batches before N. `write` of N adds files and
+changes none of those: what N deletes goes when N+1 begins, and merging drops only what batches before N sealed or
+deleted. So every attempt of N reads the same, whatever the one before it left.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from schemas.outputs import ENTRY
+from sinks import ledger_reader, segments
+from sinks.base import ForeignFiles
+from sinks.entry_file import (
+    SCHEMA,
+    EntryFile,
+    Ledger,
+    by_ledger,
+    group_rows,
+    runs_of,
+    sort_entries,
+    write_entries,
+)
+from sinks.ledger_reader import LedgerReader, sealed_path
+from sinks.storage import Storage
+from streaming.broker.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
+from streaming.broker.entries import Entry, EntryNotFound
+
+_DELETIONS = "deletions"
+
+
+class LedgerStore:
+    """The sink of entries, and the way to read them back (`reader`). Pickles to its URL."""
+
+    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
+        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        self._storage = Storage(url, filesystem)
+        self._checked = False
+
+    # -- the sink
+
+    def begin(self, batch_id: int) -> None:
+        if not self._checked:
+            self._check(batch_id)
+            self._storage.sweep()
+            self._checked = True
+        for batch, path, ledgers in self._deletions():
+            if batch < batch_id:
+                for ledger in ledgers:
+                    self._storage.delete(sealed_path(*ledger))
+                self._storage.delete(path)
+
+    def _check(self, batch_id: int) -> None:
+        last = max(
+            (segments.parse(i).last for i in self._storage.files("segments", recursive=True)), default=-1
+        )
+        if last > batch_id:
+            raise ForeignFiles.found(self._storage.url, batch_id, last)
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        """Store the entries among `rows`, seal closed ledgers, note deletions.
+
+        Raises `EntryNotFound` when a ledger closes of which the store lacks entries (it and the checkpoint differ).
+        """
+        own, closed, deleted = _select(rows)
+        if not (own.runs or closed or deleted):
+            return
+        earlier = segments.compact(self._storage, partition, batch_id)
+        if deleted:
+            self._storage.publish(
+                f"{_DELETIONS}/{batch_id:09d}-{partition:05d}.json",
+                lambda stream: stream.write(msgspec.json.encode(sorted(deleted))),
+            )
+        # What leaves at once is not worth sealing.
+        for ledger in sorted(closed.keys() - deleted):
+            self._seal(ledger, closed[ledger], earlier, own)
+        # Sealed entries need no segment.
+        staying = own.without(deleted | closed.keys())
+        segments.append(self._storage, partition, batch_id, staying, set(closed), deleted)
+
+    def _seal(self, ledger: Ledger, closed: "_Closed", earlier: list[EntryFile], own: "_Own") -> None:
+        stored = [(file, run) for file in earlier for run in file.runs.get(ledger, ())]
+        new = own.runs.get(ledger, [])
+        found = sum(run.stop - run.row for run in (*(run for _, run in stored), *new))
+        if found < closed.entries:
+            raise EntryNotFound(
+                f"ledger {ledger[1]} of {ledger[0]} was closed with {closed.entries} entries, but "
+                f"{self._storage.url} holds {found}: the store and the checkpoint differ"
+            )
+        if not found:
+            return
+
+        def pieces() -> Iterator[pa.Table]:
+            for file, run in stored:
+                for table in file.rows(run.row, run.stop, tuple(SCHEMA.names)):
+                    yield table.cast(SCHEMA)
+            for run in new:
+                yield own.table.slice(run.row, run.stop - run.row)
+
+        def write(stream: pa.NativeFile) -> None:
+            rows_a_group = group_rows(closed.entries, closed.size)
+            write_entries(stream, pieces(), rows_a_group=rows_a_group, compression="zstd")
+
+        self._storage.publish(sealed_path(*ledger), write)
+
+    def _deletions(self) -> Iterator[tuple[int, str, list[Ledger]]]:
+        """(batch, file, ledgers) of the deletions that wait."""
+        for info in self._storage.files(_DELETIONS):
+            path = self._storage.relative(info)
+            with self._storage.open(path) as file:
+                yield int(str(info.base_name)[:9]), path, msgspec.json.decode(file.read(), type=list[Ledger])
+
+    # -- reading
+
+    def reader(self, partition: int | None = None) -> LedgerReader:
+        """Reads what is committed of one ingress partition's topics; without a partition, of any (slower). Meant for
+        one micro-batch: a reader looks again at what is stored only when it misses something."""
+        return LedgerReader(self._storage, partition)
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
+        """As `LedgerReader.read`, in whatever partition."""
+        return self.reader().read(topic, ledger_id, first, last)
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
+        """As `LedgerReader.payloads`, in whatever partition."""
+        return self.reader().payloads(topic, ledger_id, first, last)
+
+    def scan(self, topic: str | None = None) -> pa.Table:
+        """All entries that are stored (of one topic), columns `ENTRY`, sorted by position, without repeats.
+
+        For people: it also shows what an attempt of the running micro-batch has written, and reads everything.
+        """
+        return ledger_reader.scan(self._storage, self._deleting(), topic)
+
+    def ledgers(self) -> pa.Table:
+        """One row a ledger, columns `sinks.ledger_reader.LEDGERS`, sorted."""
+        return ledger_reader.ledgers(self._storage, self._deleting())
+
+    def _deleting(self) -> set[Ledger]:
+        return {ledger for _, _, ledgers in self._deletions() for ledger in ledgers}
+
+
+def read_entries(url: str, topic: str | None = None) -> pa.Table:
+    """`LedgerStore.scan` of the store at `url`."""
+    return LedgerStore(url).scan(topic)
+
+
+class _Closed(NamedTuple):
+    """What a LEDGER_CLOSED row says of a ledger."""
+
+    entries: int
+    size: int
+
+
+class _Own:
+    """The entries of the batch being written, sorted, and where each ledger's are."""
+
+    def __init__(self, entries: pa.Table) -> None:
+        self.table = sort_entries(entries)
+        self.runs, _ = by_ledger(runs_of(self.table))
+
+    def without(self, ledgers: set[Ledger]) -> pa.Table:
+        leaving = ledgers & self.runs.keys()
+        if not leaving:
+            return self.table
+        staying = np.ones(self.table.num_rows, bool)
+        for ledger in leaving:
+            for run in self.runs[ledger]:
+                staying[run.row : run.stop] = False
+        return self.table.filter(pa.array(staying))
+
+
+def _select(rows: pa.Table) -> tuple[_Own, dict[Ledger, _Closed], set[Ledger]]:
+    """Of output rows: the stored entries, the ledgers closed, the ledgers deleted."""
+    kind = rows["kind"]
+    entries = rows.select(ENTRY.names)
+    # A receipt of a duplicate has no entry: its ledger is −1.
+    stored = pc.and_(pc.equal(kind, KINDS[SendReceipt]), pc.greater_equal(rows["ledger_id"], 1))
+    if not pc.all(stored, skip_nulls=False).as_py():
+        entries = entries.filter(stored)
+    columns = ["topic", "ledger_id", "entries", "size"]
+    closed = rows.select(columns).filter(pc.equal(kind, KINDS[LedgerClosed])).to_pylist()
+    deleted = rows.select(columns).filter(pc.equal(kind, KINDS[LedgerDeleted])).to_pylist()
+    return (
+        _Own(entries),
+        {(r["topic"], r["ledger_id"]): _Closed(r["entries"], r["size"]) for r in closed},
+        {(r["topic"], r["ledger_id"]) for r in deleted},
+    )

@@ -1,0 +1,68 @@
+"""Quarantine: the records that are no command, as they came, with the rule that each broke.
+
+``<url>/quarantine/<batch>-<partition>.parquet``, columns `QUARANTINE`.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from schemas.outputs import OUTPUT
+from schemas.records import column
+from sinks.parquet import options
+from sinks.storage import Storage
+from streaming.broker.effects import KINDS, Quarantined
+
+_FOLDER = "quarantine"
+
+QUARANTINE = pa.schema(
+    [
+        OUTPUT.field("partition"),
+        OUTPUT.field("offset"),
+        OUTPUT.field("ordinal"),
+        column(
+            "timestamp", pa.timestamp("ms", tz="UTC"), "the partition's clock when the record was refused"
+        ),
+        column("topic", pa.string(), "the record's topic; null: it named none"),
+        column("rule", pa.string(), "the rule that was broken"),
+        column("cause", pa.string(), "what is wrong, in words"),
+        column("value", pa.binary(), "the record's value, as it came"),
+    ]
+)
+
+
+class QuarantineSink:
+    """Keeps QUARANTINED rows."""
+
+    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
+        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        self._storage = Storage(url, filesystem)
+
+    def begin(self, batch_id: int) -> None:
+        """Nothing to prepare."""
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        bad = rows.filter(pc.equal(rows["kind"], KINDS[Quarantined]))
+        if not bad.num_rows:
+            return
+        names = ["partition", "offset", "ordinal", "clock", "topic", "rule", "cause", "payload"]
+        table = bad.select(names).rename_columns(QUARANTINE.names).cast(QUARANTINE)
+
+        def write(stream: pa.NativeFile) -> None:
+            with pq.ParquetWriter(stream, QUARANTINE, **options(QUARANTINE, "zstd")) as writer:
+                writer.write_table(table)
+
+        self._storage.publish(f"{_FOLDER}/{batch_id:09d}-{partition:05d}.parquet", write)
+
+
+def read_quarantine(url: str, filesystem: fs.FileSystem | None = None) -> pa.Table:
+    """All quarantined records, columns `QUARANTINE`, sorted by (partition, offset, ordinal)."""
+    storage = Storage(url, filesystem)
+    tables = [QUARANTINE.empty_table()]
+    for info in storage.files(_FOLDER):
+        with storage.open(storage.relative(info)) as file:
+            tables.append(pq.read_table(file).cast(QUARANTINE))
+    return pa.concat_tables(tables).sort_by(
+        [(name, "ascending") for name in ("partition", "offset", "ordinal")]
+    )

@@ -1,0 +1,182 @@
+"""The segments of one ingress partition: what holds its entries until their ledgers are sealed.
+
+Each micro-batch with entries adds a segment of level 0. When a level has enough of them, its sixteen oldest are merged
+into one of the next level, without the entries that have since gone to sealed files or were deleted. So a partition has
+at most 31 segments a level, and an entry is written again once a level: reads cost the same after any number of batches.
+A merged segment that has mostly become such entries is written again without them, so disk space follows what lives.
+
+Names are ``<level>-<first batch>-<last batch>-<revision>.parquet``. A segment is *covered*, and counts no more, when one
+of a higher level, or a later revision, spans its batches. The new one is published before anything else changes, and
+covered files are deleted by a later call. All this takes only segments of batches before the one being written: those
+are committed, so it has the same result in every attempt of a batch, and what it drops no attempt can ask for.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sinks.entry_file import EntryFile, Ledger, group_rows, sort_entries, write_entries
+from sinks.storage import Storage
+
+FAN_IN = 16
+
+_Key = tuple[str, int, int]
+
+
+class Segment(NamedTuple):
+    level: int
+    first: int
+    last: int
+    revision: int
+    info: fs.FileInfo
+
+    def covers(self, other: "Segment") -> bool:
+        spans = self.first <= other.first and other.last <= self.last
+        return spans and (self.level, self.revision) > (other.level, other.revision)
+
+
+def folder(partition: int) -> str:
+    return f"segments/{partition:05d}"
+
+
+def path(partition: int, level: int, first: int, last: int, revision: int = 0) -> str:
+    return f"{folder(partition)}/{level}-{first:09d}-{last:09d}-{revision}.parquet"
+
+
+def parse(info: fs.FileInfo) -> Segment:
+    """The segment that a file's name says it is."""
+    level, first, last, revision = map(int, str(info.base_name).removesuffix(".parquet").split("-"))
+    return Segment(level, first, last, revision, info)
+
+
+def partitions(storage: Storage) -> list[int]:
+    """Partitions that have segments."""
+    folders = {storage.relative(i).split("/")[1] for i in storage.files("segments", recursive=True)}
+    return sorted(map(int, folders))
+
+
+def listed(storage: Storage, partition: int) -> tuple[list[Segment], list[Segment]]:
+    """The live segments, oldest first, and the covered ones."""
+    live: list[Segment] = []
+    covered: list[Segment] = []
+    found = [parse(i) for i in storage.files(folder(partition))]
+    for segment in sorted(found, key=lambda s: (s.first, -s.level, -s.revision)):
+        # Ranges nest, so a segment that covers this one sorts before it, and the last live one is the widest.
+        (covered if live and live[-1].covers(segment) else live).append(segment)
+    return live, covered
+
+
+def opened(storage: Storage, segments: Iterable[Segment]) -> list[EntryFile]:
+    return [EntryFile.open(storage, s.info) for s in segments]
+
+
+def append(
+    storage: Storage,
+    partition: int,
+    batch_id: int,
+    entries: pa.Table,
+    closed: set[Ledger],
+    deleted: set[Ledger],
+) -> None:
+    """Publish the segment of a batch: its sorted entries, and the ledgers it closed and deleted."""
+    rows_a_group = group_rows(entries.num_rows, entries.nbytes)
+
+    def write(stream: pa.NativeFile) -> None:
+        write_entries(
+            stream, [entries], rows_a_group=rows_a_group, compression="lz4", closed=closed, deleted=deleted
+        )
+
+    storage.publish(path(partition, 0, batch_id, batch_id), write)
+
+
+def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
+    """Delete covered segments; among the committed ones (batches before `batch_id`), merge where a level is full and
+    write one again that is mostly useless. Gives the committed live segments, oldest first."""
+    live, covered = listed(storage, partition)
+    for segment in covered:
+        storage.delete(storage.relative(segment.info))
+    committed = [s for s in live if s.last < batch_id]
+    # Not every partition at the same batch: their merges would add up to one long batch in sixteen.
+    full = FAN_IN + partition % FAN_IN
+    level = 0
+    while any(s.level >= level for s in committed):
+        of_level = [i for i, s in enumerate(committed) if s.level == level]
+        if len(of_level) >= full:
+            # Consecutive: levels fall from old to new.
+            first, last = committed[of_level[0]], committed[of_level[FAN_IN - 1]]
+            name = path(partition, level + 1, first.first, last.last)
+            _rewrite(storage, name, opened(storage, committed), of_level[0], FAN_IN)
+            committed = [s for s in listed(storage, partition)[0] if s.last < batch_id]
+        level += 1
+    files = opened(storage, committed)
+    if files:
+        # One look a batch is enough, and costs little.
+        i = batch_id % len(files)
+        segment, file = committed[i], files[i]
+        useless = sum(run.stop - run.row for ledger in _gone(files, i) for run in file.runs.get(ledger, ()))
+        if segment.level and 2 * useless > file.num_rows:
+            name = path(partition, segment.level, segment.first, segment.last, segment.revision + 1)
+            _rewrite(storage, name, files, i, 1)
+            files = opened(storage, (s for s in listed(storage, partition)[0] if s.last < batch_id))
+    return files
+
+
+def _gone(files: list[EntryFile], i: int) -> set[Ledger]:
+    """Ledgers that need nothing of ``files[i]``: what a segment notes as closed or deleted is not to be looked for in
+    it and in older ones (in later ones it is)."""
+    return {ledger for file in files[i:] for ledger in (*file.index.closed, *file.index.deleted)}
+
+
+def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, count: int) -> None:
+    """Publish what is still needed of ``files[start:start + count]`` as one segment."""
+    inputs = files[start : start + count]
+    # Notes go on as long as there is an older segment with something to drop.
+    held = {ledger for file in files[:start] for ledger in file.runs}
+    closed = {ledger for file in inputs for ledger in file.index.closed} & held
+    deleted = {ledger for file in inputs for ledger in file.index.deleted} & held
+    rows_a_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
+
+    def write(stream: pa.NativeFile) -> None:
+        rows = merged([file.entries_without(_gone(files, start + i)) for i, file in enumerate(inputs)])
+        write_entries(
+            stream, rows, rows_a_group=rows_a_group, compression="lz4", closed=closed, deleted=deleted
+        )
+
+    storage.publish(name, write)
+
+
+def merged(inputs: list[Iterator[pa.Table]]) -> Iterator[pa.Table]:
+    """One sorted sequence of tables out of several; holds about one table of each input at a time."""
+    heads: dict[int, pa.Table] = {}
+    ends: dict[int, _Key] = {}
+    empty = list(range(len(inputs)))
+    while True:
+        for i in empty:
+            head = next(inputs[i], None)
+            if head is not None:
+                heads[i], ends[i] = head, _key(head, head.num_rows - 1)
+        if not heads:
+            return
+        # Nothing up to the smallest end can still come from an input that isn't in `heads` yet.
+        end = min(ends.values())
+        parts = []
+        for i, head in heads.items():
+            ready = _rows_up_to(head, end)
+            parts.append(head.slice(0, ready))
+            heads[i] = head.slice(ready)
+        empty = [i for i, head in heads.items() if not head.num_rows]
+        for i in empty:
+            del heads[i], ends[i]
+        parts = [p for p in parts if p.num_rows]
+        yield parts[0] if len(parts) == 1 else sort_entries(pa.concat_tables(parts))
+
+
+def _rows_up_to(table: pa.Table, end: _Key) -> int:
+    return bisect_right(range(table.num_rows), end, key=lambda row: _key(table, row))
+
+
+def _key(table: pa.Table, row: int) -> _Key:
+    return table["topic"][row].as_py(), table["ledger_id"][row].as_py(), table["entry_id"][row].as_py()

@@ -1,0 +1,98 @@
+"""Files below a URL on any pyarrow filesystem, published whole or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+_TEMPORARY = "_temporary"  # readers of data folders skip names that begin with an underscore
+
+
+class Storage:
+    """A folder. Paths are relative to it, with ``/``. Pickles to the URL (and the filesystem, if one was given).
+
+    Publication survives the death of a process at any moment; it does not wait for the disk (no fsync), like Spark's
+    own checkpoints on a local disk.
+    """
+
+    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
+        """`url`: a local path, or a URI pyarrow knows (``file://``, ``s3://``, ``gs://``, ``hdfs://``, …). With a
+        `filesystem`, `url` is a path on it."""
+        # A relative path is made absolute here: Spark's workers have another working directory.
+        local = filesystem is None and ":/" not in url
+        self.url = str(Path(url).absolute()) if local else url.rstrip("/")
+        self._given = filesystem
+        self._open: tuple[fs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> tuple[str, fs.FileSystem | None]:
+        return self.url, self._given
+
+    def __setstate__(self, state: tuple[str, fs.FileSystem | None]) -> None:
+        self.url, self._given = state
+        self._open = None
+
+    def __repr__(self) -> str:
+        return f"Storage({self.url!r})"
+
+    def _at(self, path: str) -> tuple[fs.FileSystem, str]:
+        if self._open is None:
+            if self._given is not None:
+                self._open = self._given, self.url
+            elif ":/" in self.url:
+                self._open = fs.FileSystem.from_uri(self.url)
+            else:
+                self._open = fs.LocalFileSystem(), self.url
+        filesystem, root = self._open
+        return filesystem, f"{root}/{path}"
+
+    def files(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+        """The files in a folder, by path; none if there is no such folder. Their paths are relative to the storage."""
+        filesystem, path = self._at(folder)
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
+        return sorted((i for i in found if i.type == fs.FileType.File), key=lambda i: str(i.path))
+
+    def relative(self, info: fs.FileInfo) -> str:
+        """The path, relative to this storage, of a file that `files` found."""
+        root = self._at("")[1].lstrip("/")
+        return str(info.path).lstrip("/").removeprefix(root)
+
+    def info(self, path: str) -> fs.FileInfo | None:
+        """Size and time of a file; None if there is none."""
+        filesystem, full = self._at(path)
+        info = filesystem.get_file_info(full)
+        return info if info.type == fs.FileType.File else None
+
+    def open(self, path: str) -> pa.NativeFile:
+        """For reading at any position. Raises `FileNotFoundError`."""
+        filesystem, full = self._at(path)
+        return filesystem.open_input_file(full)
+
+    def publish(self, path: str, write: Callable[[pa.NativeFile], None]) -> None:
+        """Create or replace a file with what `write` puts into the stream it is given; visible when complete."""
+        # A name of its own for each attempt: a task that Spark gave up may still be writing.
+        filesystem, temporary = self._at(f"{_TEMPORARY}/{uuid4().hex}")
+        target = self._at(path)[1]
+        try:
+            for file in (temporary, target):
+                filesystem.create_dir(file.rpartition("/")[0], recursive=True)
+            with filesystem.open_output_stream(temporary, compression=None) as stream:
+                write(stream)
+            filesystem.move(temporary, target)
+        except BaseException:
+            self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
+            raise
+
+    def delete(self, path: str) -> None:
+        """Delete a file; it may be gone already."""
+        filesystem, full = self._at(path)
+        try:
+            filesystem.delete_file(full)
+        except FileNotFoundError:
+            return
+
+    def sweep(self) -> None:
+        """Delete what publications that were killed left behind. Only when none is under way."""
+        filesystem, full = self._at(_TEMPORARY)
+        filesystem.delete_dir_contents(full, missing_dir_ok=True)

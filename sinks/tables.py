@@ -1,0 +1,94 @@
+"""Output tables in Parquet: one folder a kind, one file a micro-batch and partition.
+
+``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the layout that DuckDB, Spark and `pyarrow.dataset` read as one
+table with a column ``kind``. A file has the identity, the clock and the columns that its kind fills.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from schemas.outputs import IDENTITY, OUTPUT
+from sinks.base import ForeignFiles
+from sinks.parquet import options
+from sinks.paths import escape
+from sinks.storage import Storage
+from streaming.broker import effects
+
+# Entries are in the ledger store; a table of receipts with their payloads would store them twice.
+_LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
+
+
+def _schema(kind: str, filled: set[str]) -> pa.Schema:
+    columns = {*IDENTITY, "clock", *filled} - _LEFT_OUT.get(kind, set())
+    return pa.schema([f for f in OUTPUT if f.name in columns])
+
+
+TABLES = {kind: _schema(kind, set(effect._fields)) for effect, kind in effects.KINDS.items()}
+"""The schema of each kind's table (without ``kind``, which is the folder)."""
+
+
+class TableSink:
+    """Writes every row to its kind's table."""
+
+    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
+        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        self._storage = Storage(url, filesystem)
+        self._checked = False
+
+    def begin(self, batch_id: int) -> None:
+        if not self._checked:
+            files = [i for kind in TABLES for i in self._storage.files(_folder(kind))]
+            last = max((int(str(i.base_name)[:9]) for i in files), default=-1)
+            if last > batch_id:
+                raise ForeignFiles.found(self._storage.url, batch_id, last)
+            self._storage.sweep()
+            self._checked = True
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        """Raises `KeyError` for a kind that `streaming.broker.effects` doesn't know."""
+        kinds = pc.unique(rows["kind"]).to_pylist()
+        for kind in kinds:
+            schema = TABLES[kind]
+            table = rows.select(schema.names)
+            if len(kinds) > 1:
+                table = table.filter(pc.equal(rows["kind"], kind))
+            self._publish(f"{_folder(kind)}/{batch_id:09d}-{partition:05d}.parquet", table)
+
+    def _publish(self, path: str, table: pa.Table) -> None:
+        def write(stream: pa.NativeFile) -> None:
+            with pq.ParquetWriter(stream, table.schema, **options(table.schema, "zstd")) as writer:
+                writer.write_table(table)
+
+        self._storage.publish(path, write)
+
+
+def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | None = None) -> pa.Table:
+    """The rows of a kind (of all, in the columns of `OUTPUT`), sorted by identity, without repeats."""
+    storage = Storage(url, filesystem)
+    schema = OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
+    tables = [schema.empty_table()]
+    for each in TABLES if kind is None else [kind]:
+        for info in storage.files(_folder(each)):
+            with storage.open(storage.relative(info)) as file:
+                tables.append(_fill(pq.read_table(file), each, schema))
+    rows = pa.concat_tables(tables)
+    rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in IDENTITY]))
+    repeat = np.ones(max(len(rows) - 1, 0), bool)
+    for name in IDENTITY:
+        column = rows[name].to_numpy()
+        repeat &= column[1:] == column[:-1]
+    return rows.filter(np.concatenate((np.ones(min(len(rows), 1), bool), ~repeat)))
+
+
+def _folder(kind: str) -> str:
+    return f"kind={escape(kind)}"
+
+
+def _fill(table: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema`: its kind, and nulls where it has none."""
+    rows = len(table)
+    known = {name: table[name] for name in table.column_names} | {"kind": pa.repeat(kind, rows)}
+    return pa.table([known.get(f.name, pa.nulls(rows, f.type)) for f in schema], schema=schema)
