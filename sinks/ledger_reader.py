@@ -17,6 +17,7 @@ from sinks.storage import Storage
 from streaming.broker.entries import Entry, EntryNotFound
 
 T = TypeVar("T")
+Source = tuple[EntryFile, Run]
 _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 
 
@@ -39,7 +40,8 @@ class LedgerReader:
         self._storage = storage
         self._partition = partition
         self._segments: list[EntryFile] | None = None
-        self._sources: dict[Ledger, list[tuple[EntryFile, Run]]] = {}
+        self._sealed: dict[Ledger, list[Source]] = {}
+        self._open: dict[Ledger, list[Source]] = {}
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
         """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
@@ -72,16 +74,14 @@ class LedgerReader:
         except (EntryNotFound, FileNotFoundError, FileChanged):
             # A batch was written since this reader looked: segments were added, merged or sealed.
             self._segments = None
-            self._sources.clear()
+            self._sealed.clear()
+            self._open.clear()
             return collect(self._rows(ledger, first, last, columns))
 
     def _rows(self, ledger: Ledger, first: int, last: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        sources = self._sources.get(ledger)
-        if sources is None:
-            sources = self._sources[ledger] = self._find(ledger)
         while first <= last:
             # Where two files hold an entry they hold the same bytes: any will do.
-            found = next((s for s in sources if s[1].first <= first <= s[1].last), None)
+            found = next((s for s in self._of(ledger) if s[1].first <= first <= s[1].last), None)
             if found is None:
                 raise EntryNotFound(
                     f"{ledger[0]} {ledger[1]}:{first} is not in {self._storage.url}: the store and the checkpoint differ"
@@ -91,12 +91,20 @@ class LedgerReader:
             yield from file.rows(run.row + first - run.first, run.row + until + 1 - run.first, columns)
             first = until + 1
 
-    def _find(self, ledger: Ledger) -> list[tuple[EntryFile, Run]]:
-        info = self._storage.info(sealed_path(*ledger))
-        if info is not None:
-            sealed = EntryFile.open(self._storage, info)
-            return [(sealed, run) for run in sealed.runs.get(ledger, ())]
-        return [(file, run) for file in self.segments() for run in file.runs.get(ledger, ())]
+    def _of(self, ledger: Ledger) -> Iterator[Source]:
+        """Where the ledger's entries are: its sealed file first; segments are looked at only if that lacks some."""
+        sealed = self._sealed.get(ledger)
+        if sealed is None:
+            info = self._storage.info(sealed_path(*ledger))
+            file = None if info is None else EntryFile.open(self._storage, info)
+            sealed = [] if file is None else [(file, run) for run in file.runs.get(ledger, ())]
+            self._sealed[ledger] = sealed
+        yield from sealed
+        if ledger not in self._open:
+            self._open[ledger] = [
+                (file, run) for file in self.segments() for run in file.runs.get(ledger, ())
+            ]
+        yield from self._open[ledger]
 
     def segments(self) -> list[EntryFile]:
         """The live segments, oldest first within a partition."""

@@ -102,10 +102,20 @@ def test_a_closed_ledger_is_sealed_into_one_file(url: str) -> None:
     assert pq.read_table(next(Path(url).glob("segments/*/0-000000003-*")))["ledger_id"].to_pylist() == [2, 2]
 
 
-def test_sealing_fails_when_entries_are_missing(url: str) -> None:
+def test_sealing_fails_when_earlier_entries_are_missing(url: str) -> None:
     store = LedgerStore(url)
-    with pytest.raises(EntryNotFound, match="closed with 10 entries.*holds 5"):
+    with pytest.raises(EntryNotFound, match=r"lacks its entries 0\.\.4: the store and the checkpoint differ"):
         store.write(3, 0, output([*receipts(1, 5, 9), closed(1, 10)]))
+
+
+def test_entries_confirmed_after_their_ledger_closed_are_found(url: str) -> None:
+    store = LedgerStore(url)
+    store.write(0, 0, output([*receipts(1, 0, 4), closed(1, 7)]))
+    reader = store.reader(0)
+    assert reader.read(TOPIC, 1, 0, 4) == expected(1, 0, 4)
+    store.write(1, 0, output(receipts(1, 5, 6)))
+    assert reader.read(TOPIC, 1, 3, 6) == expected(1, 3, 6)
+    assert store.scan()["entry_id"].to_pylist() == list(range(7))
 
 
 def test_deleting_waits_for_the_next_batch(url: str) -> None:
