@@ -1,0 +1,205 @@
+"""A broker under test: commands in, effects out, and a clock that the test moves."""
+
+from typing import Any, Literal, TypeVar
+
+from schemas.commands import (
+    Ack,
+    Admin,
+    AnyCommand,
+    BrokerConfig,
+    CloseProducer,
+    Fault,
+    Flow,
+    MessageIdData,
+    MessageMetadata,
+    Producer,
+    Publish,
+    RunCheck,
+    Send,
+    Subscribe,
+    SubType,
+    Tick,
+    to_json,
+)
+from streaming.broker.broker import Broker
+from streaming.broker.effects import Effect
+from streaming.broker.entries import EntryReader, NoEntries
+from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.message_size import HEADER, plain_metadata_size
+from streaming.broker.position import Position
+from streaming.broker.topic import Topic
+
+E = TypeVar("E")
+
+START = 1_700_000_000_000
+TOPIC = "persistent://public/default/t"
+
+QUIET: dict[str, Any] = {
+    "managedLedgerDefaultMarkDeleteRateLimit": 0,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "backlogQuotaCheckIntervalInSeconds": 0,
+    "messageExpiryCheckIntervalInMinutes": 0,
+    "retentionCheckIntervalInSeconds": 0,
+    "brokerDeduplicationSnapshotFrequencyInSeconds": 0,
+}
+"""Nothing happens by itself but what a command causes: checks run by RUN_CHECK, every mark-delete is written."""
+
+
+class Run:
+    """One `Broker`, fed command by command. `now` (ms) is the timestamp of the next record."""
+
+    def __init__(
+        self, *, now: int = START, reader: EntryReader | None = None, profile: Literal["2.x", "4.x"] = "4.x",
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        """`settings` over those of `QUIET`."""
+        self.broker = Broker(0, NoEntries() if reader is None else reader)
+        self.now = now
+        self.requests = 0
+        assert self.do(BrokerConfig(profile=profile, settings={**QUIET, **settings}), None) == []
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def raw(self, value: bytes, topic: str | None = TOPIC) -> list[Effect]:
+        """The effects of one record."""
+        self.broker.apply(self.broker.offset + 1, self.now, topic, value)
+        return [row.effect for row in self.broker.take()]
+
+    def do(self, command: AnyCommand | Publish, topic: str | None = TOPIC) -> list[Effect]:
+        return self.raw(to_json(command), topic)
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Let time pass."""
+        self.now += int(seconds * 1000)
+        return self.do(Tick(), None)
+
+    def check(self, name: str) -> list[Effect]:
+        return self.do(RunCheck(check=name), None)  # type: ignore[arg-type]
+
+    def request(self) -> int:
+        self.requests += 1
+        return self.requests
+
+    # -- producing ------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, sequence_id: int, producer: str = "p", topic: str = TOPIC, **fields: Any
+    ) -> list[Effect]:
+        """The short form."""
+        return self.do(Publish(producer=producer, sequence_id=sequence_id, **fields), topic)
+
+    def fill(self, count: int, size: int = 1024, *, first: int = 0, topic: str = TOPIC) -> None:
+        """Publish `count` entries that are stored in exactly `size` bytes each."""
+        for sequence_id in range(first, first + count):
+            metadata = plain_metadata_size("p", sequence_id, self.now, None)
+            self.publish(sequence_id, topic=topic, payload="x" * (size - HEADER - metadata))
+
+    def create_producer(
+        self,
+        name: str | None = "p",
+        id_: int = 1,
+        connection: str = "client",
+        topic: str = TOPIC,
+        **fields: Any,
+    ) -> list[Effect]:
+        return self.do(
+            Producer(
+                connection=connection,
+                producer_id=id_,
+                request_id=self.request(),
+                producer_name=name,
+                **fields,
+            ),
+            topic,
+        )
+
+    def close_producer(self, id_: int = 1, connection: str = "client") -> list[Effect]:
+        return self.do(CloseProducer(connection=connection, producer_id=id_, request_id=self.request()))
+
+    def send(
+        self, sequence_id: int, highest: int | None = None, name: str = "p", id_: int = 1, connection: str = "client",
+        **metadata: Any,
+    ) -> list[Effect]:  # fmt: skip
+        """SEND of a message, or of the batch `sequence_id`…`highest`; `metadata` adds to its MessageMetadata."""
+        if highest is not None:
+            metadata |= {"highest_sequence_id": highest, "num_messages_in_batch": highest - sequence_id + 1}
+        return self.do(
+            Send(
+                connection=connection, producer_id=id_, sequence_id=sequence_id, highest_sequence_id=highest,
+                num_messages=metadata.get("num_messages_in_batch", 1), is_chunk="chunk_id" in metadata,
+                metadata=MessageMetadata(name, sequence_id, self.now, **metadata),
+            )
+        )  # fmt: skip
+
+    def fault(self, fault: str, count: int = 0) -> list[Effect]:
+        return self.do(Fault(fault=fault, count=count))  # type: ignore[arg-type]
+
+    # -- consuming ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, name: str, type_: SubType = "Exclusive", *, earliest: bool = True, id_: int = 1, topic: str = TOPIC,
+        connection: str | None = None, permits: int = 0, **fields: Any,
+    ) -> list[Effect]:  # fmt: skip
+        """A consumer on the connection of its subscription's name, and its first FLOW if there are `permits`."""
+        connection = name if connection is None else connection
+        effects = self.do(
+            Subscribe(
+                connection=connection, subscription=name, subType=type_, consumer_id=id_, request_id=self.request(),
+                initialPosition="Earliest" if earliest else "Latest", **fields,
+            ),
+            topic,
+        )  # fmt: skip
+        if permits:
+            effects += self.do(Flow(connection=connection, consumer_id=id_, messagePermits=permits), topic)
+        return effects
+
+    def ack(
+        self, name: str, *positions: tuple[int, int], cumulative: bool = False, id_: int = 1
+    ) -> list[Effect]:
+        """ACK of the consumer that `subscribe` made."""
+        return self.do(
+            Ack(
+                connection=name, consumer_id=id_, ack_type="Cumulative" if cumulative else "Individual",
+                message_id=[MessageIdData(*position) for position in positions],
+            )
+        )  # fmt: skip
+
+    # -- administration -------------------------------------------------------------------------------------------
+
+    def admin(self, method: str, call: str, body: Any = None, topic: str = TOPIC) -> list[Effect]:
+        """A call on a topic: ``/subscription/s/skip_all``."""
+        path = "/" + topic.replace("://", "/") + call
+        return self.do(Admin(method=method, path=path, body=body), topic)  # type: ignore[arg-type]
+
+    def namespace(self, method: str, policy: str, body: Any = None) -> list[Effect]:
+        """A call on a policy of the topic's namespace."""
+        path = f"/namespaces/public/default/{policy}"
+        return self.do(Admin(method=method, path=path, body=body), None)  # type: ignore[arg-type]
+
+    def unload(self) -> list[Effect]:
+        return self.admin("PUT", "/unload")
+
+    # -- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> Topic:
+        return self.broker.topic(TOPIC)
+
+    def cursor(self, name: str) -> ManagedCursor:
+        return self.topic.cursors[name]
+
+    def mark_delete(self, name: str) -> Position:
+        return self.cursor(name).mark_delete
+
+    def backlog(self, name: str) -> int:
+        return self.cursor(name).backlog(self.topic.ledger)
+
+
+def one(effects: list[Effect], kind: type[E]) -> E:
+    """The only effect of a kind."""
+    (found,) = of(effects, kind)
+    return found
+
+
+def of(effects: list[Effect], kind: type[E]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
