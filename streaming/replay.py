@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sinks.ledger_store import LedgerStore
     from streaming.spark.operator import BrokerType, Clock
     from streaming.spark.query import Written
+    from streaming.spark.what_if import Pinned
 
 PARTITIONS = 4
 """Ingress partitions of a log that has none. Not the number of cores: a replay's rows must not depend on the machine."""
@@ -51,7 +52,8 @@ class NotEmptyError(FileExistsError):
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
     """What came of a replay. `rows` counts output rows by kind; `stats` are those of `Broker.stats`, with the ingress
-    partition; `seconds` is the time from the first record read to the last row written."""
+    partition; `seconds` is the time from the first record read to the last row written; `shift` is what `policies`
+    added to the offsets, see `streaming.spark.what_if`."""
 
     out: Path
     records: int
@@ -59,6 +61,7 @@ class ReplayResult:
     seconds: float
     rows: Mapping[str, int]
     stats: list[dict[str, Any]]
+    shift: int = 0
 
 
 def replay(
@@ -97,7 +100,7 @@ def replay(
     from streaming.runtime.session import spark_session
     from streaming.spark import query, source, state
 
-    records = load(log, policies=policies, partitions=partitions)
+    records, shift = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
     count = len(set(records["partition"].unique().to_pylist())) or 1
     shuffle_partitions = shuffle_partitions or min(cores, count)
@@ -136,7 +139,7 @@ def replay(
     seconds = time.perf_counter() - begun
     shutil.rmtree(folder)
     stats = state.stats(state.partition_states(spark, out / "checkpoint"), broker)
-    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), stats)
+    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), stats, shift)
 
 
 def replay_in_process(
@@ -153,7 +156,7 @@ def replay_in_process(
     """As `replay` with the clock of the log, without Spark, Java or parallel work. No checkpoint is left."""
     from streaming.spark.state import stats
 
-    records = load(log, policies=policies, partitions=partitions)
+    records, shift = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
     store, sinks = _sinks(out)
     total = batches or _batches(records)
@@ -172,7 +175,7 @@ def replay_in_process(
             progress(batch_id + 1, total, rows.total())
     seconds = time.perf_counter() - begun
     return ReplayResult(
-        out, len(records), total, seconds, dict(sorted(rows.items())), stats(fold.states(), broker)
+        out, len(records), total, seconds, dict(sorted(rows.items())), stats(fold.states(), broker), shift
     )
 
 
@@ -208,9 +211,8 @@ class InProcess:
             ]
             if rows:
                 yield partition, pa.concat_tables(rows)
-            summary = broker.summary()
             self._states[partition] = PartitionState(
-                partition, *summary, offset=sorted_records[0][-1], broker=broker.encode()
+                partition, *operator.encode(broker, sorted_records[0][-1])
             )
 
     def states(self) -> list[Any]:
@@ -223,16 +225,17 @@ def load(
     *,
     policies: str | Path | pa.Table | None = None,
     partitions: int | None = None,
-) -> pa.Table:
-    """The log with ingress partitions, under `policies`: columns `RECORD`, offsets rising in each partition."""
-    from streaming.spark.what_if import pin
+) -> Pinned:
+    """The log with ingress partitions, under `policies`, offsets rising in each partition."""
+    from streaming.spark.what_if import Pinned, pin
 
     table = log if isinstance(log, pa.Table) else read_log(log)
     if partitions is not None or "partition" not in table.column_names:
         table = partition_log(table, partitions or PARTITIONS)
-    if policies is not None:
-        table = pin(table, policies if isinstance(policies, pa.Table) else read_log(policies))
-    return ordered(table.select(RECORD.names))
+    records = ordered(table.select(RECORD.names))
+    if policies is None:
+        return Pinned(records, 0)
+    return pin(records, policies if isinstance(policies, pa.Table) else read_log(policies))
 
 
 def _batches(records: pa.Table) -> int:

@@ -90,10 +90,7 @@ def operator(
             if changed and rows:
                 yield chunk(partition, rows)
         if changed:
-            summary = own.summary()
-            state.update(
-                (summary.clock, summary.topics, summary.backlog, summary.storage, last, own.encode())
-            )
+            state.update(encode(own, last))
         if clock == "trigger":
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
@@ -108,6 +105,13 @@ def restore(
         return broker(partition, entries), None
     *_, last, encoded = state.get
     return broker.decode(bytes(encoded), entries), int(last)
+
+
+def encode(broker: "Broker", last: int | None) -> tuple[Any, ...]:
+    """The partition's state, see `schema.STATE`."""
+    encoded = broker.encode()  # before the summary, which is of what was encoded
+    summary = broker.summary()
+    return summary.clock, summary.topics, summary.backlog, summary.storage, last, encoded
 
 
 def sort(frames: Iterable[pd.DataFrame]) -> Records:

@@ -44,13 +44,14 @@ def partition_states(
 def stats(
     states: list[PartitionState], broker: BrokerType | None = None, entries: EntryReader | None = None
 ) -> list[dict[str, Any]]:
-    """`Broker.stats` of all partitions: a dict a topic and subscription, with the ingress partition added."""
+    """`Broker.stats` of all partitions by topic: a dict a topic and subscription, with the ingress partition added."""
     if broker is None:
         from streaming.broker.broker import Broker
 
         broker = Broker
-    return [
+    rows = [
         {"partition": each.partition} | row
         for each in states
         for row in broker.decode(each.broker, entries or NoEntries()).stats()
     ]
+    return sorted(rows, key=lambda row: str(row["topic"]))

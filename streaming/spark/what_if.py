@@ -3,11 +3,12 @@
 The policies are themselves a small log, of ADMIN and BROKER_CONFIG commands. They are *pinned*: they come before the
 log's first record, at its timestamp, and what the log itself says about the same setting is left out.
 
-Each record of the log keeps its offset, so that two outcomes can be compared row by row; the pinned commands have the
-offsets −k … −1.
+The pinned commands take the offsets before those of the log, whose records move up by one number, `Pinned.shift`, in
+all partitions alike: subtract it to compare two outcomes row by row.
 """
 
 from collections import defaultdict
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,26 +22,68 @@ from streaming.log import LogError
 Pin = tuple[str | None, Admin | BrokerConfig]
 
 
-def pin(records: pa.Table, policies: pa.Table) -> pa.Table:
-    """`records` (columns `RECORD`) under `policies` (as `streaming.log.read_log` gives them).
+class Pinned(NamedTuple):
+    """A log under other policies (columns `RECORD`). A record's own offset is its offset here less `shift`."""
 
-    * An ADMIN command goes to the partition of its topic, or without a topic to every partition. Commands of the log
-      that change the same path (of the same topic) are left out.
+    records: pa.Table
+    shift: int
+
+
+def pin(records: pa.Table, policies: pa.Table) -> Pinned:
+    """`records` (columns `RECORD`, offsets rising) under `policies` (as `streaming.log.read_log` gives them).
+
+    * An ADMIN command goes to the partition that has its topic's records, or without a topic to every partition.
+      Commands of the log that change the same path (of the same topic) are left out.
     * A BROKER_CONFIG's settings (and its profile, if it names one) override those of every BROKER_CONFIG in the log.
 
     Raises `LogError` if a policy is neither.
     """
     pins = _pins(policies)
     if not pins or not len(records):
-        return records
-    config = _config(policies)
-    paths = {(topic, command.path) for topic, command in pins if isinstance(command, Admin)}
+        return Pinned(records, 0)
     partition = records["partition"].to_numpy()
     starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
+    kept, configs = _override(records, pins, _config(policies), set(starts.values()))
+    of_topic = _partitions(records, {topic for topic, _ in pins if topic is not None})
+    front: dict[int, list[Pin]] = {
+        owner: [
+            # A partition's configuration must stay its first command.
+            *((None, configs[start]) for _ in range(start in configs)),
+            *(
+                (topic, command)
+                for topic, command in pins
+                if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
+            ),
+        ]
+        for owner, start in starts.items()
+    }
+    shift = max(len(commands) for commands in front.values())
+    rows = [
+        {
+            "partition": owner,
+            "offset": records["offset"][starts[owner]].as_py() + place,
+            "timestamp": records["timestamp"][starts[owner]].as_py(),
+            "topic": topic,
+            "value": to_binary(command),
+        }
+        for owner, commands in front.items()
+        for place, (topic, command) in enumerate(commands)
+    ]
+    moved = kept.set_column(
+        RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
+    )
+    return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
 
+
+def _override(
+    records: pa.Table, pins: list[Pin], config: dict[str, Any] | None, starts: set[int]
+) -> tuple[pa.Table, dict[int, BrokerConfig]]:
+    """The log without what `pins` overrule, and apart from it the configuration that each partition begins with
+    (by its first row): the log's, or the defaults', under `config`."""
+    paths = {(topic, command.path) for topic, command in pins if isinstance(command, Admin)}
     keep = np.ones(len(records), bool)
-    first: dict[int, BrokerConfig] = {}
-    changed: dict[int, bytes] = {}
+    configs = {start: _over(BrokerConfig(), config) for start in starts} if config is not None else {}
+    values: list[bytes] | None = None
     mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
     for row in np.flatnonzero(mentioned).tolist():
         value = records["value"][row].as_py()
@@ -49,46 +92,18 @@ def pin(records: pa.Table, policies: pa.Table) -> pa.Table:
         except MalformedCommand:
             continue
         if isinstance(command, Admin):
-            topic = records["topic"][row].as_py()
-            keep[row] = command.method == "GET" or (topic, command.path) not in paths
-        elif isinstance(command, BrokerConfig) and config is not None:
-            command = _over(command, config)
-            owner = int(partition[row])
-            if starts[owner] == row:
-                # The configuration must stay the partition's first command: it moves before the pinned ones.
-                first[owner], keep[row] = command, False
-            else:
-                changed[row] = to_binary(command)
-        elif isinstance(command, BrokerConfig) and starts[int(partition[row])] == row:
-            first[int(partition[row])], keep[row] = command, False
-
-    of_topic = _partitions(records, {topic for topic, _ in pins if topic is not None})
-    front = []
-    for owner, start in starts.items():
-        commands: list[Pin] = []
-        if owner in first:
-            commands.append((None, first[owner]))
-        elif config is not None:
-            commands.append((None, _over(BrokerConfig(), config)))
-        commands += [
-            (topic, command)
-            for topic, command in pins
-            if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
-        ]
-        timestamp = records["timestamp"][start].as_py()
-        front += [
-            {"partition": owner, "offset": i - len(commands), "timestamp": timestamp, "topic": topic,
-             "value": to_binary(command)}
-            for i, (topic, command) in enumerate(commands)
-        ]  # fmt: skip
-    if changed:
-        values = records["value"].to_pylist()
-        for row, value in changed.items():
-            values[row] = value
-        records = records.set_column(
-            RECORD.get_field_index("value"), RECORD.field("value"), pa.array(values, pa.binary())
-        )
-    return pa.concat_tables([pa.Table.from_pylist(front, RECORD), records.filter(pa.array(keep))])
+            overruled = (records["topic"][row].as_py(), command.path) in paths
+            keep[row] = command.method == "GET" or not overruled
+        elif isinstance(command, BrokerConfig):
+            if row in starts:
+                configs[row], keep[row] = _over(command, config), False
+            elif config is not None:
+                values = values or records["value"].to_pylist()
+                values[row] = to_binary(_over(command, config))
+    if values is not None:
+        column = RECORD.get_field_index("value")
+        records = records.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
+    return records.filter(pa.array(keep)), configs
 
 
 def _pins(policies: pa.Table) -> list[Pin]:
@@ -104,10 +119,10 @@ def _pins(policies: pa.Table) -> list[Pin]:
     return pins
 
 
-def _config(policies: pa.Table) -> dict[str, object] | None:
+def _config(policies: pa.Table) -> dict[str, Any] | None:
     """The settings and, if named, the profile of all BROKER_CONFIG commands, as one. A default isn't a wish."""
-    merged: dict[str, object] | None = None
-    settings: dict[str, object] = {}
+    merged: dict[str, Any] | None = None
+    settings: dict[str, Any] = {}
     for value in policies["value"].to_pylist():
         if isinstance(decode(value), BrokerConfig):
             read = msgspec.json.decode if value[:1] == b"{" else msgspec.msgpack.decode
@@ -119,7 +134,9 @@ def _config(policies: pa.Table) -> dict[str, object] | None:
     return merged
 
 
-def _over(command: BrokerConfig, config: dict[str, object]) -> BrokerConfig:
+def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:
+    if config is None:
+        return command
     wished = msgspec.convert({"command": "BROKER_CONFIG"} | config, BrokerConfig)
     profile = wished.profile if "profile" in config else command.profile
     return msgspec.structs.replace(command, profile=profile, settings=command.settings | wished.settings)

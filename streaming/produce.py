@@ -1,0 +1,180 @@
+"""Feeding a command log to Kafka, as clients would: key = topic, the log's timestamps, in log order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from streaming.log import LogError, ordered, partition_log, read_log
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+
+PARTITIONS = 4
+"""Partitions of an ingress topic that is made because it is absent."""
+
+LARGEST = 16 << 20
+"""Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""
+
+_CHECK_EVERY = 10_000
+_TOPIC_CONFIG = {
+    # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": str(LARGEST),
+}
+
+
+class KafkaUrlError(ValueError):
+    """A text isn't ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
+
+
+class NotProduced(RuntimeError):
+    """Kafka didn't take a record. What was sent before it is in the topic: continue with a new topic."""
+
+
+class KafkaUrl(NamedTuple):
+    """Where a topic is: `bootstrap` is ``host:port[,host:port…]``."""
+
+    bootstrap: str
+    topic: str
+
+    @classmethod
+    def parse(cls, url: str) -> KafkaUrl:
+        """Raises `KafkaUrlError`."""
+        parts = urlsplit(url)
+        topic = parts.path.strip("/")
+        if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic:
+            raise KafkaUrlError(f"{url!r}: expected kafka://HOST:PORT/TOPIC")
+        return cls(parts.netloc, topic)
+
+
+def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS) -> int:
+    """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import TopicAlreadyExistsError
+
+    admin = KafkaAdminClient(bootstrap_servers=url.bootstrap.split(","))
+    try:
+        if url.topic not in admin.list_topics():
+            spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
+            with suppress(TopicAlreadyExistsError):  # somebody was quicker
+                admin.create_topics({url.topic: spec}, wait_for_metadata=True)
+        (topic,) = admin.describe_topics([url.topic])
+        return len(topic["partitions"])
+    finally:
+        admin.close()
+
+
+def produce(
+    log: str | Path | pa.Table,
+    ingress: str,
+    *,
+    partitions: int | None = None,
+    paced: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> int:
+    """Sends the records of `log` to the topic `ingress` (``kafka://…``) and gives their number.
+
+    Args:
+        partitions: of the topic, if it is made now. A log without partitions is spread over those that the topic has
+            by crc32 of the record's topic, see `streaming.log`; one with partitions keeps them.
+        paced: in real time, by the timestamps' distances, rather than at once.
+        progress: called now and then: records sent, records in all.
+        stop: when set, stops after the record at hand.
+
+    Raises:
+        LogError, FileNotFoundError, KafkaUrlError: what was asked makes no sense.
+        NotProduced: a record was refused.
+    """
+    from kafka import KafkaProducer
+
+    url = KafkaUrl.parse(ingress)
+    table = log if isinstance(log, pa.Table) else read_log(log)
+    own = "partition" in table.column_names
+    least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1
+    count = ensure_topic(url, partitions or max(PARTITIONS, least))
+    if partitions is not None and count != partitions:
+        raise LogError(f"topic {url.topic} has {count} partitions, not {partitions}: name another topic")
+    if own and least > count:
+        raise LogError(
+            f"the log has {least} partitions, topic {url.topic} has {count}: name a topic with as many"
+        )
+    records = ordered(table) if own else partition_log(table, count)
+    producer = KafkaProducer(
+        bootstrap_servers=url.bootstrap.split(","),
+        linger_ms=0 if paced else 50,
+        batch_size=1 << 18,
+        max_request_size=LARGEST,
+        allow_auto_create_topics=False,
+    )
+    try:
+        return _send(producer, url.topic, records, paced, progress or _silent, stop or threading.Event())
+    finally:
+        producer.close()
+
+
+def _send(
+    producer: KafkaProducer,
+    topic: str,
+    records: pa.Table,
+    paced: bool,
+    progress: Callable[[int, int], None],
+    stop: threading.Event,
+) -> int:
+    sent = 0
+    total = len(records)
+    pending: list[Any] = []
+    start: tuple[float, int] | None = None
+    for batch in records.to_batches(max_chunksize=_CHECK_EVERY):
+        columns = [batch.column(name).to_pylist() for name in ("partition", "timestamp", "topic", "value")]
+        for partition, timestamp, key, value in zip(*columns, strict=True):
+            if timestamp < 0:
+                raise LogError(f"timestamp {timestamp}: Kafka has none before 1970")
+            if paced:
+                start = start or (time.monotonic(), timestamp)
+                stop.wait(max(0.0, start[0] + (timestamp - start[1]) / 1000 - time.monotonic()))
+            if stop.is_set():
+                break
+            pending.append(
+                producer.send(
+                    topic,
+                    value,
+                    key=None if key is None else key.encode(),
+                    partition=partition,
+                    timestamp_ms=timestamp,
+                )
+            )
+            sent += 1
+            if paced or len(pending) >= _CHECK_EVERY:
+                _check(pending, wait=False)
+                progress(sent, total)
+        if stop.is_set():
+            break
+    producer.flush()
+    _check(pending, wait=True)
+    progress(sent, total)
+    return sent
+
+
+def _check(pending: list[Any], *, wait: bool) -> None:
+    """Forgets what Kafka confirmed. Futures come true in order, nearly."""
+    for future in pending:
+        if future.is_done and future.failed():
+            raise NotProduced(f"{type(future.exception).__name__}: {future.exception}")
+    pending[:] = [future for future in pending if not future.is_done]
+    if wait and pending:
+        raise NotProduced(f"{len(pending)} records are still unconfirmed")
+
+
+def _silent(sent: int, total: int) -> None:
+    pass

@@ -1,0 +1,150 @@
+"""The live query: commands from a Kafka topic, for as long as nobody stops it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streaming.produce import PARTITIONS, KafkaUrl, ensure_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from streaming.spark.operator import BrokerType, Clock
+    from streaming.spark.query import Written
+
+RECORDS_A_BATCH = 200_000
+"""The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory."""
+
+_POLL_SECONDS = 0.1
+_SETTLE_SECONDS = 0.01
+
+
+def run(
+    ingress: str,
+    checkpoint: str | Path,
+    store: str,
+    *,
+    responses: str | None = None,
+    tables: bool = True,
+    trigger: str = "1s",
+    clock: Clock = "trigger",
+    partitions: int = PARTITIONS,
+    cores: int = 2,
+    shuffle_partitions: int | None = None,
+    records_a_batch: int = RECORDS_A_BATCH,
+    on_batch: Callable[[Written], None] | None = None,
+    on_start: Callable[[StreamingQuery], None] | None = None,
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+    broker: BrokerType | None = None,
+) -> None:
+    """Runs the query until `stop` is set, then lets the micro-batch at hand finish.
+
+    Args:
+        ingress: ``kafka://HOST:PORT/TOPIC``; the topic is made, with `partitions`, if it is absent.
+        checkpoint: Spark's offsets and the brokers' states. With the same one the query goes on where it was.
+        store: a folder or URL for the entries; quarantine and, unless `tables` is false, the output tables beside
+            them (``<store>/quarantine``, ``<store>/tables``).
+        responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
+        trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock.
+        shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
+            shortest micro-batches. Counts at the checkpoint's first micro-batch only.
+        cores: of the session made if `spark` is None.
+        on_batch, on_start: called on the driver.
+
+    Raises:
+        KafkaUrlError, ValueError: an address or the trigger can't be read.
+        pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
+    """
+    from sinks.base import Sink
+    from sinks.ledger_store import LedgerStore
+    from sinks.quarantine import QuarantineSink
+    from sinks.tables import TableSink
+    from streaming.runtime.session import spark_session
+    from streaming.spark import query, source
+
+    query.interval(trigger)
+    url = KafkaUrl.parse(ingress)
+    answers = KafkaUrl.parse(responses) if responses is not None else None
+    count = ensure_topic(url, partitions)
+    ledgers = LedgerStore(store)
+    sinks: list[Sink] = [ledgers, QuarantineSink(store)]
+    if tables:
+        sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
+    if answers is not None:
+        from sinks.kafka import KafkaResponses
+
+        ensure_topic(answers, count)
+        # Last: an answer may leave only when what it tells of is stored.
+        sinks.append(KafkaResponses(answers.bootstrap, answers.topic, store=ledgers))
+
+    shuffle_partitions = shuffle_partitions or min(cores, count)
+    if spark is None:
+        spark = spark_session(
+            "magnetar run", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]", with_kafka=True
+        )
+    spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+    running = query.start(
+        spark,
+        source.kafka(spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_a_batch),
+        sinks=sinks,
+        store=ledgers,
+        checkpoint=checkpoint,
+        clock=clock,
+        trigger=trigger,
+        broker=broker,
+        on_batch=on_batch,
+        name="magnetar",
+    )
+    try:
+        if on_start is not None:
+            on_start(running)
+        wait(running, stop or threading.Event())
+    finally:
+        running.stop()
+
+
+def wait(query: StreamingQuery, stop: threading.Event) -> None:
+    """Waits until `stop` is set and the micro-batch at hand is done. Raises what ended the query, if something did."""
+    while query.isActive and not stop.wait(_POLL_SECONDS):
+        pass
+    before = _batch(query)
+    # Between two polls a batch may end and the next begin; then one was finished, too.
+    while query.isActive and query.status["isTriggerActive"] and _batch(query) == before:
+        time.sleep(_SETTLE_SECONDS)
+    if (error := query.exception()) is not None:
+        raise error
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set; the second time they end the process as ever. Main thread only."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: Any) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+def _batch(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])

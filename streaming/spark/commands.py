@@ -1,0 +1,299 @@
+"""The commands `magnetar replay`, `run` and `produce`, for typer. They import what they need when they are called."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from streaming.replay import ReplayResult
+    from streaming.spark.query import Written
+
+_SHOWN = 40
+_WIDE = 130
+_SAY_EVERY_SECONDS = 10.0
+_COLUMNS = {
+    "topic": "topic",
+    "subscription": "subscription",
+    "entries": "entries",
+    "duplicates": "duplicates",
+    "unknown": "unknown",
+    "dispatched": "dispatched",
+    "acked": "acked",
+    "expired": "expired",
+    "evicted": "evicted",
+    "trimmed": "trimmed",
+    "backlog": "backlog",
+    "storage": "storage, B",
+    "mark_delete": "mark-delete",
+}
+
+
+class ClockChoice(StrEnum):
+    """What advances time."""
+
+    log = "log"
+    trigger = "trigger"
+
+
+LogArgument = Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")]
+Ingress = Annotated[str, typer.Option(help="The commands' topic, kafka://HOST:PORT/TOPIC.")]
+
+
+def replay_command(
+    log: LogArgument,
+    out: Annotated[Path, typer.Option(help="A new or empty folder for the results.")],
+    policies: Annotated[
+        Path | None, typer.Option(help="ADMIN and BROKER_CONFIG commands put over the log's own.")
+    ] = None,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Micro-batches (the result doesn't depend on it).")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Ingress partitions; by default the log's, or 4.")
+    ] = None,
+    clock: Annotated[ClockChoice, typer.Option(help="What advances time.")] = ClockChoice.log,
+    cores: Annotated[int, typer.Option(min=1, help="Spark's cores.")] = 2,
+    spark: Annotated[bool, typer.Option(help="With Spark, or in this process.")] = True,
+    overwrite: Annotated[bool, typer.Option(help="Remove an earlier replay's results first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Replay a command log: what a broker would have done."""
+    from streaming.cli import expected_errors
+    from streaming.log import LogError
+    from streaming.replay import NotEmptyError, replay, replay_in_process
+    from streaming.runtime.java import JavaNotFoundError
+
+    with expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError), _progress() as bar:
+        task = bar.add_task("starting Spark" if spark else "reading", total=None)
+
+        def show(done: int, total: int, rows: int) -> None:
+            bar.update(task, description=f"{rows:,} rows", completed=done, total=total)
+
+        common: dict[str, Any] = {
+            "policies": policies,
+            "batches": batches,
+            "partitions": partitions,
+            "overwrite": overwrite,
+            "progress": show,
+        }
+        if not spark:
+            if clock != ClockChoice.log:
+                raise typer.BadParameter("--no-spark has no trigger: its clock is the log's")
+            result = replay_in_process(log, out, **common)
+        else:
+            result = replay(log, out, clock=clock.value, cores=cores, **common)
+    if as_json:
+        typer.echo(to_json(result))
+    else:
+        console = _console()
+        console.print(table(result, width=console.width), _closing(result), sep="\n")
+
+
+def run_command(
+    ingress: Ingress,
+    checkpoint: Annotated[
+        Path, typer.Option(help="Spark's offsets and state; with the same one it goes on.")
+    ],
+    store: Annotated[str, typer.Option(help="A folder or URL for entries, tables and quarantine.")],
+    responses: Annotated[
+        str | None, typer.Option(help="A topic for answers, kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    trigger: Annotated[str, typer.Option(help="The least time between micro-batches.")] = "1s",
+    clock: Annotated[ClockChoice, typer.Option(help="What advances time.")] = ClockChoice.trigger,
+    partitions: Annotated[int, typer.Option(min=1, help="Of the ingress topic, if it is made now.")] = 4,
+    cores: Annotated[int, typer.Option(min=1, help="Spark's cores.")] = 2,
+    shuffle_partitions: Annotated[
+        int | None, typer.Option(min=1, help="Parallel tasks, fixed by the first batch; 1 is quickest.")
+    ] = None,
+    tables: Annotated[bool, typer.Option(help="Write every output row to tables too.")] = True,
+) -> None:
+    """Run the broker over a Kafka topic until Ctrl-C or SIGTERM."""
+    from streaming.cli import expected_errors
+    from streaming.produce import KafkaUrlError
+    from streaming.run import run, stop_signals
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.runtime.java import JavaNotFoundError
+
+    live = Live(_console(stderr=True))
+    with (
+        expected_errors(KafkaUrlError, JarsUnavailableError, JavaNotFoundError),
+        stop_signals() as stop,
+        live,
+    ):
+        run(
+            ingress,
+            checkpoint.absolute(),
+            store,
+            responses=responses,
+            tables=tables,
+            trigger=trigger,
+            clock=clock.value,
+            partitions=partitions,
+            cores=cores,
+            shuffle_partitions=shuffle_partitions,
+            on_batch=live.batch,
+            on_start=lambda _: live.say("running; Ctrl-C stops it"),
+            stop=stop,
+        )
+
+
+def produce_command(
+    log: LogArgument,
+    ingress: Ingress,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic, if it is made now.")] = None,
+    paced: Annotated[bool, typer.Option(help="In real time, by the log's timestamps.")] = False,
+) -> None:
+    """Send a command log to a Kafka topic."""
+    from streaming.cli import expected_errors
+    from streaming.log import LogError
+    from streaming.produce import KafkaUrlError, NotProduced, produce
+    from streaming.run import stop_signals
+
+    with (
+        expected_errors(LogError, FileNotFoundError, KafkaUrlError, NotProduced),
+        stop_signals() as stop,
+        _progress() as bar,
+    ):
+        task = bar.add_task("reading", total=None)
+        begun = time.perf_counter()
+        sent = produce(
+            log,
+            ingress,
+            partitions=partitions,
+            paced=paced,
+            progress=lambda done, total: bar.update(task, description="sent", completed=done, total=total),
+            stop=stop,
+        )
+    typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")
+
+
+class Live:
+    """What the query has done so far: one line that renews itself on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows: Counter[str] = Counter()
+        self._said = 0.0
+        self._status = console.status("starting Spark")
+
+    def __enter__(self) -> Live:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._status.stop()
+        self.say("stopped" if error[0] is None else "failed")
+
+    def batch(self, written: Written) -> None:
+        """For `streaming.run.run`'s `on_batch`."""
+        for (_, kind), count in written.rows.items():
+            self._rows[kind] += count
+        counts = ", ".join(f"{count:,} {kind.lower()}" for kind, count in self._rows.most_common(6))
+        text = f"batch {written.batch_id:,}: {counts or 'nothing yet'}"
+        self._status.update(text)
+        if not self._console.is_terminal and time.monotonic() - self._said >= _SAY_EVERY_SECONDS:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """A line of its own, that stays."""
+        self._said = time.monotonic()
+        self._console.print(text, highlight=False)
+
+
+def to_json(result: ReplayResult) -> str:
+    """A replay's result for machines: one object, times in seconds, sizes in bytes."""
+    fields = {name: getattr(result, name) for name in ("records", "batches", "seconds", "rows", "stats")}
+    return json.dumps({"out": str(result.out)} | fields, indent=2, default=str)
+
+
+def table(result: ReplayResult, *, width: int = 200, shown: int = _SHOWN) -> Table:
+    """A replay's result for people: a row a topic and subscription. Below `_WIDE` characters columns of nothing but
+    zeros are left out."""
+    from rich.table import Table
+
+    stats = result.stats
+    prefix = _common_folder([str(each["topic"]) for each in stats])
+    columns = [
+        key
+        for key in _COLUMNS
+        if width >= _WIDE or key in ("topic", "entries", "backlog") or any(each.get(key) for each in stats)
+    ]
+    rows = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    for key in columns:
+        text = key in ("topic", "subscription", "mark_delete")
+        rows.add_column(_COLUMNS[key], justify="left" if text else "right", overflow="fold", no_wrap=not text)
+    for each in stats[:shown]:
+        rows.add_row(str(each["topic"])[len(prefix):], *(_cell(each.get(key)) for key in columns[1:]))  # fmt: skip
+    notes = [f"topics are in {prefix}"] * bool(prefix)
+    if len(stats) > shown:
+        notes.append(f"{len(stats) - shown:,} more rows: see --json")
+    rows.caption = "; ".join(notes) or None
+    return rows
+
+
+def _common_folder(topics: list[str]) -> str:
+    """The namespace (up to the slash) that all topics are in, if there is one."""
+    folders = {topic[: topic.rfind("/") + 1] for topic in topics}
+    return folders.pop() if len(folders) == 1 else ""
+
+
+def _closing(result: ReplayResult) -> str:
+    bad = result.rows.get("QUARANTINED", 0)
+    unsupported = result.rows.get("UNSUPPORTED", 0)
+    notes = f", {bad:,} in quarantine" * bool(bad) + f", {unsupported:,} unsupported" * bool(unsupported)
+    return (
+        f"{result.records:,} records in {result.seconds:.1f} s ({result.batches:,} micro-batches): "
+        f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ":".join(map(str, value))
+    return str(value)
+
+
+def _progress() -> Progress:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = _console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    # A table cut to 80 columns is of no use in a file.
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200
+    return Console(stderr=stderr, width=width)

@@ -1,0 +1,192 @@
+"""Command logs as files: the three forms, and ingress partitions."""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from schemas.commands import Publish, decode
+from schemas.records import RECORD
+from streaming.log import LOGICAL, LogError, ordered, partition_log, read_log, slices, write_log
+
+TICK = b'{"command":"TICK"}'
+
+
+def lines(path: Path, *objects: Any) -> Path:
+    text = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in objects)
+    data = text.encode("utf-8", "surrogateescape")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def logical(*records: tuple[int, str | None, bytes]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"timestamp": time, "topic": topic, "value": value} for time, topic, value in records], LOGICAL
+    )
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_lines_become_values_without_their_coordinates(tmp_path: Path, name: str) -> None:
+    log = read_log(
+        lines(
+            tmp_path / name,
+            {"timestamp": 5, "topic": "t", "producer": "p", "sequence_id": 2**63 - 1, "payload": "ü"},
+            "",
+            {"command": "TICK", "topic": None},
+            {"timestamp": 7, "topic": "", "command": "TICK"},
+        )
+    )
+    assert log.schema == LOGICAL
+    assert log["timestamp"].to_pylist() == [5, 5, 7]
+    assert log["topic"].to_pylist() == ["t", None, None]
+    values = log["value"].to_pylist()
+    assert decode(values[0]) == Publish(producer="p", sequence_id=2**63 - 1, payload="ü")
+    assert values[1:] == [TICK, TICK]
+
+
+def test_a_line_that_is_no_object_is_kept_as_it_is(tmp_path: Path) -> None:
+    log = read_log(lines(tmp_path / "log.jsonl", {"timestamp": 3, "command": "TICK"}, "[1, 2]", "\udcff{"))
+    assert log["value"].to_pylist() == [TICK, b"[1, 2]", b"\xff{"]
+    assert log["timestamp"].to_pylist() == [3, 3, 3]
+
+
+def test_a_coordinate_of_a_wrong_type_stays_in_the_value(tmp_path: Path) -> None:
+    log = read_log(lines(tmp_path / "log.jsonl", {"timestamp": "noon", "topic": 3, "command": "TICK"}))
+    assert json.loads(log["value"][0].as_py()) == {"timestamp": "noon", "topic": 3, "command": "TICK"}
+    assert log["topic"].to_pylist() == [None]
+
+
+def test_partitions_and_offsets_of_a_log_are_kept_and_filled(tmp_path: Path) -> None:
+    log = read_log(
+        lines(
+            tmp_path / "log.jsonl",
+            {"partition": 1, "offset": 7, "timestamp": 1, "command": "TICK"},
+            {"partition": 0, "timestamp": 1, "command": "TICK"},
+            "garbage",
+            {"partition": 1, "command": "TICK"},
+        )
+    )
+    assert log.schema == RECORD
+    assert log["partition"].to_pylist() == [1, 0, 0, 1]
+    assert log["offset"].to_pylist() == [7, 0, 1, 8]
+
+
+def test_offsets_that_fall_are_an_error(tmp_path: Path) -> None:
+    path = lines(tmp_path / "log.jsonl", *({"partition": 0, "offset": n, "command": "TICK"} for n in (1, 1)))
+    with pytest.raises(LogError, match="line 2: offset 1 of partition 0 follows 1"):
+        read_log(path)
+
+
+def test_short_parquet_is_plain_publishing(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "topic": ["a", "b"],
+            "producer": ["p", "q"],
+            "sequence_id": [0, 2**62],
+            "payload": pa.array([b"\x00\xff", b""]),
+            "timestamp": pa.array([1000, 2000], pa.timestamp("ms", "UTC")),
+            "key": [None, "k"],
+            "properties": pa.array([[("x", "y")], None], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    pq.write_table(table, tmp_path / "short.parquet")
+    log = read_log(tmp_path / "short.parquet")
+    assert [decode(value) for value in log["value"].to_pylist()] == [
+        Publish(producer="p", sequence_id=0, payload_bytes=b"\x00\xff", properties={"x": "y"}),
+        Publish(producer="q", sequence_id=2**62, key="k"),
+    ]
+    assert log["timestamp"].to_pylist() == [1000, 2000]
+
+
+def test_short_parquet_with_text_and_without_times(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"topic": ["a"], "producer": ["p"], "sequence_id": [1], "payload": ["é"]}),
+        tmp_path / "s.parquet",
+    )
+    log = read_log(tmp_path / "s.parquet")
+    assert decode(log["value"][0].as_py()) == Publish(producer="p", sequence_id=1, payload="é")
+    assert log["timestamp"].to_pylist() == [0]
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(LogError, match="columns x. Expected"):
+        read_log(tmp_path / "x.parquet")
+    (tmp_path / "x.csv").touch()
+    with pytest.raises(LogError, match=r"expected a name ending in \.jsonl"):
+        read_log(tmp_path / "x.csv")
+    with pytest.raises(FileNotFoundError, match="no such log"):
+        read_log(tmp_path / "absent.jsonl")
+
+
+def test_a_topic_goes_to_one_partition_and_the_topicless_to_all() -> None:
+    log = logical((1, "a", b"1"), (2, None, TICK), (3, "b", b"2"), (4, "a", b"3"))
+    records = partition_log(log, 3)
+    assert records.schema == RECORD
+    for partition in range(3):
+        own = records.filter(pa.compute.equal(records["partition"], partition))
+        assert own["offset"].to_pylist() == list(range(len(own)))
+        expected = [t for t in ("a", None, "b", "a") if t is None or zlib.crc32(t.encode()) % 3 == partition]
+        assert own["topic"].to_pylist() == expected
+    assert records["timestamp"].to_pylist() == sorted(records["timestamp"].to_pylist())
+
+
+def test_what_speaks_to_no_partition_is_quarantined_once() -> None:
+    bad = b'{"producer":"p","sequence_id":1}'  # a message, but of which topic?
+    records = partition_log(logical((1, None, b"garbage"), (2, None, bad)), 4)
+    assert records["partition"].to_pylist() == [0, 0]
+
+
+def test_partitioning_again_makes_copies_one() -> None:
+    log = logical(
+        (1, None, TICK), (2, "a", b"1"), (3, None, TICK), (3, None, TICK), (4, "b", b"2"), (9, "c", b"3")
+    )
+    once = partition_log(log, 5)
+    # As a dump of one partition after the other.
+    dump = once.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    again = partition_log(dump, 2)
+    straight = partition_log(log, 2)
+    assert again.equals(straight)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
+def test_written_and_read_again(tmp_path: Path, name: str) -> None:
+    value = b'{"producer":"p","sequence_id":1}'
+    for log in (
+        logical((1, "a", value), (2, None, TICK)),
+        partition_log(logical((1, "a", value), (2, None, TICK)), 2),
+    ):
+        write_log(tmp_path / name, log)
+        assert read_log(tmp_path / name).equals(log)
+
+
+def test_what_no_line_can_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="write Parquet"):
+        write_log(tmp_path / "log.jsonl", logical((1, "a", b"two\nlines")))
+    with pytest.raises(LogError, match="named as a coordinate"):
+        write_log(tmp_path / "log.jsonl", logical((1, "a", b'{"topic":1}')))
+
+
+def test_order() -> None:
+    records = pa.Table.from_pylist(
+        [
+            {"partition": p, "offset": o, "timestamp": 0, "value": b""}
+            for p, o in ((1, 0), (0, 5), (1, 2), (0, 6))
+        ],
+        RECORD,
+    )
+    assert ordered(records) is records
+    mixed = records.take([2, 0, 1, 3])
+    assert ordered(mixed)["offset"].to_pylist() == [5, 6, 0, 2]
+    with pytest.raises(LogError, match="twice"):
+        ordered(pa.concat_tables([records, records]))
+
+
+@pytest.mark.parametrize(("rows", "batches", "sizes"), [(7, 3, [2, 2, 3]), (2, 5, [1, 1]), (0, 3, [0])])
+def test_slices(rows: int, batches: int, sizes: list[int]) -> None:
+    assert [len(part) for part in slices(pa.table({"x": list(range(rows))}), batches)] == sizes
