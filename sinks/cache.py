@@ -46,8 +46,8 @@ class ByteLru:
             self._used = 0
 
 
-FOOTERS = ByteLru(64 << 20)
-"""Footers and run indexes of entry files: what a lookup needs."""
+INDEXES = ByteLru(128 << 20)
+"""Footers and indexes of entry files: what a lookup needs."""
 
 ROWS = ByteLru(128 << 20)
 """Decoded row groups of entry files."""

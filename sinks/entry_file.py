@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,12 +18,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas.outputs import ENTRY
-from sinks.cache import FOOTERS, ROWS
+from sinks.cache import INDEXES, ROWS
 from sinks.parquet import Compression, options
+from sinks.runs import Ledger, RawRun, RunIndex, runs_of
 from sinks.storage import Storage
-
-Ledger = tuple[str, int]
-"""Topic and ledger id."""
 
 _KEY = b"magnetar"
 _PAYLOAD = ENTRY.get_field_index("payload")
@@ -38,24 +35,11 @@ _GROUP_ROWS = 8192  # 0.4 ms to decode the metadata of; see tests/sinks/measure.
 _GROUP_BYTES = 16 << 20
 
 
-class Run(NamedTuple):
-    """Consecutive entries of one ledger in a file: entry `first` is in row `row`, entry `last` at the run's end."""
-
-    first: int
-    last: int
-    row: int
-
-    @property
-    def stop(self) -> int:
-        """The row after the run."""
-        return self.row + self.last - self.first + 1
-
-
 class Index(msgspec.Struct, frozen=True, gc=False):
     """`runs` are (topic, ledger, first entry, last entry), in the file's order. `closed` and `deleted` are ledgers of
     which no entry is to be looked for in this segment or an older one: they are in a sealed file, or nowhere."""
 
-    runs: list[tuple[str, int, int, int]] = []
+    runs: list[RawRun] = []
     closed: list[Ledger] = []
     deleted: list[Ledger] = []
 
@@ -78,33 +62,6 @@ def sort_entries(entries: pa.Table) -> pa.Table:
     return entries.take(pa.array(order))
 
 
-def runs_of(entries: pa.Table) -> list[tuple[str, int, int, int]]:
-    """The runs of sorted entries. Costs Python time by the run, not by the entry."""
-    if not entries.num_rows:
-        return []
-    topic = entries["topic"].combine_chunks()
-    ledger, entry = entries["ledger_id"].to_numpy(), entries["entry_id"].to_numpy()
-    other_topic = pc.not_equal(topic[1:], topic[:-1]).to_numpy(zero_copy_only=False)
-    breaks = other_topic | (ledger[1:] != ledger[:-1]) | (entry[1:] != entry[:-1] + 1)
-    starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
-    stops = np.concatenate((starts[1:], [len(entry)])) - 1
-    topics = topic.take(pa.array(starts)).to_pylist()
-    return list(
-        zip(topics, ledger[starts].tolist(), entry[starts].tolist(), entry[stops].tolist(), strict=True)
-    )
-
-
-def by_ledger(runs: list[tuple[str, int, int, int]]) -> tuple[dict[Ledger, list[Run]], int]:
-    """Runs with their rows, by ledger, and the number of rows."""
-    found: dict[Ledger, list[Run]] = {}
-    row = 0
-    for topic, ledger_id, first, last in runs:
-        run = Run(first, last, row)
-        found.setdefault((topic, ledger_id), []).append(run)
-        row = run.stop
-    return found, row
-
-
 def write_entries(
     stream: pa.NativeFile,
     tables: Iterable[pa.Table],
@@ -118,7 +75,7 @@ def write_entries(
 
     The bytes depend on the entries, not on how they come in pieces: readers may hold the footer of an equal file.
     """
-    runs: list[tuple[str, int, int, int]] = []
+    runs: list[RawRun] = []
     written = 0
     with pq.ParquetWriter(stream, SCHEMA, **options(SCHEMA, compression)) as writer:
         waiting = SCHEMA.empty_table()
@@ -152,19 +109,24 @@ class EntryFile:
         self._storage = storage
         self.path = storage.relative(info)
         self.size = info.size
-        self._identity = (storage.url, self.path, info.size, info.mtime_ns)
-        with self._parquet(None) as parquet:
-            self._footer = parquet.metadata
-        index = (self._footer.metadata or {}).get(_KEY)
-        if index is None:
+        self._identity = (storage.url, info.path, info.size, info.mtime_ns)
+        self._footer: pq.FileMetaData | None = None
+        with self._open() as parquet:
+            self._footer = footer = parquet.metadata
+        stored = (footer.metadata or {}).get(_KEY)
+        if stored is None:
             raise ValueError(
                 f"{storage.url}/{self.path} has no index: it was not written by Magnetar, or rewritten"
             )
-        self._index_size = len(index)
-        self.index = msgspec.json.decode(index, type=Index)
-        self.runs, self.num_rows = by_ledger(self.index.runs)
-        sizes = (self._footer.row_group(i).num_rows for i in range(self._footer.num_row_groups))
+        index = msgspec.json.decode(stored, type=Index)
+        self.closed, self.deleted = index.closed, index.deleted
+        self.runs = RunIndex(index.runs)
+        sizes = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
         self._starts = np.cumsum([0, *sizes]).tolist()
+        # Kept: on an object store, reading it again is one request more for every row group.
+        self._nbytes = (
+            2 * footer.serialized_size + self.runs.nbytes + 200 * (len(self.closed) + len(self.deleted))
+        )
 
     @classmethod
     def open(cls, storage: Storage, info: fs.FileInfo) -> "EntryFile":
@@ -172,21 +134,25 @@ class EntryFile:
 
         def load() -> tuple[EntryFile, int]:
             file = cls(storage, info)
-            return file, 4096 + 2 * file._footer.serialized_size + 8 * file._index_size
+            return file, file._nbytes
 
-        return FOOTERS.get((storage.url, info.path, info.size, info.mtime_ns), load)
+        return INDEXES.get((storage.url, info.path, info.size, info.mtime_ns), load)
 
-    def _parquet(self, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
+    @property
+    def num_rows(self) -> int:
+        return self.runs.num_rows
+
+    def _open(self) -> pq.ParquetFile:
         handle = self._storage.open(self.path)
         if handle.size() != self.size:
             handle.close()
             raise FileChanged(f"{self._storage.url}/{self.path} was replaced by another file")
-        return pq.ParquetFile(handle, metadata=metadata)
+        return pq.ParquetFile(handle, metadata=self._footer)
 
     def _group(self, group: int, columns: tuple[str, ...]) -> tuple[pa.Table, int]:
-        with self._parquet(self._footer) as parquet:
-            table = parquet.read_row_group(group, columns=list(columns), use_threads=False)
-        return table.combine_chunks(), table.nbytes
+        with self._open() as parquet:
+            table = parquet.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
+        return table, table.nbytes
 
     def rows(self, start: int, stop: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         """Some columns of the rows from `start` to before `stop`, piece by piece, through the cache."""
@@ -197,15 +163,15 @@ class EntryFile:
             yield table.slice(start - begin, end - start)
             start, group = end, group + 1
 
-    def entries_without(self, ledgers: set[Ledger]) -> Iterator[pa.Table]:
+    def entries_without(self, ledgers: Iterable[Ledger]) -> Iterator[pa.Table]:
         """All columns of the entries of other ledgers, in `SCHEMA` and in order, not through the cache; row groups
         that hold none of them are not read."""
-        wanted = np.ones(self.num_rows, bool)
-        for ledger in ledgers & self.runs.keys():
-            for run in self.runs[ledger]:
-                wanted[run.row : run.stop] = False
-        for group, (begin, end) in enumerate(pairwise(self._starts)):
-            mask = wanted[begin:end]
-            if mask.any():
-                table = self._group(group, tuple(SCHEMA.names))[0].cast(SCHEMA)
-                yield table if mask.all() else table.filter(pa.array(mask))
+        wanted = self.runs.rows_outside(ledgers)
+        with self._open() as parquet:
+            for group, (begin, end) in enumerate(pairwise(self._starts)):
+                mask = wanted[begin:end]
+                if mask.any():
+                    table = parquet.read_row_group(group, columns=SCHEMA.names, use_threads=False).cast(
+                        SCHEMA
+                    )
+                    yield table if mask.all() else table.filter(pa.array(mask))

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from schemas.commands import MessageMetadata
 from schemas.records import column
 from sinks import segments
-from sinks.entry_file import METADATA, SCHEMA, EntryFile, FileChanged, Ledger, Run, sort_entries
+from sinks.entry_file import METADATA, SCHEMA, EntryFile, FileChanged, sort_entries
 from sinks.paths import escape
+from sinks.runs import Ledger, Run
 from sinks.storage import Storage
 from streaming.broker.entries import Entry, EntryNotFound
 
@@ -97,13 +98,11 @@ class LedgerReader:
         if sealed is None:
             info = self._storage.info(sealed_path(*ledger))
             file = None if info is None else EntryFile.open(self._storage, info)
-            sealed = [] if file is None else [(file, run) for run in file.runs.get(ledger, ())]
+            sealed = [] if file is None else [(file, run) for run in file.runs.find(ledger)]
             self._sealed[ledger] = sealed
         yield from sealed
         if ledger not in self._open:
-            self._open[ledger] = [
-                (file, run) for file in self.segments() for run in file.runs.get(ledger, ())
-            ]
+            self._open[ledger] = [(file, run) for file in self.segments() for run in file.runs.find(ledger)]
         yield from self._open[ledger]
 
     def segments(self) -> list[EntryFile]:
@@ -141,7 +140,7 @@ def _entries(table: pa.Table) -> Iterator[Entry]:
 def scan(storage: Storage, deleting: set[Ledger], topic: str | None) -> pa.Table:
     """See `LedgerStore.scan`. `deleting`: ledgers whose deletion waits."""
     files = _files(storage, topic)
-    gone = deleting.union(*(file.index.deleted for file in files))
+    gone = deleting.union(*(file.deleted for file in files))
     tables = [SCHEMA.empty_table()]
     for file in files:
         others = {ledger for ledger in file.runs if topic is not None and ledger[0] != topic}
@@ -157,10 +156,11 @@ def scan(storage: Storage, deleting: set[Ledger], topic: str | None) -> pa.Table
 def ledgers(storage: Storage, deleting: set[Ledger]) -> pa.Table:
     """See `LedgerStore.ledgers`. Reads footers only."""
     files = _files(storage, None)
-    gone = deleting.union(*(file.index.deleted for file in files))
+    gone = deleting.union(*(file.deleted for file in files))
     found: dict[Ledger, tuple[bool, int, int]] = {}
     for file in files:
-        for ledger, runs in file.runs.items():
+        for ledger in file.runs:
+            runs = file.runs.find(ledger)
             sealed, first, last = found.get(ledger, (False, runs[0].first, runs[-1].last))
             is_sealed = sealed or not file.path.startswith("segments/")
             found[ledger] = is_sealed, min(first, runs[0].first), max(last, runs[-1].last)

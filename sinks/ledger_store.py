@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
@@ -25,17 +24,9 @@ from pyarrow import fs
 from schemas.outputs import ENTRY
 from sinks import ledger_reader, segments
 from sinks.base import ForeignFiles
-from sinks.entry_file import (
-    SCHEMA,
-    EntryFile,
-    Ledger,
-    by_ledger,
-    group_rows,
-    runs_of,
-    sort_entries,
-    write_entries,
-)
+from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_entries
 from sinks.ledger_reader import LedgerReader, sealed_path
+from sinks.runs import Ledger, RunIndex, runs_of
 from sinks.storage import Storage
 from streaming.broker.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
 from streaming.broker.entries import Entry, EntryNotFound
@@ -77,7 +68,7 @@ class LedgerStore:
         Raises `EntryNotFound` when a ledger closes and the store lacks earlier entries (it and the checkpoint differ).
         """
         own, closed, deleted = _select(rows)
-        if not (own.runs or closed or deleted):
+        if not (own.runs.num_rows or closed or deleted):
             return
         earlier = segments.compact(self._storage, partition, batch_id)
         if deleted:
@@ -93,8 +84,8 @@ class LedgerStore:
         segments.append(self._storage, partition, batch_id, staying, set(closed), deleted)
 
     def _seal(self, ledger: Ledger, closed: "_Closed", earlier: list[EntryFile], own: "_Own") -> None:
-        stored = [(file, run) for file in earlier for run in file.runs.get(ledger, ())]
-        new = own.runs.get(ledger, [])
+        stored = [(file, run) for file in earlier for run in file.runs.find(ledger)]
+        new = own.runs.find(ledger)
         found = 0
         for first, last in [(run.first, run.last) for _, run in stored] + [
             (run.first, run.last) for run in new
@@ -176,17 +167,12 @@ class _Own:
 
     def __init__(self, entries: pa.Table) -> None:
         self.table = sort_entries(entries)
-        self.runs, _ = by_ledger(runs_of(self.table))
+        self.runs = RunIndex(runs_of(self.table))
 
     def without(self, ledgers: set[Ledger]) -> pa.Table:
-        leaving = ledgers & self.runs.keys()
-        if not leaving:
+        if not any(ledger in self.runs for ledger in ledgers):
             return self.table
-        staying = np.ones(self.table.num_rows, bool)
-        for ledger in leaving:
-            for run in self.runs[ledger]:
-                staying[run.row : run.stop] = False
-        return self.table.filter(pa.array(staying))
+        return self.table.filter(pa.array(self.runs.rows_outside(ledgers)))
 
 
 def _select(rows: pa.Table) -> tuple[_Own, dict[Ledger, _Closed], set[Ledger]]:

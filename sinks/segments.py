@@ -18,7 +18,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from sinks.entry_file import EntryFile, Ledger, group_rows, sort_entries, write_entries
+from sinks.entry_file import EntryFile, group_rows, sort_entries, write_entries
+from sinks.runs import Ledger
 from sinks.storage import Storage
 
 FAN_IN = 16
@@ -116,7 +117,7 @@ def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
         # One look a batch is enough, and costs little.
         i = batch_id % len(files)
         segment, file = committed[i], files[i]
-        useless = sum(run.stop - run.row for ledger in _gone(files, i) for run in file.runs.get(ledger, ()))
+        useless = file.num_rows - int(file.runs.rows_outside(_gone(files, i)).sum())
         if segment.level and 2 * useless > file.num_rows:
             name = path(partition, segment.level, segment.first, segment.last, segment.revision + 1)
             _rewrite(storage, name, files, i, 1)
@@ -127,16 +128,16 @@ def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
 def _gone(files: list[EntryFile], i: int) -> set[Ledger]:
     """Ledgers that need nothing of ``files[i]``: what a segment notes as closed or deleted is not to be looked for in
     it and in older ones (in later ones it is)."""
-    return {ledger for file in files[i:] for ledger in (*file.index.closed, *file.index.deleted)}
+    return {ledger for file in files[i:] for ledger in (*file.closed, *file.deleted)}
 
 
 def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, count: int) -> None:
     """Publish what is still needed of ``files[start:start + count]`` as one segment."""
     inputs = files[start : start + count]
     # Notes go on as long as there is an older segment with something to drop.
-    held = {ledger for file in files[:start] for ledger in file.runs}
-    closed = {ledger for file in inputs for ledger in file.index.closed} & held
-    deleted = {ledger for file in inputs for ledger in file.index.deleted} & held
+    older = files[:start]
+    closed = {ledger for file in inputs for ledger in file.closed if any(ledger in o.runs for o in older)}
+    deleted = {ledger for file in inputs for ledger in file.deleted if any(ledger in o.runs for o in older)}
     rows_a_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
 
     def write(stream: pa.NativeFile) -> None:
