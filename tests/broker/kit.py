@@ -1,5 +1,6 @@
 """A broker under test: commands in, effects out, and a clock that the test moves."""
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from schemas.commands import (
@@ -22,8 +23,8 @@ from schemas.commands import (
     to_json,
 )
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Effect
-from streaming.broker.entries import EntryReader, NoEntries
+from streaming.broker.effects import Effect, SendReceipt
+from streaming.broker.entries import Entry, EntryNotFound, EntryReader, NoEntries
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.message_size import HEADER, plain_metadata_size
 from streaming.broker.position import Position
@@ -56,6 +57,10 @@ class Run:
         self.broker = Broker(0, NoEntries() if reader is None else reader)
         self.now = now
         self.requests = 0
+        self.configure(profile, **settings)
+
+    def configure(self, profile: Literal["2.x", "4.x"] = "4.x", **settings: Any) -> None:
+        """BROKER_CONFIG: `settings` over those of `QUIET`."""
         assert self.do(BrokerConfig(profile=profile, settings={**QUIET, **settings}), None) == []
 
     # -- records --------------------------------------------------------------------------------------------------
@@ -195,11 +200,39 @@ class Run:
         return self.cursor(name).backlog(self.topic.ledger)
 
 
-def one(effects: list[Effect], kind: type[E]) -> E:
+def one(effects: Iterable[Effect], kind: type[E]) -> E:
     """The only effect of a kind."""
     (found,) = of(effects, kind)
     return found
 
 
-def of(effects: list[Effect], kind: type[E]) -> list[E]:
+def of(effects: Iterable[Effect], kind: type[E]) -> list[E]:
     return [effect for effect in effects if isinstance(effect, kind)]
+
+
+class Stored:
+    """The entries that receipts told of, as a reader; `reads` = the positions asked for."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, int, int], Entry] = {}
+        self.reads: list[Position] = []
+
+    def add(self, effects: Iterable[Effect]) -> None:
+        for receipt in of(effects, SendReceipt):
+            if receipt.size is None or receipt.publish_time is None:
+                continue  # a duplicate
+            metadata = receipt.metadata or MessageMetadata(
+                receipt.producer_name,
+                receipt.sequence_id,
+                receipt.publish_time,
+                partition_key=receipt.partition_key,
+            )
+            self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = Entry(metadata, receipt.size)
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
+        positions = [Position(ledger_id, entry) for entry in range(first, last + 1)]
+        self.reads += positions
+        try:
+            return [self.entries[topic, *position] for position in positions]
+        except KeyError as missing:
+            raise EntryNotFound(f"no entry {missing}") from None
