@@ -199,8 +199,8 @@ def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
         raise AdminError(409, "Subscription already exists for topic")
     body = command.body or {}
     target = from_wire(body.get("ledgerId", LATEST.ledger), body.get("entryId", LATEST.entry))
-    subscription = subscribe.create(ctx, topic, match["name"], earliest=target.ledger < 0)
-    if 0 <= target.ledger < LATEST.ledger:
+    subscription = subscribe.create(ctx, topic, match["name"], earliest=False)
+    if target < LATEST:
         subscribe.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
 

@@ -56,7 +56,10 @@ def update_oldest_position(ctx: Context, topic: Topic) -> None:
         topic.oldest.cursor = cursor.name
         return
     since = _oldest_timestamp(ctx, topic, position, precise=precise)
-    topic.oldest = None if since is None else OldestPosition(position, cursor.name, since)
+    if since is not None:
+        topic.oldest = OldestPosition(position, cursor.name, since)
+    elif not ctx.config.keepOldestPositionWhenUnknown:
+        topic.oldest = None
 
 
 def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise: bool) -> int | None:

@@ -81,7 +81,15 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     # what differs between Pulsar versions and has no setting there
     messageExpirySharedPosition: bool = True
     """TTL: one search on the slowest cursor moves every subscription (4.x), or each subscription is searched (2.x)."""
-    trimLedgerAckedToItsEnd: bool = False
+    subscriptionBacklogSizeWithoutAcked: bool = False
+    """A subscription's backlogSize takes individually acked entries off (HEAD), or counts all after the mark-delete."""
+    removePendingAcksOnMarkDeleteMove: bool = False
+    """A mark-delete moved by TTL, skip or eviction takes entries off the consumers' unacked ones (HEAD), or not."""
+    moveCursorOverConsumedLedger: bool = False
+    """At a rollover a cursor acked to the end of its ledger moves to before the next one (HEAD), or stays."""
+    keepOldestPositionWhenUnknown: bool = True
+    """Age quota: when the age becomes unknown the last known one holds until there is no backlog (4.0), or none (HEAD)."""
+    trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete may go (HEAD), or waits till the next is entered."""
 
 

@@ -30,14 +30,18 @@ def send(
     subscription: "Subscription",
     consumer: Consumer,
     entries: list[tuple[Position, Entry]],
-    counts: dict[Position, int],
+    counts: dict[Position, int] | None,
 ) -> list[int]:
-    """Send entries to a consumer; the messages charged for each (those of a batch already acked are free)."""
+    """Send entries to a consumer; the messages charged for each (those of a batch already acked are free).
+
+    `counts`: redelivery counts; None for a single active consumer, which is told its epoch instead.
+    """
     batches = topic.cursors[subscription.name].batches
     name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
-    epoch = consumer.epoch if consumer.epoch >= 0 else None
-    charged, size = [], 0
+    epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
+    charged, size, total = [], 0, 0
     for position, entry in entries:
+        total += entry.messages
         messages, ack_set = entry.messages, None
         if batches and (stored := batches.get(position)) is not None:
             bits = to_bits(stored)
@@ -50,8 +54,7 @@ def send(
                 counts.get(position, 0) if counts else 0, ack_set, epoch,
             )
         )  # fmt: skip
-    total = sum(charged)
-    consumer.permits -= total
+    consumer.permits -= sum(charged)
     consumer.sent(total, len(entries), size)
     subscription.messages_out += total
     subscription.bytes_out += size

@@ -149,6 +149,8 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         """The broker moved the mark-delete: what lies before it is neither pending nor to be replayed (§6)."""
         mark_delete = topic.cursors[subscription.name].mark_delete
         del self.replay[: bisect_right(self.replay, mark_delete)]
+        if not ctx.config.removePendingAcksOnMarkDeleteMove:
+            return
         owners = []
         for consumer in subscription.consumers:
             gone = [position for position in consumer.pending if position <= mark_delete]

@@ -103,5 +103,5 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             for position in markers:
                 cursor.acknowledge(topic.ledger, position, None)
             cursor.collapse(topic.ledger)
-        send(ctx, topic, subscription, active, found, {})
+        send(ctx, topic, subscription, active, found, None)
         return True

@@ -260,7 +260,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.mark_delete > mark_delete:
             self.consumed -= self.live(ledger, mark_delete, self.mark_delete)
         elif self.mark_delete < mark_delete:
-            self.consumed += self.live(ledger, self.mark_delete, mark_delete)
+            self.consumed += ledger.count(
+                self.mark_delete, mark_delete, include_start=False, include_end=True
+            )
         self.consumed -= self.acked.count_above(mark_delete)
         self.acked, self.batches, self.properties = AckHoles(), {}, {}
         self.mark_delete, self.read_position = mark_delete, read
@@ -270,19 +272,19 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.batches[position] = to_bytes(bits)
 
     def read(self, ledger: ManagedLedger, n: int) -> list[Position]:
-        """Up to `n` unacked positions from the read position on, which moves past the last one looked at."""
+        """Up to `n` unacked positions from the read position on, which comes to stand behind the last one looked at,
+        valid or not: at the end of a closed ledger it doesn't enter the next one before it reads there."""
         positions: list[Position] = []
         last, position = ledger.last_confirmed, self.read_position
-        if position.entry < 0 or not ledger.valid(position):
-            position = ledger.next_valid(Position(position.ledger, position.entry - 1))
-        while len(positions) < n and position <= last:
-            if position in self.acked:
-                position = ledger.next_valid(self.acked.run_end(position))
-                continue
-            if position > self.mark_delete:
+        while len(positions) < n:
+            if position.entry < 0 or not ledger.valid(position):
+                position = ledger.next_valid(Position(position.ledger, position.entry - 1))
+            if position > last:
+                break
+            seen = self.acked.run_end(position) if position in self.acked else position
+            if seen is position and position > self.mark_delete:
                 positions.append(position)
-            position = ledger.next_valid(position)
-        self.read_position = position
+            self.read_position = position = seen.next()
         return positions
 
     # -- persistence (§8) -----------------------------------------------------------------------------------------

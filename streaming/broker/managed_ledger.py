@@ -171,7 +171,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
         if start.ledger == end.ledger:
-            if (start.entry < 0 and end.entry < 0) or start.ledger not in self.ledgers:
+            if start.entry < 0 and end.entry < 0:
                 return 0
             return (
                 end.entry

@@ -1,7 +1,7 @@
 """Creation of a producer: name clashes, quota and other refusals (producer.md §1–§4, §6)."""
 
 from schemas.commands import Producer as ProducerCommand
-from streaming.broker import backlog_quota
+from streaming.broker import backlog_quota, subscribe
 from streaming.broker.context import Context
 from streaming.broker.effects import Error, ProducerSuccess
 from streaming.broker.errors import BrokerError
@@ -26,10 +26,14 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
             raise BrokerError(
                 "NotAllowedError", f"access mode {command.producer_access_mode} isn't supported yet"
             )
-        if command.initial_subscription_name:
-            raise BrokerError("NotAllowedError", "initial_subscription_name isn't supported yet")
         if not command.encrypted and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
             raise BrokerError("MetadataError", "Encryption is required")
+        if command.initial_subscription_name and command.initial_subscription_name not in topic.subscriptions:
+            if not ctx.config.allowAutoSubscriptionCreation:
+                raise BrokerError(
+                    "NotAllowedError", "Could not create the initial subscription: it is not allowed"
+                )
+            subscribe.create(ctx, topic, command.initial_subscription_name, earliest=True)
         add(ctx, topic, producer, replaces=known if replaced else None)
     except BrokerError as error:
         ctx.emit(Error(topic.name, command.connection, command.request_id, error.code, error.cause))

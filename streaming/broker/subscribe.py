@@ -185,6 +185,8 @@ def delete(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -
         del topic.consumer_handles[consumer.connection, consumer.consumer_id]
     subscription.consumers.clear()
     del topic.subscriptions[subscription.name]
+    topic.counters.messages_out_gone += subscription.messages_out
+    topic.counters.bytes_out_gone += subscription.bytes_out
     cursor = topic.cursors.pop(subscription.name)
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
     if cursor.durable:

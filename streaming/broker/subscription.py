@@ -40,6 +40,7 @@ class Subscription(msgspec.Struct, array_like=True):
     expired: int = 0
     evicted: int = 0
     last_expire: int = 0
+    expired_before_load: int = 0
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer of that handle."""
@@ -61,7 +62,9 @@ class Subscription(msgspec.Struct, array_like=True):
         try:
             if command.ack_type == "Individual":
                 former = topic.change_cursor(
-                    ctx, cursor, lambda: owners.extend(self._individual(topic, consumer, command, index_acks))
+                    ctx,
+                    cursor,
+                    lambda: owners.extend(self._individual(ctx, topic, consumer, command, index_acks)),
                 )
             elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
                 position, ack_set = _acked(command.message_id[0], index_acks)
@@ -78,7 +81,7 @@ class Subscription(msgspec.Struct, array_like=True):
         return former
 
     def _individual(
-        self, topic: "Topic", consumer: Consumer, command: Ack, index_acks: bool
+        self, ctx: Context, topic: "Topic", consumer: Consumer, command: Ack, index_acks: bool
     ) -> list[Consumer]:
         """Ack each id; the consumers whose entries were acked as a whole."""
         cursor = topic.cursors[self.name]
@@ -92,7 +95,11 @@ class Subscription(msgspec.Struct, array_like=True):
                 cursor.acknowledge(topic.ledger, position, ack_set)
                 if isinstance(self.dispatcher, MultipleConsumers):
                     if ack_set:
-                        had = message_id.batch_size or 0 if stored is None else to_bits(stored).bit_count()
+                        had = (
+                            ctx.entries.get(topic.name, position).messages
+                            if stored is None
+                            else to_bits(stored).bit_count()
+                        )
                         left = (ack_set if stored is None else ack_set & to_bits(stored)).bit_count()
                         self.dispatcher.acknowledged_partly(self, consumer, position, had - left)
                     elif (owner := self.dispatcher.acknowledged(self, consumer, position)) is not None:

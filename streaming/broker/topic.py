@@ -42,7 +42,8 @@ class PendingWrite(msgspec.Struct, array_like=True):
 
 
 class Counters(msgspec.Struct, array_like=True, gc=False):
-    """Since the topic was created. Pulsar's msgInCounter, bytesInCounter and what the replay's table shows."""
+    """`messages_in`, `bytes_in` and what deleted subscriptions had sent (`…_gone`) count from the last load, as
+    Pulsar's stats do; the others from the topic's creation."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -52,6 +53,8 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     ledgers_trimmed: int = 0
     size_evictions: int = 0
     time_evictions: int = 0
+    messages_out_gone: int = 0
+    bytes_out_gone: int = 0
 
 
 class OldestPosition(msgspec.Struct, array_like=True):

@@ -5,6 +5,7 @@ from streaming.broker.context import Context
 from streaming.broker.effects import LedgerClosed, TopicEvent
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.topic import Topic
+from streaming.broker.trimming import trim
 
 
 def create(ctx: Context, name: str) -> Topic:
@@ -48,7 +49,14 @@ def unload(ctx: Context, topic: Topic) -> None:
         )
     ledger.reopen(ctx.clock)
     topic.oldest = None
+    counters = topic.counters
+    counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
+    for subscription in topic.subscriptions.values():
+        subscription.type = subscription.dispatcher = None
+        subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
+        subscription.expired_before_load = subscription.expired
     for cursor in topic.cursors.values():
         cursor.recover(ledger)
     topic.dedup.status = "Initialized"
     deduplication.check_status(ctx, topic)
+    trim(ctx, topic)

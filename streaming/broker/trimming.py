@@ -22,6 +22,8 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
 
 def advance_cursors(ctx: Context, topic: Topic) -> None:
     """A cursor at the last entry of a closed ledger moves to before the first entry of the next (§2.3)."""
+    if not ctx.config.moveCursorOverConsumedLedger:
+        return
     ledger = topic.ledger
     for cursor in topic.cursors.values():
         mark_delete = cursor.mark_delete

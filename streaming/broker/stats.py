@@ -1,0 +1,112 @@
+"""Stats and internal stats of a topic with Pulsar's field names (I2), as its admin API shows them."""
+
+from typing import Any
+
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.subscription import Subscription
+from streaming.broker.topic import Topic
+
+
+def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
+    """Counters in messages (…Counter, msgBacklog: entries) and bytes; ages in seconds, −1 = none."""
+    subscriptions = {name: _subscription(topic, sub, config) for name, sub in topic.subscriptions.items()}
+    return {
+        "msgInCounter": topic.counters.messages_in,
+        "bytesInCounter": topic.counters.bytes_in,
+        "msgOutCounter": topic.counters.messages_out_gone
+        + sum(s["msgOutCounter"] for s in subscriptions.values()),
+        "bytesOutCounter": topic.counters.bytes_out_gone
+        + sum(s["bytesOutCounter"] for s in subscriptions.values()),
+        "storageSize": topic.ledger.total_size,
+        "backlogSize": topic.backlog_size(),
+        "deduplicationStatus": topic.dedup.status,
+        "waitingPublishers": 0,
+        "nonContiguousDeletedMessagesRanges": sum(
+            sub["nonContiguousDeletedMessagesRanges"] for sub in subscriptions.values()
+        ),
+        "publishers": [{"producerName": name, "accessMode": "Shared"} for name in topic.producers],
+        "subscriptions": subscriptions,
+    }
+
+
+def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
+    cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
+    backlog = cursor.backlog(topic.ledger, precise=True)
+    found: dict[str, Any] = {
+        "type": subscription.type or "None",
+        "isDurable": subscription.durable,
+        "msgBacklog": backlog,
+        "backlogSize": (
+            cursor.backlog_size(topic.ledger)
+            if config.subscriptionBacklogSizeWithoutAcked
+            else topic.ledger.backlog_size_from(cursor.mark_delete)
+        ),
+        "msgBacklogNoDelayed": backlog,
+        "msgDelayed": 0,
+        "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
+        "blockedSubscriptionOnUnackedMsgs": isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked,
+        "totalMsgExpired": subscription.expired - subscription.expired_before_load,
+        "lastExpireTimestamp": subscription.last_expire,
+        "msgOutCounter": subscription.messages_out,
+        "bytesOutCounter": subscription.bytes_out,
+        "allowOutOfOrderDelivery": False,
+        "consumersAfterMarkDeletePosition": {},
+        "nonContiguousDeletedMessagesRanges": sum(1 for _ in cursor.acked.runs()),
+        "consumers": [
+            {
+                "consumerName": consumer.name,
+                "availablePermits": consumer.permits,
+                "unackedMessages": consumer.unacked,
+                "blockedConsumerOnUnackedMsgs": consumer.blocked,
+                "msgOutCounter": consumer.messages_out,
+                "avgMessagesPerEntry": int(consumer.average + 0.5),
+            }
+            for consumer in subscription.consumers
+        ],
+    }
+    if (
+        isinstance(dispatcher, SingleActiveConsumer)
+        and (active := dispatcher.active_consumer(subscription)) is not None
+    ):
+        found["activeConsumerName"] = active.name
+    return found
+
+
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    """The managed ledger and its cursors. The open ledger shows 0 entries: its content is in currentLedger…"""
+    ledger = topic.ledger
+    return {
+        "entriesAddedCounter": ledger.entries_added,
+        "numberOfEntries": ledger.number_of_entries,
+        "totalSize": ledger.total_size,
+        "currentLedgerEntries": ledger.current_entries,
+        "currentLedgerSize": ledger.current_size,
+        "lastConfirmedEntry": str(ledger.last_confirmed),
+        "state": "Terminated" if ledger.terminated else "LedgerOpened",
+        "ledgers": [
+            {"ledgerId": id_, "entries": info.entries, "size": info.size}
+            for id_, info in ledger.ledgers.items()
+        ],
+        "cursors": {name: _cursor(ledger, cursor) for name, cursor in topic.cursors.items()},
+    }
+
+
+def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
+    since = (
+        ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
+        if cursor.read_position >= cursor.mark_delete
+        else 0
+    )
+    return {
+        "markDeletePosition": str(cursor.mark_delete),
+        "readPosition": str(cursor.read_position),
+        "individuallyDeletedMessages": str(cursor.acked),
+        "messagesConsumedCounter": cursor.consumed,
+        "numberOfEntriesSinceFirstNotAckedMessage": since,
+        "totalNonContiguousDeletedMessagesRange": sum(1 for _ in cursor.acked.runs()),
+        "properties": cursor.properties,
+    }
