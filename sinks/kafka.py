@@ -1,9 +1,9 @@
 """Responses to clients in a Kafka topic: one record a row, keyed by connection.
 
 A connection's answers share a Kafka partition and keep their order. A row's identity is in the record's headers
-``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal`` (decimal text). A micro-batch that runs again sends
-its rows again: within one Kafka partition, the rows of one ingress partition come in identity order but for such
-repeats, so a reader drops a row whose identity is not above the highest it has seen, see `drop_repeats`.
+``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal``, its micro-batch in ``magnetar.batch`` (decimal
+text). A micro-batch that runs again sends its rows again, and none of a later one before all of its own are confirmed:
+so a reader drops repeats with the memory of one micro-batch, see `drop_repeats`.
 """
 
 import base64
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.commands import MessageMetadata
 from schemas.outputs import IDENTITY, OUTPUT
@@ -23,8 +23,10 @@ from sinks.ledger_store import LedgerStore
 from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
 from streaming.broker.entries import EntryNotFound
 
+_BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
 _LARGEST = 16 << 20  # a Pulsar message may have 5 MiB, a third more in base64
+_PATIENCE_MS = 20_000  # for a broker that restarts; then Spark's own retries begin
 _CHUNK = 4096  # rows whose payloads are in memory at a time
 
 # Receipts carry the entry for the ledger store; a client knows what it sent.
@@ -57,9 +59,23 @@ class KafkaResponses:
         self._bootstrap = bootstrap
         self._topic = topic
         self._store = store
+        self._checked = False
 
     def begin(self, batch_id: int) -> None:
-        """Nothing to prepare."""
+        """Raises `ResponsesNotSent` if the broker can't be reached or has no such topic."""
+        if not self._checked:
+            # Said here once and at once; a worker's producer would wait for the topic to appear.
+            try:
+                admin = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+                try:
+                    topics = admin.list_topics()
+                finally:
+                    admin.close()
+            except KafkaError as error:
+                self._fail(error)
+            if self._topic not in topics:
+                self._fail(UnknownTopicOrPartitionError(f"it has no topic {self._topic!r}"))
+            self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
         """Returns when Kafka has confirmed every record. Raises `ResponsesNotSent`, and `EntryNotFound` if a delivered
@@ -78,7 +94,7 @@ class KafkaResponses:
             own = {position: row for row, position in enumerate(positions)}
         for start in range(0, answers.num_rows, _CHUNK):
             chunk = answers.slice(start, _CHUNK).select(_COLUMNS).to_pylist()
-            self._send(chunk, self._contents(partition, chunk, rows, own))
+            self._send(batch_id, chunk, self._contents(partition, chunk, rows, own))
 
     def _contents(
         self, partition: int, answers: list[dict[str, Any]], stored: pa.Table, own: dict[_Position, int]
@@ -104,19 +120,23 @@ class KafkaResponses:
                     contents[topic, ledger_id, entry_id] = _Content(entry.metadata, payload)
         return contents
 
-    def _send(self, answers: list[dict[str, Any]], contents: dict[_Position, _Content]) -> None:
+    def _send(
+        self, batch_id: int, answers: list[dict[str, Any]], contents: dict[_Position, _Content]
+    ) -> None:
         try:
             producer = _producer(self._bootstrap)
             futures = []
+            batch = _BATCH, str(batch_id).encode()
             for answer in answers:
                 value = {name: v for name, v in answer.items() if v is not None}
                 if "fields" in value:
                     value["fields"] = msgspec.Raw(value["fields"].encode())
                 if answer["kind"] == KINDS[Message]:
                     value |= contents[_position(answer)]._asdict()
-                headers = [
+                identity = (
                     (h, str(answer[name]).encode()) for h, name in zip(_HEADERS, IDENTITY, strict=True)
-                ]
+                )
+                headers = [batch, *identity]
                 key = answer["connection"].encode()
                 futures.append(producer.send(self._topic, msgspec.json.encode(value), key, headers))
             producer.flush()
@@ -150,6 +170,7 @@ def _producer(bootstrap: str) -> KafkaProducer:
             linger_ms=5,
             batch_size=1 << 18,
             max_request_size=_LARGEST,
+            max_block_ms=_PATIENCE_MS,
         )
     return _producers[bootstrap]
 
@@ -173,15 +194,20 @@ def _ranges(positions: Iterable[_Position]) -> Iterator[tuple[str, int, int, int
 
 
 def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
-    """Of Kafka records (with `partition` and `headers`), those that aren't repeats. Memory: one identity for each pair
-    of Kafka partition and ingress partition."""
-    seen: dict[tuple[int, int], tuple[int, int]] = {}
+    """Of Kafka records (with `partition` and `headers`), those that aren't repeats. Memory: the identities of one
+    micro-batch for each pair of Kafka partition and ingress partition."""
+    batches: dict[tuple[int, int], tuple[int, set[tuple[int, int]]]] = {}
     for record in records:
         headers = dict(record.headers)
+        batch = int(headers[_BATCH])
         partition, offset, ordinal = (int(headers[h]) for h in _HEADERS)
         source = record.partition, partition
-        if (offset, ordinal) > seen.get(source, (-1, -1)):
-            seen[source] = offset, ordinal
+        current, seen = batches.get(source, (-1, set()))
+        if batch > current:
+            current, seen = batches[source] = batch, set()
+        # A record of an earlier batch can only be from a task that Spark had given up.
+        if batch == current and (offset, ordinal) not in seen:
+            seen.add((offset, ordinal))
             yield record
 
 
