@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from streaming import __version__
+from streaming.spark import commands
 
 app = typer.Typer(
     name="magnetar",
@@ -93,3 +94,45 @@ def kafka_status(directory: KafkaDir = KAFKA_DIR) -> None:
         typer.echo(f"Kafka is not up in {directory}")
         raise typer.Exit(1)
     typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
+
+
+@app.command("import")
+def import_traces(
+    traces: Annotated[list[Path], typer.Argument(help="Trace files, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The command log to write (.jsonl).")],
+) -> None:
+    """Make a command log of traces recorded from a real Pulsar broker."""
+    from rich.console import Console
+
+    from streaming.traces import importer
+    from streaming.traces.trace import TraceError
+
+    console = Console(stderr=True)
+    with expected_errors(TraceError), console.status("reading") as status:
+        imported = importer.import_traces(traces, out, progress=lambda name: status.update(name))
+    count = sum(imported.commands.values())
+    typer.echo(f"{imported.traces} traces, {count:,} commands -> {out}")
+    if imported.skipped:
+        left_out = ", ".join(f"{number:,} {name}" for name, number in imported.skipped.most_common())
+        typer.echo(f"left out, a gateway answers them: {left_out}")
+
+
+@app.command("demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="A folder for the log and the results.")] = Path("demo"),
+) -> None:
+    """Replay recorded traffic of a real broker and a made day with a slow subscription: what happened, and why."""
+    from streaming.demo import explain, make_log
+
+    log = out / "log.jsonl"
+    make_log(log)
+    typer.echo(f"{log}: frames recorded from Apache Pulsar 4.0.7, then a made day of a shop\n")
+    commands.replay_command(log, out=out / "results", overwrite=True)
+    typer.echo("\nWhat happened, and why:")
+    for sentence in explain(out / "results"):
+        typer.echo(f"  {sentence}")
+
+
+app.command("replay")(commands.replay_command)
+app.command("run")(commands.run_command)
+app.command("produce")(commands.produce_command)

@@ -1,0 +1,52 @@
+"""Recorded traces as a command log that replays by itself."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streaming.traces.session import Session
+from streaming.traces.trace import read_trace, trace_files
+
+
+class Imported(NamedTuple):
+    """`commands` by name; `skipped`: frames of the handshake, by name, which a gateway answers and a log leaves out."""
+
+    traces: int
+    commands: Counter[str]
+    skipped: Counter[str]
+
+
+def import_traces(
+    paths: Iterable[Path], out: Path, progress: Callable[[str], None] | None = None
+) -> Imported:
+    """Write the traces in `paths` (files or folders) to `out` (JSON Lines), the earliest first.
+
+    Ledger ids in acks, seeks and admin calls become those that Magnetar gives. Connections get the trace's name in
+    front, so that they stay apart. Raises `TraceError`.
+    """
+    traces = [read_trace(path) for path in trace_files(paths)]
+    traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
+    commands: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("wb") as lines:
+        for trace in traces:
+            if progress is not None:
+                progress(trace.name)
+            session = Session(trace, connection_prefix=f"{trace.name}/")
+            for command, _, _ in session.commands():
+                lines.write(to_line(command.timestamp, command.topic, command.value))
+                commands[command.value["command"]] += 1
+            skipped.update(session.skipped)
+    return Imported(len(traces), commands, +skipped)
+
+
+def to_line(timestamp: int, topic: str | None, command: dict[str, Any]) -> bytes:
+    """A record of a logical log as a line: no partition, no offset."""
+    coordinates: dict[str, Any] = {"timestamp": timestamp}
+    if topic is not None:
+        coordinates["topic"] = topic
+    return msgspec.json.encode({**coordinates, **command}) + b"\n"
