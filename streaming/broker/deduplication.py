@@ -3,7 +3,7 @@
 from streaming.broker.context import Context
 from streaming.broker.errors import CursorError
 from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.message_deduplication import DEDUP_CURSOR
+from streaming.broker.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
 from streaming.broker.topic import Topic
 from streaming.broker.trimming import trim
@@ -12,12 +12,12 @@ from streaming.broker.trimming import trim
 def check_status(ctx: Context, topic: Topic) -> None:
     """Bring deduplication to what the policies say: at topic load and on every policy change (§2)."""
     wanted = ctx.policy(topic.name, topic.policies, "deduplication").value
+    if topic.dedup.status == "Initialized":
+        topic.dedup = MessageDeduplication()  # a topic that is loaded remembers nothing but its cursor
     dedup = topic.dedup
     if not wanted and dedup.status != "Disabled":
-        was_enabled = dedup.status == "Enabled"
         dedup.status = "Disabled"
-        if was_enabled:
-            dedup.clear()
+        dedup.clear()
         if topic.cursors.pop(DEDUP_CURSOR, None) is not None:
             trim(ctx, topic)
     elif wanted and dedup.status != "Enabled":

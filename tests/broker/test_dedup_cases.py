@@ -312,3 +312,25 @@ def test_dedup_case_18_a_snapshot_during_load_leaves_the_counter() -> None:
     p1(run, 25)
     assert run.mark_delete(DEDUP_CURSOR) == Position(2, 0)
     assert run.topic.dedup.snapshot_counter == 0
+
+
+# -- what no case says --------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_loaded_again_may_snapshot_at_once() -> None:
+    run = deduplicating(brokerDeduplicationSnapshotIntervalSeconds=120)
+    for id_ in (0, 1):
+        p1(run, id_)
+        run.check("deduplicationSnapshot")
+    assert run.mark_delete(DEDUP_CURSOR) == (1, 0), "the second one is within the interval"
+    run.unload()
+    run.check("deduplicationSnapshot")
+    assert run.mark_delete(DEDUP_CURSOR) == (1, 1)
+
+
+def test_a_topic_that_is_loaded_without_deduplication_knows_no_producer() -> None:
+    run = deduplicating()
+    p1(run, 5)
+    run.configure(brokerDeduplicationEnabled=False)
+    run.unload()
+    assert last_sequence_id(run.create_producer("p1")) == -1

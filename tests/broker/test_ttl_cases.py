@@ -8,6 +8,8 @@ Left out, because what they need isn't built:
 * 15, overlapping calls on one monitor: a broker that is a fold has none; calls one after the other stand for them.
 """
 
+from typing import Any
+
 import pytest
 
 from streaming.broker.broker import Broker
@@ -21,7 +23,7 @@ def at(run: Run, *seconds: float) -> None:
         run.publish(sequence_id, publish_time=int(time * 1000))
 
 
-def with_subscription(*, ttl: int | None = None, **settings: object) -> Run:
+def with_subscription(*, ttl: int | None = None, **settings: Any) -> Run:
     """A broker at 0 s with a subscription s that nobody is connected to."""
     run = Run(now=0, **settings)
     create_subscription(run, "s")
