@@ -247,7 +247,7 @@ def _prepare(out: str | Path, overwrite: bool) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         if not overwrite:
             raise NotEmptyError(f"{out} isn't empty: name another folder, or allow it to be overwritten")
-        known = {"tables", "store", "quarantine", "checkpoint", STAGED}
+        known = {"tables", "store", "quarantine", "checkpoint", STAGED, "_temporary"}
         if not out.is_dir() or (foreign := sorted({each.name for each in out.iterdir()} - known)):
             what = ", ".join(foreign) if out.is_dir() else "a file"
             raise NotEmptyError(

@@ -59,11 +59,16 @@ def kafka(
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    return records(spark.readStream.format("kafka").options(**options).load())
+
+
+def records(read: DataFrame) -> DataFrame:
+    """What Spark's Kafka source gives, live or not, as columns `RECORD`."""
     key = F.make_valid_utf8(F.col("key").cast("string"))
-    return spark.readStream.format("kafka").options(**options).load().select(
+    return read.select(
         F.col("partition"),
         F.col("offset"),
         F.unix_millis("timestamp").alias("timestamp"),
         F.when(key != "", key).alias("topic"),
         F.coalesce("value", F.lit(b"")).alias("value"),
-    )  # fmt: skip
+    )

@@ -1,0 +1,108 @@
+"""A sink that keeps every row, a store of nothing, and some traffic."""
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.outputs import IDENTITY, OUTPUT
+from sinks.ledger_store import LedgerStore
+from streaming.broker.entries import EntryReader, NoEntries
+from streaming.log import LOGICAL, partition_log
+
+
+class Nowhere:
+    """A store without entries."""
+
+    def reader(self, partition: int) -> EntryReader:
+        return NoEntries()
+
+
+class FolderSink:
+    """Every column of every row, a file a batch and partition."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def begin(self, batch_id: int) -> None:
+        (self.folder / f"begun-{batch_id}").mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        assert rows.schema == OUTPUT
+        assert rows.schema.metadata == OUTPUT.metadata
+        assert set(rows["partition"].to_pylist()) == {partition}
+        assert (self.folder / f"begun-{batch_id}").exists()
+        file = self.folder / f"{batch_id}-{partition}.parquet"
+        assert not file.exists(), "a partition is written once a batch"
+        pq.write_table(rows, file)
+
+    def rows(self) -> pa.Table:
+        """All rows, sorted by identity."""
+        tables = [pq.read_table(file, schema=OUTPUT) for file in self.folder.glob("*.parquet")]
+        rows = pa.concat_tables([OUTPUT.empty_table(), *tables])
+        return rows.sort_by([(name, "ascending") for name in IDENTITY]).combine_chunks()
+
+
+class Stored:
+    """The rows' sink and the store that the broker reads, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sink = FolderSink(folder / "rows")
+        self.store = LedgerStore(str(folder / "store"))
+
+    @property
+    def sinks(self) -> list[FolderSink | LedgerStore]:
+        return [self.store, self.sink]
+
+
+def log_of(*records: tuple[int, str | None, object]) -> pa.Table:
+    """A logical log of (timestamp, topic, value: bytes, or an object for JSON)."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "timestamp": time,
+                "topic": topic,
+                "value": v if isinstance(v, bytes) else msgspec.json.encode(v),
+            }
+            for time, topic, v in records
+        ],
+        LOGICAL,
+    )
+
+
+def traffic(*, messages: int = 72, partitions: int = 4) -> pa.Table:
+    """Messages with a repeat now and then, consumers that take and ack some of them, a TTL, a tick, and rubbish."""
+    topics = [f"persistent://public/default/t{n}" for n in range(6)]
+    namespace = {
+        "command": "ADMIN",
+        "path": "/namespaces/public/default/messageTTL",
+        "method": "POST",
+        "body": 30,
+    }
+    records: list[tuple[int, str | None, object]] = [
+        (0, None, {"command": "BROKER_CONFIG"}),
+        (0, None, namespace),
+    ]
+    for n, topic in enumerate(topics):
+        consumer = {"connection": f"c{n}", "consumer_id": 1}
+        subscribe = {"command": "SUBSCRIBE", "subscription": "s", "subType": "Shared", "request_id": 1}
+        records.append((1, topic, subscribe | consumer | {"initialPosition": "Earliest"}))
+        records.append((2, topic, {"command": "FLOW", "messagePermits": 5} | consumer))
+    for n in range(messages):
+        topic, time = topics[n % 6], 1000 + 1000 * n
+        message = {
+            "producer": f"p{n % 2}",
+            "sequence_id": n - n % 5 // 4,
+            "payload": "x" * n,
+            "key": f"k{n % 3}",
+        }
+        records.append((time, topic, message))
+        if n % 7 == 3:
+            acked = [{"ledgerId": 1, "entryId": n // 6}]
+            ack = {"command": "ACK", "ack_type": "Individual", "message_id": acked}
+            records.append((time, topic, ack | {"connection": f"c{n % 6}", "consumer_id": 1}))
+        if n % 20 == 10:
+            records.append((time, topic, b"\xff\x00 rubbish"))
+    records.append((1000 * messages + 400_000, None, {"command": "TICK"}))
+    return partition_log(log_of(*records), partitions)

@@ -1,0 +1,106 @@
+"""From a log through Kafka and the live query to tables, on a real Kafka broker."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.outputs import OUTPUT
+from schemas.records import RECORD
+from sinks.tables import read_table
+from streaming.log import LogError
+from streaming.produce import KafkaUrl, KafkaUrlError, ensure_topic, produce
+from streaming.run import run
+from streaming.runtime.kafka import LocalKafka
+from streaming.spark import source, state
+from streaming.spark.query import Written
+from streaming.spark.rows import to_table
+from tests.spark.fake import FakeBroker
+from tests.spark.helpers import Nowhere, log_of, traffic
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_a_log_is_in_kafka_as_it_was(spark: SparkSession, kafka: LocalKafka) -> None:
+    url = f"kafka://{kafka.bootstrap}/as-it-was"
+    records = traffic(partitions=3)
+    calls: list[tuple[int, int]] = []
+    assert produce(records, url, progress=lambda *now: calls.append(now)) == len(records)
+    assert calls[-1] == (len(records), len(records))
+    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    stored = source.records(batch.option("subscribe", "as-it-was").load()).toArrow()
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    assert stored.cast(RECORD).sort_by(order).equals(records.sort_by(order).combine_chunks())
+    with pytest.raises(LogError, match="topic as-it-was has 4"):
+        produce(traffic(partitions=7), url)
+
+
+def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
+    from kafka import KafkaProducer
+
+    ensure_topic(KafkaUrl(kafka.bootstrap, "odd"), 1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for key, value in ((b"", b"1"), (None, b"2"), (b"\xff", b"3"), ("ü".encode(), None)):
+        producer.send("odd", value, key=key, timestamp_ms=5)
+    producer.close()
+    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    rows = source.records(batch.option("subscribe", "odd").load()).orderBy("offset").collect()
+    assert [(row.topic, bytes(row.value), row.timestamp) for row in rows] == [
+        (None, b"1", 5), (None, b"2", 5), ("\ufffd", b"3", 5), ("ü", b"", 5),
+    ]  # fmt: skip
+
+
+def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
+    """A live run, stopped and started again: what it wrote replays exactly, ticks included."""
+    url = f"kafka://{kafka.bootstrap}/live"
+    half = [
+        (1000 + n, f"t{n % 5}", {"producer": "p", "sequence_id": n, "payload": "x" * n}) for n in range(20)
+    ]
+    for first, last in ((0, 10), (10, 20)):
+        produce(log_of(*half[first:last]), url, partitions=2)
+        stop = threading.Event()
+        seen: list[int] = []
+
+        def watch(written: Written, stop: threading.Event = stop, seen: list[int] = seen) -> None:
+            seen.append(sum(n for (_, kind), n in written.rows.items() if kind == "SEND_RECEIPT"))
+            if sum(seen) == 10 and len(seen) > 2:  # and idle triggers after it
+                stop.set()
+
+        run(
+            url,
+            tmp_path / "checkpoint",
+            str(tmp_path / "store"),
+            trigger="200ms",
+            spark=spark,
+            stop=stop,
+            on_batch=watch,
+            broker=FakeBroker,  # type: ignore[arg-type]
+        )
+        assert sum(seen) == 10
+
+    rows = read_table(str(tmp_path / "store" / "tables"))
+    states = state.partition_states(spark, tmp_path / "checkpoint")
+    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    records = source.records(batch.option("subscribe", "live").load()).orderBy("offset").collect()
+    for each in states:
+        broker = FakeBroker(each.partition, Nowhere().reader(each.partition))
+        own = [row for row in rows.to_pylist() if row["partition"] == each.partition]
+        for record in (record for record in records if record.partition == each.partition):
+            broker.apply(record.offset, record.timestamp, record.topic, bytes(record.value))
+            for row in own:
+                if row["kind"] == "TICK" and row["offset"] == record.offset:
+                    broker.tick(row["clock"])
+        assert broker.encode() == each.broker
+        again = to_table(each.partition, broker.take()).to_pylist()
+        stored = ["payload", "metadata"]
+        assert [{k: v for k, v in row.items() if k not in stored} for row in again] == [
+            {k: row[k] for k in OUTPUT.names if k not in stored} for row in own
+        ]
+
+
+def test_an_address_that_is_none() -> None:
+    assert KafkaUrl.parse("kafka://a:1,b:2/t") == KafkaUrl("a:1,b:2", "t")
+    for text in ("kafka://a:1", "http://a:1/t", "a:1/t", "kafka://a:1/t/u"):
+        with pytest.raises(KafkaUrlError, match="expected kafka://"):
+            KafkaUrl.parse(text)

@@ -1,0 +1,165 @@
+"""The operator by itself, with a stand-in for Spark's group state and for the broker."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from streaming.spark import operator as op
+from streaming.spark.rows import unpack
+from tests.spark.fake import FakeBroker
+from tests.spark.helpers import Nowhere
+
+
+class State:
+    """What the operator uses of `GroupState`."""
+
+    def __init__(self, now: int = 0) -> None:
+        self.value: tuple[Any, ...] | None = None
+        self.now = now
+        self.timeout: int | None = None
+        self.hasTimedOut = False
+
+    exists = property(lambda self: self.value is not None)
+    get = property(lambda self: self.value)
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.value = value
+
+    def getCurrentProcessingTimeMs(self) -> int:
+        return self.now
+
+    def setTimeoutDuration(self, ms: int) -> None:
+        self.timeout = ms
+
+
+def frame(*offsets: int, topic: str = "t", payload: str = "x", step: int = 10) -> pd.DataFrame:
+    values = [b'{"producer":"p","sequence_id":%d,"payload":"%s"}' % (o, payload.encode()) for o in offsets]
+    return pd.DataFrame(
+        {
+            "offset": offsets,
+            "timestamp": [o * step for o in offsets],
+            "topic": [topic] * len(offsets),
+            "value": values,
+        }
+    )
+
+
+def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out: bool = False) -> pa.Table:
+    state.hasTimedOut, state.timeout = timed_out, None
+    function = op.operator(store=Nowhere(), clock=clock, broker=FakeBroker)
+    chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
+    tables = [unpack(packed) for each in chunks for packed in each["effects"]]
+    assert [each["rows"][0] for each in chunks] == [len(table) for table in tables]
+    return pa.concat_tables(tables) if tables else None
+
+
+def test_records_in_any_order_of_arrival() -> None:
+    ordered, mixed = State(), State()
+    straight = fold(ordered, frame(0, 1, 2), frame(3, 4))
+    assert fold(mixed, frame(3, 4), frame(2, 0), frame(1)).equals(straight)
+    assert straight["offset"].to_pylist() == [0, 1, 2, 3, 4]
+    assert ordered.value == mixed.value
+    assert ordered.value is not None
+    assert ordered.value[:5] == (40, 1, 5, 5, 4)
+
+
+def test_state_goes_on() -> None:
+    parts, whole = State(), State()
+    fold(parts, frame(0, 1))
+    fold(parts, frame(2, 7))
+    fold(whole, frame(0, 1, 2, 7))
+    assert parts.value == whole.value
+
+
+@pytest.mark.parametrize("offsets", [(0, 1, 1), (3, 2, 3)])
+def test_an_offset_twice(offsets: tuple[int, ...]) -> None:
+    with pytest.raises(op.OffsetError, match=r"partition 5: offset \d after"):
+        fold(State(), frame(*offsets))
+
+
+def test_an_offset_of_before() -> None:
+    state = State()
+    fold(state, frame(0, 1, 2))
+    with pytest.raises(op.OffsetError, match="offset 2 after 2"):
+        fold(state, frame(2, 3))
+
+
+def test_a_failure_names_the_record() -> None:
+    with pytest.raises(
+        op.ApplyError, match="partition 5, offset 8, topic t: ZeroDivisionError: boom; .*sequence_id"
+    ):
+        fold(State(), frame(7), frame(8, payload="boom"))
+
+
+def test_large_batches_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fold(State(), frame(*range(10)))
+    monkeypatch.setattr(op, "CHUNK_RECORDS", 3)
+    assert fold(State(), frame(*range(10))).equals(whole)
+    monkeypatch.setattr(op, "CHUNK_BYTES", 1)
+    assert fold(State(), frame(*range(10))).equals(whole)
+
+
+class TestTriggerClock:
+    """The micro-batch's own time."""
+
+    def test_a_batch_ends_with_its_tick(self) -> None:
+        state = State(now=500)
+        rows = fold(state, frame(0), clock="trigger")
+        assert rows["kind"].to_pylist() == ["SEND_RECEIPT", "TICK"]
+        assert rows["clock"].to_pylist() == [0, 500]
+        assert state.value is not None
+        assert state.value[0] == 500
+        assert state.timeout
+
+    def test_an_idle_visit_that_does_nothing_leaves_no_trace(self) -> None:
+        state = State(now=500)
+        fold(state, frame(0), clock="trigger")
+        before, state.now = state.value, 900
+        assert fold(state, clock="trigger", timed_out=True) is None
+        assert state.value is before
+        assert state.timeout
+
+    def test_an_idle_visit_with_effects_is_kept(self) -> None:
+        state = State(now=500)
+        fold(state, frame(0), clock="trigger")
+        state.now = 1600
+        rows = fold(state, clock="trigger", timed_out=True)
+        assert rows["kind"].to_pylist() == ["EXPIRED", "TICK"]
+        assert rows["offset"].to_pylist() == [0, 0]
+        assert state.value is not None
+        assert state.value[0] == 1600
+        assert state.value[4] == 0
+
+    def test_an_idle_visit_is_kept_once_a_minute(self) -> None:
+        state = State(now=500)
+        fold(state, frame(0, topic="t", payload="x"), clock="trigger")
+        fold(state, clock="trigger", timed_out=True)
+        state.now = 500 + op.IDLE_TICK_MS
+        assert "TICK" in fold(state, clock="trigger", timed_out=True)["kind"].to_pylist()
+
+    def test_it_replays_exactly(self) -> None:
+        """Kept ticks, as TICK records of the log clock, give the state that the live query had."""
+        live = State(now=500)
+        fold(live, frame(0, 1), clock="trigger")
+        live.now = 900
+        fold(live, clock="trigger", timed_out=True)
+        live.now = 1700
+        kept = list(ticks(fold(live, frame(2, step=700), clock="trigger")))
+        assert kept == [1700]
+        again = FakeBroker(5, Nowhere().reader(5))
+        again.apply(0, 0, "t", frame(0)["value"][0])
+        again.apply(1, 10, "t", frame(1)["value"][0])
+        again.tick(500)
+        again.apply(2, 1400, "t", frame(2)["value"][0])
+        again.tick(1700)
+        assert live.value is not None
+        assert again.encode() == live.value[5]
+
+
+def ticks(rows: pa.Table) -> Iterator[int]:
+    for row in rows.to_pylist():
+        if row["kind"] == "TICK":
+            yield row["clock"]

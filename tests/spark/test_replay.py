@@ -1,0 +1,111 @@
+"""Replays: the folder they write, with Spark and without."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from sinks.quarantine import read_quarantine
+from sinks.tables import read_table
+from streaming.log import write_log
+from streaming.replay import NotEmptyError, ReplayResult, replay, replay_in_process
+from streaming.spark.commands import replay_command, table, to_json
+from streaming.spark.operator import BrokerType
+from tests.spark.fake import FakeBroker
+from tests.spark.helpers import log_of, traffic
+
+TTL = {"command": "ADMIN", "method": "POST", "path": "/namespaces/public/default/messageTTL", "body": 0}
+
+
+def outcome(result: ReplayResult) -> dict[str, Any]:
+    files = [file.relative_to(result.out) for file in sorted((result.out / "store").rglob("*.parquet"))]
+    return {
+        "records": result.records,
+        "rows": result.rows,
+        "stats": result.stats,
+        "tables": read_table(str(result.out / "tables")),
+        "quarantine": read_quarantine(str(result.out)),
+        "store": files,
+    }
+
+
+@pytest.mark.spark
+def test_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl.gz"
+    write_log(log, traffic(partitions=3))
+    calls: list[tuple[int, int, int]] = []
+    result = replay(log, tmp_path / "spark", batches=3, spark=spark, progress=lambda *now: calls.append(now))
+    alone = replay_in_process(log, tmp_path / "alone", batches=3)
+    assert outcome(result) == outcome(alone)
+    assert [call[:2] for call in calls] == [(1, 3), (2, 3), (3, 3)]
+    assert calls[-1][2] == sum(result.rows.values()) == len(read_table(str(result.out / "tables")))
+    found = {each.name for each in result.out.iterdir() if not each.name.startswith("_")}
+    assert found == {"checkpoint", "quarantine", "store", "tables"}
+    assert {row["subscription"] for row in result.stats} == {None, "s"}
+
+
+@pytest.mark.spark
+def test_a_failure_says_which_record(spark: SparkSession, tmp_path: Path) -> None:
+    log = log_of((5, "t", {"producer": "p", "sequence_id": 1, "payload": "boom"}))
+    brokers: BrokerType = FakeBroker  # type: ignore[assignment]
+    with pytest.raises(
+        StreamingQueryException, match="partition 0, offset 0, topic t: ZeroDivisionError: boom"
+    ):
+        replay(log, tmp_path / "out", partitions=1, spark=spark, broker=brokers)
+
+
+def test_the_cut_changes_nothing(tmp_path: Path) -> None:
+    whole = replay_in_process(traffic(), tmp_path / "whole")
+    parts = replay_in_process(traffic(), tmp_path / "parts", batches=9)
+    assert whole.batches == 1
+    for key in ("rows", "stats", "tables", "quarantine"):
+        assert outcome(whole)[key] == outcome(parts)[key]
+
+
+def test_what_if(tmp_path: Path) -> None:
+    recorded = replay_in_process(traffic(), tmp_path / "recorded")
+    forever = replay_in_process(traffic(), tmp_path / "forever", policies=log_of((0, None, TTL)))
+    assert recorded.rows["EXPIRED"] > 0 == recorded.shift
+    assert "EXPIRED" not in forever.rows
+    assert forever.shift == 2
+    assert sum(row["backlog"] for row in forever.stats) > sum(row["backlog"] for row in recorded.stats)
+
+
+def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    replay_in_process(traffic(), out)
+    with pytest.raises(NotEmptyError, match="isn't empty"):
+        replay_in_process(traffic(), out)
+    replay_in_process(traffic(), out, overwrite=True)
+    (out / "thesis.txt").touch()
+    with pytest.raises(NotEmptyError, match=r"what no replay wrote \(thesis.txt\)"):
+        replay_in_process(traffic(), out, overwrite=True)
+    assert (out / "thesis.txt").exists()
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    result = replay_in_process(log_of(), tmp_path / "out")
+    assert (result.records, result.rows, result.stats) == (0, {}, [])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.jsonl"
+    write_log(log, traffic())
+    replay_command(log, tmp_path / "table", spark=False)
+    text = capsys.readouterr().out
+    assert "topics are in persistent://public/default/" in text
+    assert "in quarantine" in text
+    replay_command(log, tmp_path / "json", spark=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["stats"][0]["topic"] == "persistent://public/default/t0"
+
+
+def test_a_narrow_terminal_gets_no_empty_columns(tmp_path: Path) -> None:
+    result = replay_in_process(traffic(), tmp_path / "out")
+    wide, narrow = table(result), table(result, width=80)
+    assert len(wide.columns) == 13 > len(narrow.columns)
+    assert "evicted" not in [column.header for column in narrow.columns]
+    assert table(result, shown=2).row_count == 2
+    assert to_json(result)
