@@ -23,12 +23,16 @@ from schemas.commands import (
     to_json,
 )
 from streaming.broker.broker import Broker
+from streaming.broker.config import configuration
+from streaming.broker.context import Context
 from streaming.broker.effects import Effect, SendReceipt
 from streaming.broker.entries import Entry, EntryNotFound, EntryReader, NoEntries
 from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.message_size import HEADER, plain_metadata_size
 from streaming.broker.position import Position
 from streaming.broker.topic import Topic
+from streaming.broker.trimming import roll_over, trim
 
 E = TypeVar("E")
 
@@ -198,6 +202,69 @@ class Run:
 
     def backlog(self, name: str) -> int:
         return self.cursor(name).backlog(self.topic.ledger)
+
+
+class BareTopic:
+    """A topic without a broker around it: its ledgers and cursors, with entries of any size."""
+
+    def __init__(self, **settings: Any) -> None:
+        """`settings` over those of `QUIET`."""
+        self.ctx = Context(NoEntries())
+        self.ctx.clock = START
+        self.ctx.config = configuration("4.x", {**QUIET, **settings})
+        self.topic = Topic(TOPIC, ManagedLedger.create(START))
+        self.ledger = self.topic.ledger
+
+    def add(self, *sizes: int, publish_time: int | None = None) -> list[Position]:
+        """Store entries of these sizes; a full ledger is rolled over. Their positions."""
+        positions, now = [], self.ctx.clock
+        for size in sizes:
+            position, full = self.ledger.submit(size, now, self.ctx.config)
+            self.ledger.confirm(position, size, now)
+            metadata = MessageMetadata("p", 0, now if publish_time is None else publish_time)
+            self.ctx.entries.add(TOPIC, position, Entry(metadata, size))
+            positions.append(position)
+            if full:
+                self.roll_over()
+        return positions
+
+    def add_ledger(self, *sizes: int) -> list[Position]:
+        """Store entries and close their ledger."""
+        positions = self.add(*sizes)
+        self.roll_over()
+        return positions
+
+    def roll_over(self) -> None:
+        roll_over(self.ctx, self.topic, "test")
+
+    def trim(self) -> None:
+        trim(self.ctx, self.topic)
+
+    def open(self, name: str = "c", *, earliest: bool = True) -> ManagedCursor:
+        """A durable cursor."""
+        return self.keep(ManagedCursor.create(name, self.ledger, earliest=earliest))
+
+    def open_reader(self, name: str, start: Position | None, *, earliest: bool = False) -> ManagedCursor:
+        """A cursor that isn't durable."""
+        return self.keep(ManagedCursor.non_durable(name, self.ledger, start, earliest=earliest))
+
+    def keep(self, cursor: ManagedCursor) -> ManagedCursor:
+        self.topic.cursors[cursor.name] = cursor
+        return cursor
+
+    def mark(self, cursor: ManagedCursor, position: Position) -> None:
+        """Mark-delete, written if the cursor's rate limiter allows."""
+        self.topic.change_cursor(self.ctx, cursor, lambda: cursor.move(self.ledger, position, {}))
+
+    def ack(self, cursor: ManagedCursor, *positions: Position, left: int | None = None) -> None:
+        """One individual ack of entries; of batches in which the messages `left` (a bit set) remain."""
+
+        def acknowledge() -> None:
+            for position in positions:
+                cursor.acknowledge(self.ledger, position, left)
+            cursor.collapse(self.ledger)
+
+        self.topic.change_cursor(self.ctx, cursor, acknowledge)
 
 
 def one(effects: Iterable[Effect], kind: type[E]) -> E:
