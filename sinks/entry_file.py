@@ -31,7 +31,7 @@ SCHEMA = pa.schema([f.remove_metadata() for f in ENTRY]).set(_PAYLOAD, pa.field(
 METADATA = ("producer_name", "sequence_id", "publish_time", "partition_key", "metadata", "size")
 """What an `Entry` is made of."""
 
-_GROUP_ROWS = 8192  # 0.4 ms to decode the metadata of; see tests/sinks/measure.py
+_GROUP_ROWS = 8192  # 0.4 ms to decode the metadata of
 _GROUP_BYTES = 16 << 20
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from schemas.outputs import ENTRY
-from sinks import ledger_reader, segments
+from sinks import batch_files, ledger_reader, segments
 from sinks.base import ForeignFiles
 from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_entries
 from sinks.ledger_reader import LedgerReader, sealed_path
@@ -73,7 +73,7 @@ class LedgerStore:
         earlier = segments.compact(self._storage, partition, batch_id)
         if deleted:
             self._storage.publish(
-                f"{_DELETIONS}/{batch_id:09d}-{partition:05d}.json",
+                batch_files.path(_DELETIONS, batch_id, partition, "json"),
                 lambda stream: stream.write(msgspec.json.encode(sorted(deleted))),
             )
         # What leaves at once is not worth sealing.
@@ -118,7 +118,7 @@ class LedgerStore:
         for info in self._storage.files(_DELETIONS):
             path = self._storage.relative(info)
             with self._storage.open(path) as file:
-                yield int(str(info.base_name)[:9]), path, msgspec.json.decode(file.read(), type=list[Ledger])
+                yield batch_files.batch_of(info), path, msgspec.json.decode(file.read(), type=list[Ledger])
 
     # -- reading
 

@@ -10,6 +10,7 @@ from pyarrow import fs
 
 from schemas.outputs import OUTPUT
 from schemas.records import column
+from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
 from streaming.broker.effects import KINDS, Quarantined
@@ -38,9 +39,12 @@ class QuarantineSink:
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
         """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
         self._storage = Storage(url, filesystem)
+        self._checked = False
 
     def begin(self, batch_id: int) -> None:
-        """Nothing to prepare."""
+        if not self._checked:
+            batch_files.prepare(self._storage, [_FOLDER], batch_id)
+            self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
         bad = rows.filter(pc.equal(rows["kind"], KINDS[Quarantined]))
@@ -53,7 +57,7 @@ class QuarantineSink:
             with pq.ParquetWriter(stream, QUARANTINE, **options(QUARANTINE, "zstd")) as writer:
                 writer.write_table(table)
 
-        self._storage.publish(f"{_FOLDER}/{batch_id:09d}-{partition:05d}.parquet", write)
+        self._storage.publish(batch_files.path(_FOLDER, batch_id, partition, "parquet"), write)
 
 
 def read_quarantine(url: str, filesystem: fs.FileSystem | None = None) -> pa.Table:

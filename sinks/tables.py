@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas.outputs import IDENTITY, OUTPUT
-from sinks.base import ForeignFiles
+from sinks import batch_files
 from sinks.parquet import options
 from sinks.paths import escape
 from sinks.storage import Storage
@@ -40,11 +40,7 @@ class TableSink:
 
     def begin(self, batch_id: int) -> None:
         if not self._checked:
-            files = [i for kind in TABLES for i in self._storage.files(_folder(kind))]
-            last = max((int(str(i.base_name)[:9]) for i in files), default=-1)
-            if last > batch_id:
-                raise ForeignFiles.found(self._storage.url, batch_id, last)
-            self._storage.sweep()
+            batch_files.prepare(self._storage, map(_folder, TABLES), batch_id)
             self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
@@ -55,7 +51,7 @@ class TableSink:
             table = rows.select(schema.names)
             if len(kinds) > 1:
                 table = table.filter(pc.equal(rows["kind"], kind))
-            self._publish(f"{_folder(kind)}/{batch_id:09d}-{partition:05d}.parquet", table)
+            self._publish(batch_files.path(_folder(kind), batch_id, partition, "parquet"), table)
 
     def _publish(self, path: str, table: pa.Table) -> None:
         def write(stream: pa.NativeFile) -> None:

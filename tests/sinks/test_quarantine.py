@@ -1,6 +1,9 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from sinks.base import ForeignFiles
 from sinks.quarantine import QUARANTINE, QuarantineSink, read_quarantine
 from streaming.broker.effects import Quarantined, Unsupported
 from tests.sinks.helpers import output, receipts, tree
@@ -44,3 +47,9 @@ def test_no_bad_record_no_file(tmp_path: Path) -> None:
     QuarantineSink(str(tmp_path)).write(1, 0, output(receipts(1, 0, 1)))
     assert read_quarantine(str(tmp_path)).num_rows == 0
     assert not tree(tmp_path)
+
+
+def test_records_of_a_later_batch_are_another_query_s(tmp_path: Path) -> None:
+    QuarantineSink(str(tmp_path)).write(5, 0, output([Quarantined(None, "json", "empty", b"")]))
+    with pytest.raises(ForeignFiles):
+        QuarantineSink(str(tmp_path)).begin(4)

@@ -1,0 +1,68 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from sinks.cache import ByteLru
+from sinks.storage import Storage
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    packed = pickle.dumps(Storage("store"))
+    monkeypatch.chdir("/")
+    pickle.loads(packed).publish("a/b", lambda stream: stream.write(b"x"))
+    assert (tmp_path / "store" / "a" / "b").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("scheme", ["{}", "file://{}", "file:{}"])
+def test_paths_and_urls(tmp_path: Path, scheme: str) -> None:
+    storage = Storage(scheme.format(tmp_path))
+    assert storage.files("a") == []
+    assert storage.info("a/b%2Fc") is None
+    storage.publish("a/b%2Fc", lambda stream: stream.write(b"one"))
+    storage.publish("a/b%2Fc", lambda stream: stream.write(b"three"))
+    (info,) = storage.files("a")
+    assert storage.relative(info) == "a/b%2Fc"
+    assert info.size == 5
+    with storage.open("a/b%2Fc") as file:
+        assert file.read() == b"three"
+    storage.delete("a/b%2Fc")
+    storage.delete("a/b%2Fc")
+    assert storage.info("a/b%2Fc") is None
+
+
+def test_a_failed_publication_changes_nothing(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    storage.publish("a", lambda stream: stream.write(b"old"))
+
+    def fail(stream: object) -> None:
+        stream.write(b"new")  # type: ignore[attr-defined]
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        storage.publish("a", fail)
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert not list((tmp_path / "_temporary").iterdir())
+
+
+def test_the_cache_forgets_what_was_used_longest_ago() -> None:
+    cache = ByteLru(10)
+    loads: list[str] = []
+
+    def get(key: str, weight: int = 4) -> str:
+        def load() -> tuple[str, int]:
+            loads.append(key)
+            return key.upper(), weight
+
+        return cache.get(key, load)
+
+    assert [get(k) for k in "abaca"] == list("ABACA")
+    assert loads == ["a", "b", "c"]  # c took b's place
+    get("b")
+    assert loads == ["a", "b", "c", "b"]
+    get("huge", 100)
+    assert len(cache) == 1
+    get("huge")
+    assert loads[-1] == "huge"
+    assert loads.count("huge") == 1
