@@ -334,7 +334,8 @@ def decode(value: bytes) -> AnyCommand | Publish:
         if b"command" not in value:
             return short.decode(value)
         try:
-            return full.decode(value)
+            command: AnyCommand = full.decode(value)
+            return command
         except msgspec.ValidationError as error:
             if "missing required field `command`" not in str(error):
                 raise

@@ -92,7 +92,7 @@ class Broker:
         except c.MalformedCommand as error:
             ctx.emit(Quarantined(topic, "malformed", str(error), value))
             return
-        if type(command) is c.Publish:
+        if isinstance(command, c.Publish):
             if not topic:
                 ctx.emit(
                     Quarantined(topic, "no_topic", "a message needs a topic: give the record a key", value)

@@ -168,7 +168,8 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def _consumer_limit(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
         if not subscription.durable:
             return 0
-        return max(ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value, 0)
+        limit: int = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
+        return max(limit, 0)
 
     def _add_unacked(self, ctx: Context, topic: "Topic", subscription: "Subscription", messages: int) -> None:
         self.total_unacked += messages

@@ -89,6 +89,12 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.last_confirmed = position
         self.last_add = now
 
+    def drop_unconfirmed(self) -> None:
+        """Forget submitted entries whose writes weren't confirmed: the open ledger holds only what was."""
+        last = self.last_confirmed
+        self.current_entries = last.entry + 1 if last.ledger == self.current else 0
+        self.current_size = self.total_size - sum(info.size for info in self.ledgers.values())
+
     def is_full(self, now: int, config: ServiceConfiguration) -> bool:
         age = now - self.created
         if (

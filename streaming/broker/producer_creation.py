@@ -1,5 +1,7 @@
 """Creation of a producer: name clashes, quota and other refusals (producer.md §1–§4, §6)."""
 
+from typing import Any
+
 from schemas.commands import Producer as ProducerCommand
 from streaming.broker import backlog_quota, subscribe
 from streaming.broker.context import Context
@@ -42,7 +44,7 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
     ctx.emit(_success(topic, command, name, fields))
 
 
-def _success(topic: Topic, command: ProducerCommand, name: str, fields: dict[str, object]) -> ProducerSuccess:
+def _success(topic: Topic, command: ProducerCommand, name: str, fields: dict[str, Any]) -> ProducerSuccess:
     return ProducerSuccess(
         topic.name, command.connection, command.request_id, command.producer_id, name, fields
     )

@@ -237,9 +237,7 @@ def _recover(ctx: Context, topic: Topic) -> None:
         return
     topic.dedup.roll_back()
     ledger = topic.ledger
-    last = ledger.last_confirmed
-    ledger.current_entries = last.entry + 1 if last.ledger == ledger.current else 0
-    ledger.current_size = ledger.total_size - sum(info.size for info in ledger.ledgers.values())
+    ledger.drop_unconfirmed()
     closed = ledger.current
     info = ledger.close_current(ctx.clock)
     if info is not None:

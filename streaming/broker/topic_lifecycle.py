@@ -43,6 +43,11 @@ def unload(ctx: Context, topic: Topic) -> None:
         cursor.persisted = None  # a clean close writes every cursor
         cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back
     ledger = topic.ledger
+    if topic.pending:  # their producers are gone: nobody is left to be told
+        topic.pending.clear()
+        topic.dedup.roll_back()
+        ledger.drop_unconfirmed()
+    topic.fenced = False
     if ledger.current_entries:
         ctx.emit(
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
