@@ -3,7 +3,7 @@
 A value of `None` = not set at this level. Names are those of Pulsar's admin API.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -13,18 +13,22 @@ QuotaType = Literal["destination_storage", "message_age"]
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
 
-class RetentionPolicies(msgspec.Struct, frozen=True):
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Minutes and MB; −1 = without limit, 0/0 = nothing is kept."""
 
-    retentionTimeInMinutes: int = 0
-    retentionSizeInMB: int = 0
+    retentionTimeInMinutes: Int32 = 0
+    retentionSizeInMB: Int32 = 0
 
 
-class BacklogQuota(msgspec.Struct, frozen=True):
+class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes (< 0 off), seconds (≤ 0 off)."""
 
-    limitSize: int = -1
-    limitTime: int = -1
+    limitSize: Int64 = -1
+    limitTime: Int32 = -1
     policy: QuotaPolicy = "producer_request_hold"
 
 
