@@ -1,0 +1,333 @@
+"""The worked cases of ledger.md, by number. None is left out.
+
+The cases are those of the development line: `HEAD` has its settings where they show.
+"""
+
+import pytest
+
+from streaming.broker.effects import AdminResponse, LedgerClosed, LedgerDeleted
+from streaming.broker.managed_ledger import MEGABYTE, ManagedLedger
+from streaming.broker.policies import RetentionPolicies
+from streaming.broker.position import EARLIEST, Position
+from tests.broker.kit import START, BareTopic, Run, of, one
+
+P = Position
+HEAD = {"trimLedgerAckedToItsEnd": True, "moveCursorOverConsumedLedger": True}
+
+
+def keep(run: Run, minutes: int, megabytes: int) -> None:
+    run.admin("POST", "/retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes})
+
+
+def bare(*ledgers: int) -> ManagedLedger:
+    """Ledgers with these numbers of entries, the last one open."""
+    topic = BareTopic()
+    topic.topic.policies.retention = RetentionPolicies(-1, -1)
+    for entries in ledgers[:-1]:
+        topic.add_ledger(*[1] * entries)
+    topic.add(*[1] * ledgers[-1])
+    return topic.ledger
+
+
+def test_ledger_case_01_backlog_size_in_an_open_ledger() -> None:
+    topic = BareTopic()
+    cursor = topic.open()
+    positions = topic.add(*[1024] * 5)
+    assert topic.topic.backlog_size() == 5120
+    topic.mark(cursor, positions[1])
+    assert topic.topic.backlog_size() == 3072
+    topic.mark(cursor, positions[-1])
+    assert topic.topic.backlog_size() == 0
+
+
+def test_ledger_case_02_backlog_size_from_any_position() -> None:
+    ledger = bare(2, 2, 2, 2, 2, 0)
+    assert ledger.backlog_size_from(EARLIEST) == 10
+    assert ledger.backlog_size_from(P(1, 1)) == 8
+    assert ledger.backlog_size_from(P(5, 2)) == 0
+
+
+def test_ledger_case_03_retention_by_size() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
+    keep(run, 60, 5)
+    run.subscribe("s")
+    run.fill(10, MEGABYTE)
+    deleted = of(run.ack("s", (10, 0), cumulative=True), LedgerDeleted)
+    assert [(effect.ledger_id, effect.cause) for effect in deleted] == [
+        (id_, "retention size") for id_ in range(1, 6)
+    ]
+    assert run.topic.ledger.total_size == 5 * MEGABYTE
+    assert list(run.topic.ledger.ledgers) == [6, 7, 8, 9, 10, 11]
+    assert run.topic.ledger.current_entries == 0
+
+
+def test_ledger_case_04_total_size() -> None:
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=1)
+    cursor = topic.open()
+    topic.add(8, 5)
+    assert topic.ledger.total_size == 13
+    topic.mark(cursor, P(2, -1))
+    topic.trim()
+    assert topic.ledger.total_size == 5
+
+
+@pytest.mark.parametrize(("to_its_end", "left"), [(True, 1), (False, 2)])
+def test_ledger_case_05_trimmer(to_its_end: bool, left: int) -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, trimLedgerAckedToItsEnd=to_its_end)
+    run.subscribe("s")
+    run.fill(4)
+    assert run.topic.ledger.number_of_entries == 4
+    run.ack("s", (3, 0), cumulative=True)
+    assert run.topic.ledger.number_of_entries == left
+
+
+def test_ledger_case_06_minimum_rollover_time() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerMinLedgerRolloverTimeMinutes=1 / 60)
+    run.subscribe("s")
+    run.fill(2)
+    assert list(run.topic.ledger.ledgers) == [1]
+    run.now += 1001
+    closed = one(run.publish(2), LedgerClosed)
+    assert (closed.ledger_id, closed.entries) == (1, 3)
+    run.publish(3)
+    assert list(run.topic.ledger.ledgers) == [1, 2]
+
+
+def test_ledger_case_07_position_after() -> None:
+    ledger = bare(5, 5, 0)
+    assert ledger.position_after(P(1, 0), 1) == P(1, 1)
+    assert ledger.position_after(P(1, 0), 4) == P(1, 4)
+    before = ledger.previous(P(2, 0))  # "from 2:0 inclusive"
+    assert ledger.position_after(before, 1) == P(2, 0)
+    assert ledger.position_after(before, 100) == P(2, 4)
+    assert ledger.position_after(P(999, 0), 0) == P(2, 4)
+    assert ledger.position_after(P(999, 0), 10) == P(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("interval", "entries"),
+    [
+        ("[1:0,1:9]", 10), ("(1:1,1:9]", 8), ("[1:2,1:9)", 7), ("[1:0,2:9]", 20), ("(1:0,2:9]", 19),
+        ("[1:-1,1:9]", 10), ("[1:1,2:-1]", 9), ("(1:1,3:-1]", 18), ("[1:0,4:100]", 131), ("[1:9,2:-1]", 1),
+    ],
+)  # fmt: skip
+def test_ledger_case_08_count(interval: str, entries: int) -> None:
+    start, end = (P(*map(int, text.split(":"))) for text in interval[1:-1].split(","))
+    include_start, include_end = interval[0] == "[", interval[-1] == "]"
+    ledger = bare(10, 10, 10, 5)
+    assert ledger.count(start, end, include_start=include_start, include_end=include_end) == entries
+
+
+def test_ledger_case_09_empty_ledgers_go_on_reopening() -> None:
+    run = Run()
+    run.subscribe("s")  # holds the entry back
+    run.publish(0)
+    assert list(run.topic.ledger.ledgers) == [1]
+    run.unload()
+    assert list(run.topic.ledger.ledgers) == [1, 2]
+    run.unload()
+    assert list(run.topic.ledger.ledgers) == [1, 3]
+    assert run.topic.ledger.last_confirmed == P(1, 0)
+
+
+def test_ledger_case_10_infinite_retention_and_none() -> None:
+    for minutes, megabytes, kept in ((-1, -1, 10), (0, 0, 0)):
+        run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
+        keep(run, minutes, megabytes)
+        run.subscribe("s")
+        run.fill(10, 100)
+        run.ack("s", (10, 0), cumulative=True)
+        run.check("consumedLedgers")
+        assert len(run.topic.ledger.ledgers) == kept + 1
+        assert run.topic.ledger.total_size == kept * 100
+
+
+def test_ledger_case_11_inactive_ledgers() -> None:
+    run = Run(managedLedgerInactiveLedgerRolloverTimeSeconds=10)
+    keep(run, -1, -1)
+    for sequence_id in range(5):
+        run.wait(10)
+        assert not of(run.check("consumedLedgers"), LedgerClosed)  # not *beyond* the timeout
+        run.wait(0.001)
+        run.check("consumedLedgers")
+        run.publish(sequence_id)
+    assert list(run.topic.ledger.ledgers) == [1, 2, 3, 4, 5]
+
+    run.wait(11)
+    assert one(run.check("consumedLedgers"), LedgerClosed).ledger_id == 5
+    run.wait(1000)
+    assert not of(run.check("consumedLedgers"), LedgerClosed)  # an empty one is never rolled
+    assert list(run.topic.ledger.ledgers) == [1, 2, 3, 4, 5, 6]
+
+
+def test_ledger_case_12_rollover_when_full() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
+    run.subscribe("s")
+    run.fill(10, MEGABYTE)
+    assert [run.topic.ledger.ledgers[id_].entries for id_ in range(1, 7)] == [2, 2, 2, 2, 2, 0]
+    run.ack("s", (5, 1), cumulative=True)
+    assert list(run.topic.ledger.ledgers) == [6]
+    assert run.topic.ledger.total_size == run.topic.ledger.number_of_entries == 0
+
+
+def test_ledger_case_12_rollover_when_full_by_size() -> None:
+    run = Run(managedLedgerMaxSizePerLedgerMbytes=2)
+    run.subscribe("s")
+    run.fill(10, MEGABYTE)
+    assert len(run.topic.ledger.ledgers) == 6
+
+
+def test_ledger_case_13_truncate_heeds_no_retention() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
+    keep(run, 24 * 60, 50)
+    run.subscribe("s")
+    run.fill(10)
+    assert len(run.topic.ledger.ledgers) == 6
+    effects = run.admin("DELETE", "/truncate")
+    assert one(effects, AdminResponse).fields["status"] == 204
+    assert {effect.cause for effect in of(effects, LedgerDeleted)} == {"truncate"}
+    assert list(run.topic.ledger.ledgers) == [6]
+    assert run.topic.ledger.total_size == 0
+    assert run.backlog("s") == 0
+
+
+@pytest.mark.parametrize(
+    ("mark_delete", "size"), [(P(1, 2), 11264), (P(1, 4), 9216), (P(1, -1), 14336), (P(2, 4), 4096)]
+)
+def test_ledger_case_14_backlog_size_over_ledgers(mark_delete: Position, size: int) -> None:
+    topic = BareTopic()
+    slow, ahead = topic.open("slow"), topic.open("ahead")
+    topic.add_ledger(*[1024] * 5)
+    topic.add_ledger(*[1024] * 5)
+    topic.add(*[1024] * 4)
+    topic.mark(slow, mark_delete)
+    topic.mark(ahead, P(3, 1))
+    assert topic.topic.slowest_cursor() is slow
+    assert topic.topic.backlog_size() == size
+
+
+def test_ledger_case_15_average_sizes_are_rounded_down() -> None:
+    topic = BareTopic()
+    topic.add(10, 10, 10, 13)
+    assert [topic.ledger.backlog_size_from(P(1, entry)) for entry in range(-1, 4)] == [43, 33, 23, 13, 0]
+
+    topic = BareTopic()
+    topic.open()
+    topic.add_ledger(33, 33, 34)
+    assert [topic.ledger.backlog_size_from(P(1, entry)) for entry in range(3)] == [67, 34, 0]
+
+    topic = BareTopic()
+    topic.open()
+    topic.add_ledger(250, 250, 250, 253)
+    assert topic.ledger.backlog_size_from(P(1, 2)) == 253
+
+
+def test_ledger_case_16_retained_data_is_no_backlog() -> None:
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=4)
+    topic.topic.policies.retention = RetentionPolicies(-1, -1)
+    cursor = topic.open()
+    positions = topic.add(*[100] * 10)
+    assert topic.topic.backlog_size() == 1000
+    for mark_delete, backlog in ((positions[4], 500), (positions[7], 200), (P(3, -1), 200)):
+        topic.mark(cursor, mark_delete)
+        topic.trim()
+        assert topic.topic.backlog_size() == backlog
+        assert topic.ledger.total_size == 1000
+    assert positions[4] == P(2, 0)
+    assert positions[7] == P(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "deleted"),
+    [(1, -1, 1), (-1, 1, 3), (1, 1, 3), (1, 0, 4), (0, 0, 4), (-1, -1, 0), (-1, 4, 0), (-1, 3, 1)],
+)
+def test_ledger_case_17_retention_by_age_and_size(minutes: int, megabytes: int, deleted: int) -> None:
+    topic = BareTopic(**HEAD)
+    policies = topic.topic.policies
+    policies.retention = RetentionPolicies(-1, -1)
+    cursor = topic.open()
+    now = topic.ctx.clock
+    for age in (70, 50, 30, 10):
+        topic.ctx.clock = now - age * 1000
+        topic.add_ledger(MEGABYTE)
+    topic.ctx.clock = now
+    topic.mark(cursor, P(4, 0))
+    policies.retention = RetentionPolicies(minutes, megabytes)
+    topic.ctx.policies_changed()
+    topic.trim()
+    assert list(topic.ledger.ledgers) == [1, 2, 3, 4, 5][deleted:]
+    assert len(of([row.effect for row in topic.ctx.rows], LedgerDeleted)) == deleted
+
+
+def test_ledger_case_18_a_younger_ledger_is_never_deleted_first() -> None:
+    topic = BareTopic(**HEAD)
+    topic.topic.policies.retention = RetentionPolicies(24 * 60, -1)
+    cursor = topic.open()
+    now = topic.ctx.clock
+    for age, size in ((10, 1024 * MEGABYTE), (2 * 24 * 3600, 1)):
+        topic.ctx.clock = now - age * 1000
+        topic.add_ledger(size)
+    topic.ctx.clock = now
+    topic.mark(cursor, P(2, 0))
+    topic.trim()
+    assert list(topic.ledger.ledgers) == [1, 2, 3]
+
+
+def test_ledger_case_19_full_but_too_young() -> None:
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=50000, managedLedgerMinLedgerRolloverTimeMinutes=10)
+    topic.open()
+    topic.ctx.clock = START + 60_000
+    topic.add(*[1] * 50_000)
+    topic.add(1)
+    topic.ctx.clock = START + 600_000
+    topic.add(1)
+    assert list(topic.ledger.ledgers) == [1]
+    topic.ctx.clock = START + 600_001
+    topic.add(1)
+    assert list(topic.ledger.ledgers) == [1, 2]
+    assert topic.ledger.ledgers[1].entries == 50_003
+
+
+def test_ledger_case_20_ledger_closes_behind_a_cursor_that_caught_up() -> None:
+    run = Run(managedLedgerMaxLedgerRolloverTimeMinutes=5, **HEAD)
+    run.subscribe("s")
+    run.fill(5)
+    run.ack("s", (1, 4), cumulative=True)
+    assert run.mark_delete("s") == P(1, 4)
+    effects = run.wait(300)
+    assert one(effects, LedgerClosed).entries == 5
+    assert one(effects, LedgerDeleted).ledger_id == 1
+    assert run.mark_delete("s") == P(2, -1)
+    assert list(run.topic.ledger.ledgers) == [2]
+    assert run.topic.ledger.last_confirmed == P(1, 4)
+    assert run.backlog("s") == 0
+
+
+def test_ledger_case_20_ack_after_the_ledger_closed() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=5, **HEAD)
+    run.subscribe("s")
+    run.fill(5)
+    assert list(run.topic.ledger.ledgers) == [1, 2]
+    assert not of(
+        run.ack("s", (1, 4), cumulative=True), LedgerDeleted
+    )  # the old minimum was in this ledger too
+    assert one(run.check("consumedLedgers"), LedgerDeleted).ledger_id == 1
+    assert run.mark_delete("s") == P(1, 4)
+    assert list(run.topic.ledger.ledgers) == [2]
+    assert run.backlog("s") == 0
+
+
+def test_ledger_case_20_without_the_settings_of_head() -> None:
+    run = Run(
+        managedLedgerMaxLedgerRolloverTimeMinutes=5,
+        trimLedgerAckedToItsEnd=False,
+        moveCursorOverConsumedLedger=False,
+    )
+    run.subscribe("s")
+    run.fill(5)
+    run.ack("s", (1, 4), cumulative=True)
+    run.wait(300)
+    assert run.mark_delete("s") == P(1, 4)
+    assert list(run.topic.ledger.ledgers) == [1, 2]
+    run.publish(5)
+    assert one(run.ack("s", (2, 0), cumulative=True), LedgerDeleted).ledger_id == 1
