@@ -3,6 +3,8 @@
 The cases are those of the development line: `HEAD` has its settings where they show.
 """
 
+from typing import Any
+
 import pytest
 
 from streaming.broker.effects import AdminResponse, LedgerClosed, LedgerDeleted
@@ -12,7 +14,7 @@ from streaming.broker.position import EARLIEST, Position
 from tests.broker.kit import START, BareTopic, Run, of, one
 
 P = Position
-HEAD = {"trimLedgerAckedToItsEnd": True, "moveCursorOverConsumedLedger": True}
+HEAD: dict[str, Any] = {"trimLedgerAckedToItsEnd": True, "moveCursorOverConsumedLedger": True}
 
 
 def keep(run: Run, minutes: int, megabytes: int) -> None:
