@@ -35,6 +35,8 @@ from tests.broker.kit import START, TOPIC, Run, Stored, of, one
 
 NEIGHBOUR = "persistent://public/default/neighbour"
 NOWHERE = "persistent://public/default/nowhere"
+CLIENTS = {TOPIC: "client", NEIGHBOUR: "other client"}
+"""Topic → the connection that uses it."""
 BEFORE_FIRST = 2**64 - 1
 """−1 on the wire."""
 
@@ -45,14 +47,14 @@ def in_full_swing() -> tuple[bytes, Stored]:
     acked and have permits left, a connected producer and one of the short form."""
     store = Stored()
     run = Run(brokerDeduplicationEnabled=True, managedLedgerMaxEntriesPerLedger=3, maxMessageSize=1000)
-    for topic in (TOPIC, NEIGHBOUR):
-        run.create_producer("q", topic=topic)
-        run.subscribe("shared", "Shared", topic=topic, connection="client", permits=5)
-        run.subscribe("exclusive", topic=topic, connection="client", id_=2, permits=5)
+    for topic, client in CLIENTS.items():
+        run.create_producer("q", topic=topic, connection=client)
+        run.subscribe("shared", "Shared", topic=topic, connection=client, permits=5)
+        run.subscribe("exclusive", topic=topic, connection=client, id_=2, permits=5)
         for sequence_id in range(7):
             store.add(run.publish(sequence_id, topic=topic))
-        run.raw(record("ACK", consumer_id=1, ack_type="Individual", message_id=[id_(1, 1)]), topic)
-        run.raw(record("ACK", consumer_id=2, ack_type="Cumulative", message_id=[id_(1, 0)]), topic)
+        run.raw(ack(1, id_(1, 1), connection=client), topic)
+        run.raw(ack(2, id_(1, 0), connection=client), topic)
     return run.broker.encode(), store
 
 
@@ -66,12 +68,13 @@ def resumed() -> Run:
 def go_on(run: Run) -> list[Effect]:
     """A bit of everything, and the clock moves."""
     effects = []
-    for topic in (TOPIC, NEIGHBOUR):
+    for topic, client in CLIENTS.items():
         for sequence_id in (7, 8):
             effects += run.publish(sequence_id, topic=topic)
-        effects += run.raw(record("ACK", consumer_id=1, ack_type="Individual", message_id=[id_(1, 0)]), topic)
-        effects += run.raw(record("FLOW", consumer_id=2, messagePermits=3), topic)
-        effects += run.raw(record("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1), topic)
+        effects += run.raw(ack(1, id_(1, 0), connection=client), topic)
+        effects += run.raw(record("FLOW", connection=client, consumer_id=2, messagePermits=3), topic)
+        redeliver = record("REDELIVER_UNACKNOWLEDGED_MESSAGES", connection=client, consumer_id=1)
+        effects += run.raw(redeliver, topic)
     effects += run.wait(3600)
     effects += run.namespace("POST", "messageTTL", 60)
     for check in CHECKS:
