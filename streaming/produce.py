@@ -85,6 +85,8 @@ def produce(
 ) -> int:
     """Sends the records of `log` to the topic `ingress` (``kafka://…``) and gives their number.
 
+    Records whose timestamp is 0, as in a log without timestamps, get the time at which they are sent.
+
     Args:
         partitions: of the topic, if it is made now. A log without partitions is spread over those that the topic has
             by crc32 of the record's topic, see `streaming.log`; one with partitions keeps them.
@@ -151,7 +153,8 @@ def _send(
                     value,
                     key=None if key is None else key.encode(),
                     partition=partition,
-                    timestamp_ms=timestamp,
+                    # 0: the log names no time. As a time it would start a broker's clock in 1970.
+                    timestamp_ms=timestamp or None,
                 )
             )
             sent += 1

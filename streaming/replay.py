@@ -206,11 +206,11 @@ class InProcess:
             else:
                 broker, last = self._broker.decode(before.broker, entries), before.offset
             sorted_records = operator.sort([own.to_pandas()])
-            rows = [
-                to_table(partition, rows) for rows in operator.apply(broker, partition, last, sorted_records)
-            ]
-            if rows:
-                yield partition, pa.concat_tables(rows)
+            with operator.uncollected():
+                applied = operator.apply(broker, partition, last, sorted_records)
+                tables = [to_table(partition, rows) for rows in applied]
+            if tables:
+                yield partition, pa.concat_tables(tables)
             self._states[partition] = PartitionState(
                 partition, *operator.encode(broker, sorted_records[0][-1])
             )

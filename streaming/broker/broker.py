@@ -4,7 +4,6 @@ The same records give the same effects and the same state, however they are cut 
 file and no random number; time comes with the records. After every command it has come to rest.
 """
 
-import heapq
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,6 @@ from streaming.broker import (
     publish,
     subscribe,
     topic_lifecycle,
-    trimming,
 )
 from streaming.broker.clock import CHECKS, next_due
 from streaming.broker.codec import (
@@ -68,8 +66,9 @@ class Broker:
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces = state.config, state.namespaces
-        self._timers = [(block.due, name) for name, block in state.topics.items() if block.due >= 0]
-        heapq.heapify(self._timers)
+        for name, block in state.topics.items():
+            if block.due >= 0:
+                ctx.wake(name, block.due)
         self._next_check = next_due(ctx.config, state.origin, ctx.clock) if state.origin >= 0 else None
 
     # -- records --------------------------------------------------------------------------------------------------
@@ -244,10 +243,10 @@ class Broker:
             self._next_check = next_due(ctx.config, timestamp, timestamp)
         while True:
             check = self._next_check
-            timer = self._timers[0][0] if self._timers else None
+            timer = ctx.timers[0][0] if ctx.timers else None
             if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
                 ctx.clock = max(ctx.clock, timer)
-                self._fire(heapq.heappop(self._timers))
+                topic_lifecycle.run_timers(ctx, self._load(ctx.next_timer()))
             elif check is not None and check[0] <= timestamp:
                 ctx.clock = max(ctx.clock, check[0])
                 self._run_checks(check[1])
@@ -264,27 +263,6 @@ class Broker:
                 for name in names:
                     CHECKS[name][1](self._ctx, topic)
 
-    def _fire(self, timer: tuple[int, str]) -> None:
-        due, name = timer
-        if name in self._state.topics and self._state.topics[name].due == due:
-            topic = self._load(name)
-            if not topic.ledger.rollover_checked:
-                trimming.check_rollover(self._ctx, topic)
-            self._arm(topic)
-
-    def _arm(self, topic: Topic) -> None:
-        """Note when the topic's own timer fires next."""
-        block = self._state.topics[topic.name]
-        due = -1
-        if not topic.ledger.rollover_checked:
-            due = topic.ledger.created + int(
-                self._ctx.config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000
-            )
-        if due != block.due:
-            block.due = due
-            if due >= 0:
-                heapq.heappush(self._timers, (due, topic.name))
-
     # -- state ----------------------------------------------------------------------------------------------------
 
     def _load(self, name: str) -> Topic:
@@ -293,9 +271,7 @@ class Broker:
             block = self._state.topics.get(name)
             if block is None:
                 self._state.topics[name] = TopicBlock(b"")
-                topic = topic_lifecycle.create(self._ctx, name)
-                self._topics[name] = topic
-                self._arm(topic)
+                topic = self._topics[name] = topic_lifecycle.create(self._ctx, name)
             else:
                 topic = self._topics[name] = decode_topic(block.data)
         return topic
@@ -309,6 +285,7 @@ class Broker:
         for name, topic in self._topics.items():
             block = state.topics[name]
             block.data = encode_topic(topic)
+            block.due = topic_lifecycle.next_due(ctx, topic)
             block.idle = _is_idle(topic)
             block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal

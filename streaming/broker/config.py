@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from streaming.broker import entry_filters
+
 
 class UnknownSetting(ValueError):
     """A setting that Pulsar doesn't have, or Magnetar neither heeds nor can safely ignore."""
@@ -56,6 +58,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     maxUnackedMessagesPerSubscription: int = 200000
     dispatcherMaxReadBatchSize: int = 100
     dispatcherMaxRoundRobinBatchSize: int = 20
+    preciseDispatcherFlowControl: bool = False
     subscriptionExpirationTimeMinutes: int = 0
     subscriptionExpiryCheckIntervalInMinutes: int = 5
     activeConsumerFailoverDelayTimeMillis: int = 1000
@@ -64,6 +67,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     delayedDeliveryTickTimeMillis: int = 1000
     isDelayedDeliveryDeliverAtTimeStrict: bool = False
     delayedDeliveryMaxDelayInMillis: int = 0
+    delayedDeliveryFixedDelayDetectionLookahead: int = 50000
+    dispatcherEntryFilterRescheduledMessageDelay: int = 1000
+    entryFilterNames: str = ""
+    maxUnackedMessagesPerBroker: int = 0
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
     subscriptionKeySharedEnable: bool = True
     subscriptionKeySharedUseConsistentHashing: bool = True
     transactionCoordinatorEnabled: bool = False
@@ -114,6 +122,9 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     if unknown := sorted(set(given) - set(known)):
         raise UnknownSetting(f"unknown broker settings: {', '.join(unknown)}")
+    filters = str(given.get("entryFilterNames", ""))
+    if missing := [name for name in filters.split(",") if name and not entry_filters.known(name)]:
+        raise UnknownSetting(f"unknown entry filters: {', '.join(missing)}")
     return msgspec.convert(
         {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
     )

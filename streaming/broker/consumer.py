@@ -30,6 +30,11 @@ class Consumer(msgspec.Struct, array_like=True):
         """May it be sent to now?"""
         return not self.blocked and self.permits > 0
 
+    @property
+    def messages_per_entry(self) -> int:
+        """avgMessagesPerEntry, rounded as Java does: halves up."""
+        return int(self.average + 0.5)
+
     def sent(self, messages: int, entries: int, size: int) -> None:
         """Keep the averages and counters after a send (dispatch_shared.md §4, the avg statistic)."""
         self.messages_out += messages

@@ -1,5 +1,7 @@
 """What the mechanisms share while a command is folded: the clock, the configuration, the way out."""
 
+import heapq
+
 from streaming.broker.config import ServiceConfiguration, configuration
 from streaming.broker.effects import Effect, Row
 from streaming.broker.entries import Entries, EntryReader
@@ -16,7 +18,18 @@ def namespace_of(topic: str) -> str:
 class Context:
     """`clock` in ms. Effects are numbered within the record that causes them: `offset`, then 0, 1, 2, …"""
 
-    __slots__ = ("_memo", "clock", "config", "entries", "namespaces", "offset", "ordinal", "rows")
+    __slots__ = (
+        "_memo",
+        "_woken",
+        "clock",
+        "config",
+        "entries",
+        "namespaces",
+        "offset",
+        "ordinal",
+        "rows",
+        "timers",
+    )
 
     def __init__(self, reader: EntryReader) -> None:
         self.clock = 0
@@ -26,12 +39,26 @@ class Context:
         self.namespaces: dict[str, Policies] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
+        self.timers: list[tuple[int, str]] = []
+        self._woken: set[tuple[int, str]] = set()
         self._memo: dict[tuple[str, str], Effective] = {}
 
     def emit(self, effect: Effect) -> None:
         """Put an effect out."""
         self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))
         self.ordinal += 1
+
+    def wake(self, topic: str, due: int) -> None:
+        """Let the topic's timers run when the clock reaches `due` (ms). Once too often does no harm."""
+        if (timer := (due, topic)) not in self._woken:
+            self._woken.add(timer)
+            heapq.heappush(self.timers, timer)
+
+    def next_timer(self) -> str:
+        """Take the earliest of `timers`: the topic to wake."""
+        timer = heapq.heappop(self.timers)
+        self._woken.discard(timer)
+        return timer[1]
 
     def policies_changed(self) -> None:
         """Forget what was worked out: a policy or the configuration is different now."""

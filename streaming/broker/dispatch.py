@@ -1,10 +1,12 @@
-"""What all dispatchers share: turning positions into messages for one consumer (mirrors `AbstractBaseDispatcher`)."""
+"""What all dispatchers share: which entries a consumer gets, and sending them (mirrors `AbstractBaseDispatcher`)."""
 
 from typing import TYPE_CHECKING
 
+from streaming.broker import entry_filters
 from streaming.broker.ack_set import to_bits, to_words
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
+from streaming.broker.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
 from streaming.broker.effects import Message
 from streaming.broker.entries import Entry
 from streaming.broker.position import Position
@@ -13,15 +15,67 @@ if TYPE_CHECKING:
     from streaming.broker.subscription import Subscription
     from streaming.broker.topic import Topic
 
+Found = list[tuple[Position, Entry]]
+"""Entries read, in the order of their positions."""
+
 SERVER_ONLY_MARKERS = range(10, 22)
 """Marker types (replicated subscriptions, transactions) that never reach a consumer."""
 
 
 def is_server_only(entry: Entry) -> bool:
-    """Is the entry a marker for brokers only? It is acked and dropped (dispatch_shared.md §8)."""
-    return (
-        entry.metadata.marker_type in SERVER_ONLY_MARKERS if entry.metadata.marker_type is not None else False
-    )
+    """Is the entry a marker for brokers only?"""
+    return entry.metadata.marker_type is not None and entry.metadata.marker_type in SERVER_ONLY_MARKERS
+
+
+def read(ctx: Context, topic: "Topic", positions: list[Position]) -> Found:
+    """The entries at `positions`."""
+    return list(zip(positions, ctx.entries.get_all(topic.name, positions), strict=True))
+
+
+def filter_entries(
+    ctx: Context,
+    topic: "Topic",
+    subscription: "Subscription",
+    found: Found,
+    delayed: DelayedDeliveryTracker | None,
+) -> tuple[Found, list[Position]]:
+    """Leave out what isn't for a consumer now (dispatch_shared.md §8); also: positions to be redelivered later.
+
+    Rejected entries and markers are acked. Entries with a delivery time are kept in `delayed` (None: sent at once).
+    """
+    config = ctx.config
+    kept: Found = []
+    acked: list[Position] = []
+    rescheduled: list[Position] = []
+    for position, entry in found:
+        metadata = entry.metadata
+        if config.entryFilterNames:
+            result = entry_filters.judge(config.entryFilterNames, metadata, subscription.properties)
+            if result == "REJECT":
+                acked.append(position)
+                continue
+            if result == "RESCHEDULE":
+                rescheduled.append(position)
+                continue
+        if metadata.marker_type is not None and is_server_only(entry):
+            acked.append(position)
+        elif (
+            delayed is None
+            or not config.delayedDeliveryEnabled
+            or not delayed.add(
+                position,
+                NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
+                ctx.clock,
+                config,
+            )
+        ):
+            kept.append((position, entry))
+    if acked:
+        cursor = topic.cursors[subscription.name]
+        for position in acked:
+            cursor.acknowledge(topic.ledger, position, None)
+        cursor.collapse(topic.ledger)
+    return kept, rescheduled
 
 
 def send(
@@ -29,7 +83,7 @@ def send(
     topic: "Topic",
     subscription: "Subscription",
     consumer: Consumer,
-    entries: list[tuple[Position, Entry]],
+    found: Found,
     counts: dict[Position, int] | None,
 ) -> list[int]:
     """Send entries to a consumer; the messages charged for each (those of a batch already acked are free).
@@ -40,7 +94,7 @@ def send(
     name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
     epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
     charged, size, total = [], 0, 0
-    for position, entry in entries:
+    for position, entry in found:
         total += entry.messages
         messages, ack_set = entry.messages, None
         if batches and (stored := batches.get(position)) is not None:
@@ -55,8 +109,8 @@ def send(
             )
         )  # fmt: skip
     consumer.permits -= sum(charged)
-    consumer.sent(total, len(entries), size)
+    consumer.sent(total, len(found), size)
     subscription.messages_out += total
     subscription.bytes_out += size
-    subscription.dispatched += len(entries)
+    subscription.dispatched += len(found)
     return charged

@@ -1,14 +1,19 @@
-"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: dispatch_shared.md)."""
+"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: dispatch_shared.md).
+
+How a read is dealt out is the affair of `deal`; chunks are dealt out by `chunked_messages`, keys by the subclass for
+Key_Shared.
+"""
 
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from streaming.broker import chunked_messages
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
-from streaming.broker.dispatch import is_server_only, send
-from streaming.broker.entries import Entry
+from streaming.broker.delayed_delivery import DelayedDeliveryTracker
+from streaming.broker.dispatch import Found, filter_entries, read, send
 from streaming.broker.position import Position
 
 if TYPE_CHECKING:
@@ -17,16 +22,23 @@ if TYPE_CHECKING:
 
 
 class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
-    """`next_consumer` = round-robin index; `replay` = ascending positions to be sent again before anything new;
-    `counts` = redelivery counts; `pending_read` = entries a waiting read asked for; totals are in messages."""
+    """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to be sent again before anything new;
+    `counts` = redelivery counts; `pending_read` = entries a waiting read asked for; totals are in messages.
 
-    next_consumer: int = 0
+    `rescheduled`: time (ms) → positions that an entry filter put off; `chunk_owners`: uuid of a chunked message →
+    (connection, id) of the consumer that gets its chunks.
+    """
+
+    round_robin: int = 0
     replay: list[Position] = []
     counts: dict[Position, int] = {}
     total_permits: int = 0
     total_unacked: int = 0
     blocked: bool = False
     pending_read: int = 0
+    delayed: DelayedDeliveryTracker = msgspec.field(default_factory=DelayedDeliveryTracker)
+    rescheduled: dict[int, list[Position]] = {}
+    chunk_owners: dict[str, tuple[str, int]] = {}
 
     # -- consumers (§2) -------------------------------------------------------------------------------------------
 
@@ -37,6 +49,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         if not consumers:
             self.pending_read = 0
             self.replay.clear()
+            self.delayed = DelayedDeliveryTracker()
             topic.cursors[subscription.name].rewind(topic.ledger)
         consumers.append(consumer)
         if len(consumers) > 1 and consumer.priority < consumers[-2].priority:
@@ -61,7 +74,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def flow(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, permits: int
     ) -> None:
-        limit = self._consumer_limit(ctx, topic, subscription)
+        limit = self.consumer_limit(ctx, topic, subscription)
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
         if consumer.blocked:
@@ -97,8 +110,25 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             wanted, self.pending_read = self.pending_read, 0
             positions = topic.cursors[subscription.name].read(topic.ledger, wanted)
             if positions:
-                self._send_round(ctx, topic, subscription, positions)
+                self._deal_out(ctx, topic, subscription, positions, from_replay=False)
             self.dispatch(ctx, topic, subscription)
+
+    def due(self, ctx: Context) -> int:
+        """When a timer of the dispatcher fires (ms), −1: none."""
+        first = min(self.rescheduled, default=-1)
+        delayed = self.delayed.due(ctx.clock, ctx.config)
+        return max(first, delayed) if min(first, delayed) < 0 else min(first, delayed)
+
+    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        """Do what is due: delayed entries, and those that a filter put off, which count as redelivered."""
+        if self.delayed.buckets:
+            self.delayed.fired = ctx.clock
+        for due in [due for due in self.rescheduled if due <= ctx.clock]:
+            positions = self.rescheduled.pop(due)
+            for position in positions:
+                self.counts[position] = self.counts.get(position, 0) + 1
+            self._replay_all(topic, subscription, positions)
+        self.dispatch(ctx, topic, subscription)
 
     # -- acks (subscriptions.md §5) -------------------------------------------------------------------------------
 
@@ -135,7 +165,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     ) -> None:
         """Unblock those `owners` of fully acked entries that are down to half of their limit."""
         released = False
-        limit = self._consumer_limit(ctx, topic, subscription)
+        limit = self.consumer_limit(ctx, topic, subscription)
         for consumer in owners:
             if consumer.blocked and consumer.unacked <= limit // 2:
                 self._unblock(consumer)
@@ -165,7 +195,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
-    def _consumer_limit(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
+    def consumer_limit(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
         if not subscription.durable:
             return 0
         limit: int = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
@@ -198,66 +228,91 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """Rounds until nothing more can be sent; then, if somebody has permits, leave a read waiting."""
-        cursor = topic.cursors[subscription.name]
-        while True:
-            first = next((c.permits for c in subscription.consumers if c.available), 0)
-            if first <= 0:
-                return
-            wanted = max(min(max(self.total_permits, first), ctx.config.dispatcherMaxReadBatchSize), 1)
-            if self.replay:
-                taken = self.replay[:wanted]
-                positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
-                if len(positions) < len(taken):
-                    acked = set(taken).difference(positions)
-                    self.replay = [p for p in self.replay if p not in acked]
-                if positions and not self._send_round(ctx, topic, subscription, positions):
-                    return
-            elif self.blocked or self.pending_read:
-                return
-            else:
-                positions = cursor.read(topic.ledger, wanted)
-                if not positions:
-                    self.pending_read = wanted
-                    return
-                self._send_round(ctx, topic, subscription, positions)
+        while self._round(ctx, topic, subscription):
+            pass
+        if (due := self.due(ctx)) >= 0:
+            ctx.wake(topic.name, due)
 
-    def _send_round(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", positions: list[Position]
+    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+        """One round. True: something was dealt with, so another may be of use."""
+        cursor = topic.cursors[subscription.name]
+        wanted = self._read_size(ctx, subscription.consumers)
+        if wanted == 0 or self.delayed.pauses_all(ctx.clock, ctx.config):
+            return False
+        if self.delayed.buckets:
+            self._replay_all(topic, subscription, self.delayed.take(wanted, ctx.clock, ctx.config))
+        if self.replay:
+            taken = self.replay[:wanted]
+            positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
+            if len(positions) < len(taken):
+                self.forget(set(taken).difference(positions))
+            return not positions or self._deal_out(ctx, topic, subscription, positions, from_replay=True)
+        if self.blocked or self.pending_read:
+            return False
+        positions = cursor.read(topic.ledger, wanted)
+        if not positions:
+            self.pending_read = wanted
+            return False
+        self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+        return True
+
+    def _read_size(self, ctx: Context, consumers: list[Consumer]) -> int:
+        """Entries to read in a round; 0: nobody can be sent to."""
+        first = next((consumer for consumer in consumers if consumer.available), None)
+        if first is None:
+            return 0
+        permits = max(self.total_permits, first.permits)
+        if ctx.config.preciseDispatcherFlowControl and first.average:
+            permits = -(-permits // first.messages_per_entry)
+        return max(min(permits, ctx.config.dispatcherMaxReadBatchSize), 1)
+
+    def _deal_out(
+        self,
+        ctx: Context,
+        topic: "Topic",
+        subscription: "Subscription",
+        positions: list[Position],
+        *,
+        from_replay: bool,
     ) -> bool:
-        """Deal out entries in turns; what nobody can take goes to the replay set. True: something was dealt with."""
-        found = list(zip(positions, ctx.entries.get_all(topic.name, positions), strict=True))
+        """Deal out entries; what nobody can take now goes to the replay set. True: something was dealt with."""
+        found = read(ctx, topic, positions)
+        if any(entry.metadata.uuid is not None for _, entry in found):
+            left = chunked_messages.deal(self, ctx, topic, subscription, found)
+        else:
+            left = self.deal(ctx, topic, subscription, found)
+        if from_replay:
+            self.forget(set(positions).difference(left))
+        else:
+            for position in left:
+                insort(self.replay, position)
+        return len(left) < len(positions)
+
+    def deal(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found
+    ) -> list[Position]:
+        """Turn by turn to the consumers in round robin; the positions that nobody could take."""
         remaining = sum(entry.messages for _, entry in found)
         average = max(remaining // len(found), 1)
-        limit = self._consumer_limit(ctx, topic, subscription)
+        limit = self.consumer_limit(ctx, topic, subscription)
         done = 0
-        while done < len(found) and (consumer := self._next_consumer(subscription.consumers)) is not None:
-            run = found[done : done + entries_in_turn(
-                remaining, limit, consumer.unacked, average, consumer.permits,
-                ctx.config.dispatcherMaxRoundRobinBatchSize,
-            )]  # fmt: skip
-            if self.replay:
-                sent = {position for position, _ in run}
-                self.replay = [position for position in self.replay if position not in sent]
-            remaining -= self._send(ctx, topic, subscription, consumer, run)
-            if limit and consumer.unacked >= limit:
-                consumer.blocked = True
+        while done < len(found) and (consumer := self.next_consumer(subscription.consumers)) is not None:
+            most = ctx.config.dispatcherMaxRoundRobinBatchSize
+            turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
+            run = found[done : done + turn]
+            self.send(ctx, topic, subscription, consumer, run)
+            remaining -= sum(entry.messages for _, entry in run)
             done += len(run)
-        for position, _ in found[done:]:
-            if position not in self.replay:
-                insort(self.replay, position)
-        return done > 0
+        return [position for position, _ in found[done:]]
 
-    def _send(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer,
-        run: list[tuple[Position, Entry]],
-    ) -> int:  # fmt: skip
-        cursor = topic.cursors[subscription.name]
-        markers = [position for position, entry in run if is_server_only(entry)]
-        if markers:
-            run = [item for item in run if item[0] not in markers]
-            for position in markers:
-                cursor.acknowledge(topic.ledger, position, None)
-            cursor.collapse(topic.ledger)
+    def send(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, run: Found
+    ) -> None:
+        """Filter and send to one consumer, and remember what it has to ack."""
+        run, rescheduled = filter_entries(ctx, topic, subscription, run, self.delayed)
+        if rescheduled:
+            due = ctx.clock + ctx.config.dispatcherEntryFilterRescheduledMessageDelay
+            self.rescheduled.setdefault(due, []).extend(rescheduled)
         charged = send(ctx, topic, subscription, consumer, run, self.counts)
         for (position, _), messages in zip(run, charged, strict=True):
             consumer.pending[position] = messages
@@ -265,28 +320,34 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         consumer.unacked += total
         self.total_permits -= total
         self._add_unacked(ctx, topic, subscription, total)
-        return sum(entry.messages for _, entry in run)
+        limit = self.consumer_limit(ctx, topic, subscription)
+        if limit and consumer.unacked >= limit:
+            consumer.blocked = True
 
-    def _next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
+    def forget(self, positions: set[Position]) -> None:
+        """Take positions out of the replay set."""
+        self.replay = [position for position in self.replay if position not in positions]
+
+    def next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """Round robin inside a priority level, higher levels (lower numbers) first (§5)."""
         if not consumers:
             return None
-        if self.next_consumer >= len(consumers):
-            self.next_consumer = 0
-        level = consumers[self.next_consumer].priority
+        if self.round_robin >= len(consumers):
+            self.round_robin = 0
+        level = consumers[self.round_robin].priority
         if level != 0:  # quirk: on level 0 nobody looks for a still higher one
             for index, consumer in enumerate(consumers):
                 if consumer.priority >= level:
                     break
                 if consumer.available:
-                    self.next_consumer = index + 1
+                    self.round_robin = index + 1
                     return consumer
         same = [index for index, consumer in enumerate(consumers) if consumer.priority == level]
-        turn = same.index(self.next_consumer)
+        turn = same.index(self.round_robin)
         lower = [index for index, consumer in enumerate(consumers) if index > same[-1]]
         for index in [*same[turn:], *same[:turn], *lower]:
             if consumers[index].available:
-                self.next_consumer = index + 1
+                self.round_robin = index + 1
                 return consumers[index]
         return None
 

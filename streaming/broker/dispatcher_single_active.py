@@ -1,59 +1,106 @@
-"""Dispatch to one active consumer: Exclusive (mirrors `PersistentDispatcherSingleActiveConsumer`; subscriptions.md §8)."""
+"""Dispatch to one active consumer: Exclusive and Failover (mirrors `PersistentDispatcherSingleActiveConsumer`;
+rules: subscriptions.md §8)."""
 
+import re
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
-from streaming.broker.dispatch import is_server_only, send
+from streaming.broker.dispatch import filter_entries, read, send
+from streaming.broker.effects import ActiveConsumerChange
+from streaming.broker.murmur3 import murmur3_31
 
 if TYPE_CHECKING:
     from streaming.broker.subscription import Subscription
     from streaming.broker.topic import Topic
 
+RING_POINTS = 100
+"""Points of a consumer on the hash ring that picks the active one."""
+
+_PARTITION = re.compile(r"-partition-(\d+)$")
+
 
 class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
-    """`active` = index in the subscription's consumers, −1: none. `pending_read` = entries a waiting read asked for."""
+    """`active` = index in the subscription's consumers, −1: none. `pending_read` = entries a waiting read asked for.
 
+    `takes_over` (ms, −1: no) = when the consumer that became active may start: the failover delay.
+    `redeliver_at` (ms, −1: no) = when what an entry filter put off is read again.
+    """
+
+    failover: bool = False
     active: int = -1
     pending_read: int = 0
+    takes_over: int = -1
+    redeliver_at: int = -1
 
     def active_consumer(self, subscription: "Subscription") -> Consumer | None:
         return subscription.consumers[self.active] if self.active >= 0 else None
 
+    # -- consumers ------------------------------------------------------------------------------------------------
+
     def add_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
     ) -> None:
+        before = self.active_consumer(subscription)
         subscription.consumers.append(consumer)
-        self._pick(ctx, topic, subscription, None)
+        if not self._pick(ctx, topic, subscription, before) and self.failover:
+            active = consumer is self.active_consumer(subscription)
+            ctx.emit(_change(topic, consumer, is_active=active))
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
     ) -> None:
-        was_active = self.active_consumer(subscription)
+        before = self.active_consumer(subscription)
         subscription.consumers.remove(consumer)
-        if not subscription.consumers:
+        if subscription.consumers:
+            self._pick(ctx, topic, subscription, before)
+        else:
             self.active, self.pending_read = -1, 0
-            return
-        self._pick(ctx, topic, subscription, was_active)
 
     def _pick(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", before: Consumer | None
-    ) -> None:
-        """Choose the active consumer; a new one starts at the first unacked entry."""
-        self.active = 0
-        if subscription.consumers[0] is not before:
-            self.pending_read = 0
-            topic.cursors[subscription.name].rewind(topic.ledger)
-            self.read_more(ctx, topic, subscription)
+    ) -> bool:
+        """Choose the active consumer. True: it is another one, which starts at the first unacked entry."""
+        consumers = subscription.consumers
+        consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
+        best = sum(consumer.priority == consumers[0].priority for consumer in consumers)
+        partition = _PARTITION.search(topic.name)
+        if not self.failover:
+            self.active = 0
+        elif partition is not None and not ctx.config.activeConsumerFailoverConsistentHashing:
+            self.active = int(partition[1]) % best
+        else:
+            self.active = pick_on_ring([consumer.name for consumer in consumers[:best]], topic.name)
+        if consumers[self.active] is before:
+            return False
+        self.pending_read = 0
+        delay = ctx.config.activeConsumerFailoverDelayTimeMillis if self.failover else 0
+        if delay <= 0:
+            self._take_over(ctx, topic, subscription)
+        elif self.takes_over < 0:
+            self.takes_over = ctx.clock + delay
+            ctx.wake(topic.name, self.takes_over)
+        return True
+
+    def _take_over(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        topic.cursors[subscription.name].rewind(topic.ledger)
+        active = self.active_consumer(subscription)
+        if self.failover:
+            for consumer in subscription.consumers:
+                ctx.emit(_change(topic, consumer, is_active=consumer is active))
+        self.read_more(ctx, topic, subscription)
+
+    # -- triggers -------------------------------------------------------------------------------------------------
 
     def flow(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, permits: int
     ) -> None:
         """Permits count always; they start a read only if they come from the active consumer and none is waiting."""
         consumer.permits += permits
-        if consumer is self.active_consumer(subscription) and not self.pending_read:
+        if consumer is self.active_consumer(subscription) and not self.pending_read and self.takes_over < 0:
             self.read_more(ctx, topic, subscription)
 
     def redeliver(
@@ -67,8 +114,11 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         """Everything unacked comes again, whatever was asked for. Not from the active consumer: ignored."""
         if epoch is not None and epoch > consumer.epoch:
             consumer.epoch = epoch
-        if consumer is not self.active_consumer(subscription):
+        if consumer is not self.active_consumer(subscription) or self.takes_over >= 0:
             return
+        self._read_again(ctx, topic, subscription)
+
+    def _read_again(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         self.pending_read = 0
         topic.cursors[subscription.name].rewind(topic.ledger)
         self.read_more(ctx, topic, subscription)
@@ -80,28 +130,62 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             self._read(ctx, topic, subscription, wanted)
             self.read_more(ctx, topic, subscription)
 
+    def due(self, ctx: Context) -> int:
+        """When a timer of the dispatcher fires (ms), −1: none."""
+        return min((at for at in (self.takes_over, self.redeliver_at) if at >= 0), default=-1)
+
+    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        """Do what is due: hand over to the active consumer of now, read again what a filter put off."""
+        if 0 <= self.takes_over <= ctx.clock:
+            self.takes_over = -1
+            if self.active >= 0:
+                self._take_over(ctx, topic, subscription)
+        if 0 <= self.redeliver_at <= ctx.clock:
+            self.redeliver_at = -1
+            if self.active >= 0 and self.takes_over < 0:
+                self._read_again(ctx, topic, subscription)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
     def read_more(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """Read and send while the active consumer has permits; then leave a read waiting."""
         active = self.active_consumer(subscription)
         while active is not None and active.permits > 0:
             wanted = min(active.permits, ctx.config.dispatcherMaxReadBatchSize)
+            if ctx.config.preciseDispatcherFlowControl and active.average:
+                per_entry = active.messages_per_entry
+                wanted = min(-(-active.permits // per_entry), ctx.config.dispatcherMaxReadBatchSize)
             if not self._read(ctx, topic, subscription, wanted):
                 self.pending_read = wanted
                 return
 
     def _read(self, ctx: Context, topic: "Topic", subscription: "Subscription", wanted: int) -> bool:
-        cursor = topic.cursors[subscription.name]
-        positions = cursor.read(topic.ledger, wanted)
+        positions = topic.cursors[subscription.name].read(topic.ledger, wanted)
         if not positions:
             return False
         active = self.active_consumer(subscription)
         assert active is not None  # a read is only ever issued for one
-        found = list(zip(positions, ctx.entries.get_all(topic.name, positions), strict=True))
-        markers = [position for position, entry in found if is_server_only(entry)]
-        if markers:
-            found = [item for item in found if item[0] not in markers]
-            for position in markers:
-                cursor.acknowledge(topic.ledger, position, None)
-            cursor.collapse(topic.ledger)
+        found, rescheduled = filter_entries(ctx, topic, subscription, read(ctx, topic, positions), None)
+        if rescheduled:
+            self.redeliver_at = ctx.clock + ctx.config.dispatcherEntryFilterRescheduledMessageDelay
+            ctx.wake(topic.name, self.redeliver_at)
         send(ctx, topic, subscription, active, found, None)
         return True
+
+
+def pick_on_ring(names: list[str], topic: str) -> int:
+    """Which of the consumers a hash ring picks for a topic (its full name)."""
+    ring = {
+        murmur3_31(f"{name}{point}".encode()): i
+        for i, name in enumerate(names)
+        for point in range(RING_POINTS)
+    }
+    points = sorted(ring)
+    place = bisect_left(points, murmur3_31(topic.encode()))
+    return ring[points[place if place < len(points) else 0]]
+
+
+def _change(topic: "Topic", consumer: Consumer, *, is_active: bool) -> ActiveConsumerChange:
+    return ActiveConsumerChange(
+        topic.name, consumer.connection, consumer.consumer_id, {"is_active": is_active}
+    )

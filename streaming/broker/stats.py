@@ -36,6 +36,7 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
 def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
     cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
     backlog = cursor.backlog(topic.ledger, precise=True)
+    delayed = len(dispatcher.delayed) if isinstance(dispatcher, MultipleConsumers) else 0
     found: dict[str, Any] = {
         "type": subscription.type or "None",
         "isDurable": subscription.durable,
@@ -45,8 +46,8 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
             if config.subscriptionBacklogSizeWithoutAcked
             else topic.ledger.backlog_size_from(cursor.mark_delete)
         ),
-        "msgBacklogNoDelayed": backlog,
-        "msgDelayed": 0,
+        "msgBacklogNoDelayed": backlog - delayed,
+        "msgDelayed": delayed,
         "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
         "blockedSubscriptionOnUnackedMsgs": isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked,
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
@@ -63,7 +64,7 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
                 "unackedMessages": consumer.unacked,
                 "blockedConsumerOnUnackedMsgs": consumer.blocked,
                 "msgOutCounter": consumer.messages_out,
-                "avgMessagesPerEntry": int(consumer.average + 0.5),
+                "avgMessagesPerEntry": consumer.messages_per_entry,
             }
             for consumer in subscription.consumers
         ],

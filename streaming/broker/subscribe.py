@@ -1,5 +1,6 @@
 """Consumers come and go: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, SEEK, last id (rules: subscriptions.md, protocol.md §6)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from schemas.commands import GetLastMessageId, Seek, Subscribe, Unsubscribe
@@ -26,8 +27,9 @@ from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.trimming import trim
 
-DISPATCHERS: dict[str, type[SingleActiveConsumer] | type[MultipleConsumers]] = {
+DISPATCHERS: dict[str, Callable[[], SingleActiveConsumer | MultipleConsumers]] = {
     "Exclusive": SingleActiveConsumer,
+    "Failover": lambda: SingleActiveConsumer(failover=True),
     "Shared": MultipleConsumers,
 }
 
@@ -112,9 +114,9 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
     )  # fmt: skip
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
-    ctx.emit(Success(topic.name, command.connection, command.request_id))
     assert subscription.dispatcher is not None
     subscription.dispatcher.add_consumer(ctx, topic, subscription, consumer)
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
     if command.start_message_rollback_duration_sec > 0 and command.durable:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
         reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
@@ -250,19 +252,19 @@ def reset(
     cause: str,
     batch: int | None = None,
 ) -> None:
-    """Move a subscription to `target`, disconnecting who reads from it. Acks after it are forgotten.
+    """Move a subscription to `target`, disconnecting who reads from it (of Failover: the active one). Acks after it are forgotten.
 
     A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns.
     """
-    ledger = topic.ledger
-    for consumer in list(subscription.consumers):
+    ledger, dispatcher = topic.ledger, subscription.dispatcher
+    closed = list(subscription.consumers)
+    if isinstance(dispatcher, SingleActiveConsumer):
+        closed = [closed[dispatcher.active]] if closed else []
+    for consumer in closed:
         ctx.emit(
             CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
         )
         del topic.consumer_handles[consumer.connection, consumer.consumer_id]
-    subscription.consumers.clear()
-    if subscription.type is not None:
-        subscription.dispatcher = DISPATCHERS[subscription.type]()
     subscription.last_active = ctx.clock
     cursor = topic.cursors[subscription.name]
     before, backlog = cursor.mark_delete, cursor.backlog(ledger)
@@ -270,6 +272,12 @@ def reset(
     if batch is not None:
         cursor.set_batch(target, batch)
     emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
+    if isinstance(dispatcher, SingleActiveConsumer):
+        for consumer in closed:
+            dispatcher.remove_consumer(ctx, topic, subscription, consumer)
+    elif subscription.type is not None:
+        subscription.consumers.clear()
+        subscription.dispatcher = DISPATCHERS[subscription.type]()
     if former is not None and topic.frees_ledgers(cursor, former):
         trim(ctx, topic)
 

@@ -5,15 +5,37 @@ from streaming.broker.context import Context
 from streaming.broker.effects import LedgerClosed, TopicEvent
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import check_rollover, rollover_due, trim
 
 
 def create(ctx: Context, name: str) -> Topic:
     """A new topic, loaded for the first time."""
     topic = Topic(name, ManagedLedger.create(ctx.clock))
+    ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
     deduplication.check_status(ctx, topic)
     return topic
+
+
+def next_due(ctx: Context, topic: Topic) -> int:
+    """When the first of the topic's own timers fires (ms), −1: none."""
+    due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
+    for subscription in topic.subscriptions.values():
+        if subscription.dispatcher is not None and (at := subscription.dispatcher.due(ctx)) >= 0:
+            due.append(at)
+    return min(due, default=-1)
+
+
+def run_timers(ctx: Context, topic: Topic) -> None:
+    """Do what is due on the topic at the clock, and see to it that what isn't yet will be done."""
+    if not topic.ledger.rollover_checked and rollover_due(ctx, topic) <= ctx.clock:
+        check_rollover(ctx, topic)
+    for subscription in list(topic.subscriptions.values()):
+        dispatcher = subscription.dispatcher
+        if dispatcher is not None and 0 <= dispatcher.due(ctx) <= ctx.clock:
+            dispatcher.timer(ctx, topic, subscription)
+    if (due := next_due(ctx, topic)) >= 0:
+        ctx.wake(topic.name, due)
 
 
 def policies_changed(ctx: Context, topic: Topic) -> None:
@@ -53,6 +75,7 @@ def unload(ctx: Context, topic: Topic) -> None:
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
         )
     ledger.reopen(ctx.clock)
+    ctx.wake(topic.name, rollover_due(ctx, topic))
     topic.oldest = None
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0

@@ -16,6 +16,7 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
     if info is not None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
     ledger.open_ledger(ctx.clock)
+    ctx.wake(topic.name, rollover_due(ctx, topic))
     advance_cursors(ctx, topic)
     trim(ctx, topic)
 
@@ -38,6 +39,11 @@ def advance_cursors(ctx: Context, topic: Topic) -> None:
             continue
         target = Position(following, -1)
         topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]
+
+
+def rollover_due(ctx: Context, topic: Topic) -> int:
+    """When the open ledger reaches its maximum age (ms)."""
+    return topic.ledger.created + int(ctx.config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000)
 
 
 def check_rollover(ctx: Context, topic: Topic) -> None:

@@ -126,12 +126,16 @@ class Session:
             yield Command(time, topic, value if body is None else {**value, "body": body})
         elif kind == "note":
             yield from self._note(record, time)
+        elif kind == "stats":
+            yield Command(time, None, {"command": "TICK"})
 
     def _note(self, record: dict[str, Any], time: int) -> Iterator[Command]:
         if record.get("event") == "broker_restart" and record["phase"] == "started":
             for topic in self.broker.topic_names():
                 path = "/" + topic.replace("://", "/") + "/unload"
                 yield Command(time, topic, {"command": "ADMIN", "method": "PUT", "path": path})
+        if "step" in record:
+            yield Command(time, None, {"command": "TICK"})
         for setting, (check, note, unit) in TIMED_CHECKS.items():
             if record.get("event") == note:
                 interval = int(float(self.trace.header["broker_config"][setting]) * unit)

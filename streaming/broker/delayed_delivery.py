@@ -1,0 +1,86 @@
+"""Delayed delivery: positions that wait for their time, in buckets (mirrors `InMemoryDelayedDeliveryTracker`;
+rules: dispatch_shared.md §7)."""
+
+import msgspec
+
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.position import Position
+
+NO_DELAY = -1
+
+
+class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
+    """`buckets`: time (ms) → ascending positions. The other fields serve `pauses_all` only: `fixed` = every delay so
+    far was about the same, `highest` = latest delivery time seen. `fired` = when the timer fired last (ms)."""
+
+    buckets: dict[int, list[Position]] = {}
+    fixed: bool = True
+    highest: int = 0
+    fired: int = 0
+
+    def __len__(self) -> int:
+        return sum(len(positions) for positions in self.buckets.values())
+
+    def add(self, position: Position, deliver_at: int, now: int, config: ServiceConfiguration) -> bool:
+        """Keep a position until `deliver_at` (ms). False: it is to be delivered now."""
+        tick, strict = config.delayedDeliveryTickTimeMillis, config.isDelayedDeliveryDeliverAtTimeStrict
+        if deliver_at < 0 or deliver_at <= (now if strict else now + tick):
+            self.fixed = False
+            return False
+        width = _bucket_width(tick)
+        bucket = (-(-deliver_at // width) if strict else deliver_at // width) * width
+        positions = self.buckets.setdefault(bucket, [])
+        if position not in positions:
+            positions.append(position)
+            positions.sort()
+        if deliver_at < self.highest - tick:
+            self.fixed = False
+        self.highest = max(self.highest, deliver_at)
+        return True
+
+    def take(self, limit: int, now: int, config: ServiceConfiguration) -> list[Position]:
+        """Remove and return up to `limit` due positions, oldest buckets first."""
+        horizon = _horizon(now, config)
+        taken: list[Position] = []
+        for bucket in sorted(self.buckets):
+            if bucket > horizon or len(taken) == limit:
+                break
+            positions = self.buckets[bucket]
+            wanted = limit - len(taken)
+            taken += positions[:wanted]
+            if len(positions) <= wanted:
+                del self.buckets[bucket]
+            else:
+                self.buckets[bucket] = positions[wanted:]
+        if taken and not self.buckets:
+            self.fixed, self.highest = True, 0
+        return taken
+
+    def pauses_all(self, now: int, config: ServiceConfiguration) -> bool:
+        """With enough messages of one fixed delay and none due, reading on would only bring more of them."""
+        lookahead = config.delayedDeliveryFixedDelayDetectionLookahead
+        return (
+            lookahead > 0
+            and self.fixed
+            and len(self) >= lookahead
+            and min(self.buckets) > _horizon(now, config)
+        )
+
+    def due(self, now: int, config: ServiceConfiguration) -> int:
+        """When the timer must fire (ms); −1: no need. A bucket in the past waits for the next dispatch."""
+        if not self.buckets or (first := min(self.buckets)) <= now:
+            return -1
+        return max(first, self.fired + config.delayedDeliveryTickTimeMillis)
+
+
+def _bucket_width(tick: int) -> int:
+    """The largest power of two that is at most the tick."""
+    return 1 << max(tick, 1).bit_length() - 1
+
+
+def _horizon(now: int, config: ServiceConfiguration) -> int:
+    """Buckets up to this time are due at `now`."""
+    if config.isDelayedDeliveryDeliverAtTimeStrict:
+        return now
+    tick = config.delayedDeliveryTickTimeMillis
+    return now + tick - _bucket_width(tick) + 1
