@@ -11,12 +11,14 @@ NO_DELAY = -1
 
 class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
     """`buckets`: time (ms) → ascending positions. The other fields serve `pauses_all` only: `fixed` = every delay so
-    far was about the same, `highest` = latest delivery time seen. `fired` = when the timer fired last (ms)."""
+    far was about the same, `highest` = latest delivery time seen. `timer` = when the timer fires (ms, −1: not set),
+    `fired` = when it did last."""
 
     buckets: dict[int, list[Position]] = {}
     fixed: bool = True
     highest: int = 0
     fired: int = 0
+    timer: int = -1
 
     def __len__(self) -> int:
         return sum(len(positions) for positions in self.buckets.values())
@@ -66,11 +68,10 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
             and min(self.buckets) > _horizon(now, config)
         )
 
-    def due(self, now: int, config: ServiceConfiguration) -> int:
-        """When the timer must fire (ms); −1: no need. A bucket in the past waits for the next dispatch."""
-        if not self.buckets or (first := min(self.buckets)) <= now:
-            return -1
-        return max(first, self.fired + config.delayedDeliveryTickTimeMillis)
+    def arm(self, now: int, config: ServiceConfiguration) -> None:
+        """Set the timer for the first bucket. One in the past needs none: the next dispatch takes it."""
+        first = min(self.buckets, default=now)
+        self.timer = max(first, self.fired + config.delayedDeliveryTickTimeMillis) if first > now else -1
 
 
 def _bucket_width(tick: int) -> int:

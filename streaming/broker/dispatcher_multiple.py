@@ -115,13 +115,11 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def due(self, ctx: Context) -> int:
         """When a timer of the dispatcher fires (ms), −1: none."""
-        first = min(self.rescheduled, default=-1)
-        delayed = self.delayed.due(ctx.clock, ctx.config)
-        return max(first, delayed) if min(first, delayed) < 0 else min(first, delayed)
+        return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
 
     def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """Do what is due: delayed entries, and those that a filter put off, which count as redelivered."""
-        if self.delayed.buckets:
+        if 0 <= self.delayed.timer <= ctx.clock:
             self.delayed.fired = ctx.clock
         for due in [due for due in self.rescheduled if due <= ctx.clock]:
             positions = self.rescheduled.pop(due)
@@ -230,6 +228,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         """Rounds until nothing more can be sent; then, if somebody has permits, leave a read waiting."""
         while self._round(ctx, topic, subscription):
             pass
+        self.delayed.arm(ctx.clock, ctx.config)
         if (due := self.due(ctx)) >= 0:
             ctx.wake(topic.name, due)
 

@@ -118,15 +118,22 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     # -- acks (§3, §4) --------------------------------------------------------------------------------------------
 
     def acknowledge_cumulative(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> None:
-        """Cumulative ack, possibly inside a batch. Raises `CursorError` and changes nothing."""
-        if ack_set is not None:
+        """Cumulative ack, possibly inside a batch (of an acked one: ignored). Past the end of a closed ledger it
+        means that end. Raises `CursorError` and changes nothing."""
+        info = ledger.ledgers.get(position.ledger)
+        if info is not None and 0 < info.entries <= position.entry:
+            position = Position(position.ledger, info.entries - 1)
+        if ack_set is None:
+            self.move(ledger, position, {})
+        elif position > self.mark_delete:
+            before = ledger.previous(position)
+            if before > self.mark_delete:
+                self.move(ledger, before, {})
+            if position in self.acked or position <= self.mark_delete:
+                return
             stored = self.batches.get(position)
             if stored is None or first_unacked(ack_set) > first_unacked(to_bits(stored)):
                 self.batches[position] = to_bytes(ack_set)
-            position = ledger.previous(position)
-            if position <= self.mark_delete:
-                return
-        self.move(ledger, position, {})
 
     def move(self, ledger: ManagedLedger, position: Position, properties: dict[str, int] | None) -> None:
         """Mark-delete to `position`. `properties`: None keeps the present ones, a map replaces them.
