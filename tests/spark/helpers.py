@@ -11,6 +11,8 @@ from sinks.ledger_store import LedgerStore
 from streaming.broker.entries import EntryReader, NoEntries
 from streaming.log import LOGICAL, partition_log
 
+START = 1_700_000_000_000
+
 
 class Nowhere:
     """A store without entries."""
@@ -105,4 +107,4 @@ def traffic(*, messages: int = 72, partitions: int = 4) -> pa.Table:
         if n % 20 == 10:
             records.append((time, topic, b"\xff\x00 rubbish"))
     records.append((1000 * messages + 400_000, None, {"command": "TICK"}))
-    return partition_log(log_of(*records), partitions)
+    return partition_log(log_of(*((START + time, *rest) for time, *rest in records)), partitions)

@@ -17,7 +17,7 @@ from streaming.spark import source, state
 from streaming.spark.query import Written
 from streaming.spark.rows import to_table
 from tests.spark.fake import FakeBroker
-from tests.spark.helpers import Nowhere, log_of, traffic
+from tests.spark.helpers import START, Nowhere, log_of, traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -34,6 +34,15 @@ def test_a_log_is_in_kafka_as_it_was(spark: SparkSession, kafka: LocalKafka) -> 
     assert stored.cast(RECORD).sort_by(order).equals(records.sort_by(order).combine_chunks())
     with pytest.raises(LogError, match="topic as-it-was has 4"):
         produce(traffic(partitions=7), url)
+
+
+def test_without_a_time_the_time_of_sending_counts(kafka: LocalKafka) -> None:
+    from kafka import KafkaConsumer
+
+    produce(log_of((0, "t", b"{}")), f"kafka://{kafka.bootstrap}/timeless", partitions=1)
+    consumer = KafkaConsumer("timeless", bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+    assert next(consumer).timestamp > START
+    consumer.close()
 
 
 def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:

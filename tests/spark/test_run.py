@@ -1,0 +1,65 @@
+"""Stopping the live query, and what its trigger may be."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from streaming.run import stop_signals, wait
+from streaming.spark.query import interval
+
+
+class Query:
+    """A query that is in a micro-batch and ends it after it was asked a few times."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.isActive = error is None
+        self.error, self.asked = error, 0
+        self.lastProgress: Any = None
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.asked += 1
+        return {"isTriggerActive": self.asked < 3}
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+
+def test_the_batch_at_hand_is_finished() -> None:
+    stop, query = threading.Event(), Query()
+    stop.set()
+    wait(query, stop)  # type: ignore[arg-type]
+    assert query.asked == 3
+
+
+def test_what_ended_the_query_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait(Query(ZeroDivisionError()), threading.Event())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_it(number: int) -> None:
+    before = signal.getsignal(number)
+    with stop_signals() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.wait(5)
+        assert signal.getsignal(number) == before  # the second ends the process
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("1s", "1 seconds"), ("500ms", "500 milliseconds"), ("2 m", "2 minutes"), ("10 seconds", "10 seconds")],
+)
+def test_intervals(text: str, words: str) -> None:
+    assert interval(text) == words
+
+
+@pytest.mark.parametrize("text", ["", "1", "s", "1.5s", "1 fortnight"])
+def test_what_is_no_interval(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number and a unit"):
+        interval(text)
