@@ -8,9 +8,13 @@ a misspelt name must not pass as a default.
 A record's coordinates (ingress partition, offset, timestamp, topic) are not part of its value, see `schemas.records`.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_UINT64 = 2**64
 
 ServerError = Literal[
     "UnknownError", "MetadataError", "PersistenceError", "AuthenticationError", "AuthorizationError", "ConsumerBusy",
@@ -33,11 +37,15 @@ class MessageIdData(Part):
 
     ledgerId: int
     entryId: int
-    partition: int = -1
-    batch_index: int = -1
-    ack_set: list[int] = []
-    batch_size: int | None = None
+    partition: Int32 = -1
+    batch_index: Int32 = -1
+    ack_set: list[Int64] = []
+    batch_size: Int32 | None = None
     first_chunk_message_id: "MessageIdData | None" = None
+
+    def __post_init__(self) -> None:
+        if not (-_UINT64 // 2 <= self.ledgerId < _UINT64 and -_UINT64 // 2 <= self.entryId < _UINT64):
+            raise ValueError(f"message id {self.ledgerId}:{self.entryId} has more than 64 bits")
 
 
 class KeyValue(Part):
@@ -47,12 +55,12 @@ class KeyValue(Part):
 
 class KeyLongValue(Part):
     key: str
-    value: int
+    value: Int64
 
 
 class IntRange(Part):
-    start: int
-    end: int
+    start: Int32
+    end: Int32
 
 
 class EncryptionKeys(Part):
@@ -78,34 +86,34 @@ class MessageMetadata(Part):
     """What the broker reads of an entry. Times are epoch milliseconds. `None` = the field is absent on the wire."""
 
     producer_name: str
-    sequence_id: int
-    publish_time: int
+    sequence_id: Int64
+    publish_time: Int64
     properties: list[KeyValue] = []
     replicated_from: str | None = None
     partition_key: str | None = None
     replicate_to: list[str] = []
     compression: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] | None = None
-    uncompressed_size: int | None = None
-    num_messages_in_batch: int | None = None
-    event_time: int | None = None
+    uncompressed_size: Int32 | None = None
+    num_messages_in_batch: Int32 | None = None
+    event_time: Int64 | None = None
     encryption_keys: list[EncryptionKeys] = []
     encryption_algo: str | None = None
     encryption_param: bytes | None = None
     schema_version: bytes | None = None
     partition_key_b64_encoded: bool | None = None
     ordering_key: bytes | None = None
-    deliver_at_time: int | None = None
-    marker_type: int | None = None
-    txnid_least_bits: int | None = None
-    txnid_most_bits: int | None = None
-    highest_sequence_id: int | None = None
+    deliver_at_time: Int64 | None = None
+    marker_type: Int32 | None = None
+    txnid_least_bits: Int64 | None = None
+    txnid_most_bits: Int64 | None = None
+    highest_sequence_id: Int64 | None = None
     null_value: bool | None = None
     uuid: str | None = None
-    num_chunks_from_msg: int | None = None
-    total_chunk_msg_size: int | None = None
-    chunk_id: int | None = None
+    num_chunks_from_msg: Int32 | None = None
+    total_chunk_msg_size: Int32 | None = None
+    chunk_id: Int32 | None = None
     null_partition_key: bool | None = None
-    compacted_batch_indexes: list[int] = []
+    compacted_batch_indexes: list[Int32] = []
     schema_id: bytes | None = None
 
 
@@ -117,14 +125,14 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     """
 
     producer: str
-    sequence_id: int
+    sequence_id: Int64
     payload: str = ""
     payload_bytes: bytes = b""
     key: str | None = None
     properties: dict[str, str] = {}
-    publish_time: int | None = None
-    event_time: int | None = None
-    deliver_at_time: int | None = None
+    publish_time: Int64 | None = None
+    event_time: Int64 | None = None
+    deliver_at_time: Int64 | None = None
 
     def key_values(self) -> list[KeyValue]:
         """`properties` as the protocol has them."""
@@ -148,7 +156,7 @@ class Connect(Command, tag="CONNECT"):
     """A connection is opened. Optional: a connection is known from its first command on."""
 
     client_version: str = ""
-    protocol_version: int = 0
+    protocol_version: Int32 = 0
     auth_method_name: str = ""
     auth_data: bytes = b""
     feature_flags: dict[str, bool] = {}
@@ -159,16 +167,16 @@ class ConnectionLost(Command, tag="CONNECTION_LOST"):
 
 
 class Producer(Command, tag="PRODUCER"):
-    producer_id: int
-    request_id: int
+    producer_id: Int64
+    request_id: Int64
     producer_name: str | None = None
     encrypted: bool = False
     metadata: list[KeyValue] = []
     schema: SchemaData | None = None
-    epoch: int = 0
+    epoch: Int64 = 0
     user_provided_producer_name: bool = True
     producer_access_mode: AccessMode = "Shared"
-    topic_epoch: int | None = None
+    topic_epoch: Int64 | None = None
     txn_enabled: bool = False
     initial_subscription_name: str | None = None
 
@@ -176,32 +184,32 @@ class Producer(Command, tag="PRODUCER"):
 class Send(Command, tag="SEND"):
     """Publish one entry: a message, a batch or a chunk. `payload` is text, `payload_bytes` bytes; give one."""
 
-    producer_id: int
-    sequence_id: int
+    producer_id: Int64
+    sequence_id: Int64
     metadata: MessageMetadata
-    num_messages: int = 1
-    highest_sequence_id: int | None = None
+    num_messages: Int32 = 1
+    highest_sequence_id: Int64 | None = None
     is_chunk: bool = False
     marker: bool = False
     message_id: MessageIdData | None = None
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
+    txnid_least_bits: Int64 = 0
+    txnid_most_bits: Int64 = 0
     payload: str = ""
     payload_bytes: bytes = b""
 
 
 class CloseProducer(Command, tag="CLOSE_PRODUCER"):
-    producer_id: int
-    request_id: int
+    producer_id: Int64
+    request_id: Int64
 
 
 class Subscribe(Command, tag="SUBSCRIBE"):
     subscription: str
     subType: SubType
-    consumer_id: int
-    request_id: int
+    consumer_id: Int64
+    request_id: Int64
     consumer_name: str | None = None
-    priority_level: int = 0
+    priority_level: Int32 = 0
     durable: bool = True
     start_message_id: MessageIdData | None = None
     metadata: list[KeyValue] = []
@@ -210,55 +218,55 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     initialPosition: Literal["Latest", "Earliest"] = "Latest"
     replicate_subscription_state: bool = False
     force_topic_creation: bool = True
-    start_message_rollback_duration_sec: int = 0
+    start_message_rollback_duration_sec: Int64 = 0
     keySharedMeta: KeySharedMeta | None = None
     subscription_properties: list[KeyValue] = []
-    consumer_epoch: int | None = None
+    consumer_epoch: Int64 | None = None
 
 
 class Flow(Command, tag="FLOW"):
-    consumer_id: int
-    messagePermits: int
+    consumer_id: Int64
+    messagePermits: Int32
 
 
 class Ack(Command, tag="ACK"):
-    consumer_id: int
+    consumer_id: Int64
     ack_type: Literal["Individual", "Cumulative"]
     message_id: list[MessageIdData]
     validation_error: str | None = None
     properties: list[KeyLongValue] = []
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
-    request_id: int | None = None
+    txnid_least_bits: Int64 = 0
+    txnid_most_bits: Int64 = 0
+    request_id: Int64 | None = None
 
 
 class RedeliverUnacknowledgedMessages(Command, tag="REDELIVER_UNACKNOWLEDGED_MESSAGES"):
-    consumer_id: int
+    consumer_id: Int64
     message_ids: list[MessageIdData] = []
-    consumer_epoch: int | None = None
+    consumer_epoch: Int64 | None = None
 
 
 class Unsubscribe(Command, tag="UNSUBSCRIBE"):
-    consumer_id: int
-    request_id: int
+    consumer_id: Int64
+    request_id: Int64
     force: bool = False
 
 
 class CloseConsumer(Command, tag="CLOSE_CONSUMER"):
-    consumer_id: int
-    request_id: int
+    consumer_id: Int64
+    request_id: Int64
 
 
 class Seek(Command, tag="SEEK"):
-    consumer_id: int
-    request_id: int
+    consumer_id: Int64
+    request_id: Int64
     message_id: MessageIdData | None = None
-    message_publish_time: int | None = None
+    message_publish_time: Int64 | None = None
 
 
 class GetLastMessageId(Command, tag="GET_LAST_MESSAGE_ID"):
-    consumer_id: int
-    request_id: int
+    consumer_id: Int64
+    request_id: Int64
 
 
 class Admin(Command, tag="ADMIN"):
@@ -302,7 +310,7 @@ class Fault(Command, tag="FAULT"):
     """
 
     fault: Literal["FailWrites", "DelayWrites", "CompleteWrites", "LoseWrites"]
-    count: int = 0
+    count: Int32 = 0
 
 
 AnyCommand = (

@@ -10,37 +10,37 @@ from urllib.parse import unquote
 
 import msgspec
 
-from schemas.commands import Admin
+from schemas.commands import Admin, Int32, Int64
 from streaming.broker import message_expiry, subscribe
 from streaming.broker.context import Context
 from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from streaming.broker.errors import AdminError
 from streaming.broker.policies import BacklogQuota, Policies, RetentionPolicies
-from streaming.broker.position import LATEST, Position, from_wire
+from streaming.broker.position import LATEST, Position
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.topic_lifecycle import unload
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import free_ledgers, trim
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
-    "messageTTL": ("messageTTL", int),
+    "messageTTL": ("messageTTL", Int32),
     "retention": ("retention", RetentionPolicies),
     "deduplication": ("deduplication", bool),
     "deduplicationEnabled": ("deduplication", bool),
-    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", int),
-    "maxProducersPerTopic": ("maxProducersPerTopic", int),
-    "maxProducers": ("maxProducersPerTopic", int),
-    "maxConsumersPerTopic": ("maxConsumersPerTopic", int),
-    "maxConsumers": ("maxConsumersPerTopic", int),
-    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", int),
-    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", int),
-    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", int),
-    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", int),
-    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", int),
-    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", int),
-    "maxMessageSize": ("maxMessageSize", int),
+    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Int32),
+    "maxProducersPerTopic": ("maxProducersPerTopic", Int32),
+    "maxProducers": ("maxProducersPerTopic", Int32),
+    "maxConsumersPerTopic": ("maxConsumersPerTopic", Int32),
+    "maxConsumers": ("maxConsumersPerTopic", Int32),
+    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", Int32),
+    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", Int32),
+    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", Int32),
+    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", Int32),
+    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", Int32),
+    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", Int32),
+    "maxMessageSize": ("maxMessageSize", Int32),
     "encryptionRequired": ("encryptionRequired", bool),
-    "subscriptionExpirationTime": ("subscriptionExpirationTime", int),
+    "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
 }
 """Path element → policy and its type. Namespaces and topics have different names for some."""
 
@@ -68,20 +68,36 @@ def call_namespace(ctx: Context, command: Admin) -> bool:
     if match is None:
         _unsupported(ctx, None, command)
         return False
+    policies = ctx.namespaces.get(match["namespace"]) or Policies()
     try:
-        policies = ctx.namespaces.setdefault(match["namespace"], Policies())
         changed = match["policy"] is not None and _set_policy(
             policies, command, match["policy"], match["query"]
         )
-        if match["policy"] is not None and not changed:
-            _unsupported(ctx, None, command)
-            return False
     except AdminError as error:
         _respond(ctx, None, command, error.status, {"reason": error.reason})
         return False
+    if match["policy"] is not None and not changed:
+        _unsupported(ctx, None, command)
+        return False
+    ctx.namespaces[match["namespace"]] = policies
     ctx.policies_changed()
     _respond(ctx, None, command, 204)
     return changed
+
+
+def creates_topic(command: Admin) -> bool:
+    """Does a call bring its topic into being? Policies and subscriptions may be there before any traffic."""
+    match = _TOPIC.fullmatch(command.path)
+    rest = (match and match["rest"]) or ""
+    return command.method != "GET" and (
+        rest[1:] in (*POLICY_CALLS, "backlogQuota")
+        or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", rest) is not None)
+    )
+
+
+def not_found(ctx: Context, name: str, command: Admin) -> None:
+    """The answer to a call on a topic that isn't there."""
+    _respond(ctx, None, command, 404, {"reason": f"Topic {name} not found"})
 
 
 def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
@@ -187,6 +203,22 @@ def _check_quota_against_retention(
 Response = tuple[int, Any]
 
 
+class MessageIdBody(msgspec.Struct):
+    """A position in the body of a call; absent fields are those of Latest."""
+
+    ledgerId: Int64 = LATEST.ledger
+    entryId: Int64 = LATEST.entry
+    partitionIndex: Int32 = -1
+    batchIndex: Int32 = -1
+    isExcluded: bool = False
+
+    @classmethod
+    def read(cls, body: Any) -> Position:
+        """Raises `AdminError` for a body that is no position."""
+        found: MessageIdBody = _convert({} if body is None else body, cls)
+        return Position(found.ledgerId, found.entryId)
+
+
 def _subscription(topic: Topic, name: str) -> Subscription:
     found = topic.subscriptions.get(name)
     if found is None:
@@ -197,8 +229,9 @@ def _subscription(topic: Topic, name: str) -> Subscription:
 def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     if match["name"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
-    body = command.body or {}
-    target = from_wire(body.get("ledgerId", LATEST.ledger), body.get("entryId", LATEST.entry))
+    if not subscribe.is_free_name(match["name"]):
+        raise AdminError(412, f"'{match['name']}' is empty or reserved")
+    target = MessageIdBody.read(command.body)
     subscription = subscribe.create(ctx, topic, match["name"], earliest=False)
     if target < LATEST:
         subscribe.reset(ctx, topic, subscription, target, "created at a message id")
@@ -225,8 +258,7 @@ def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
     cause = "backlog cleared" if count is None else f"skipped {count}"
     emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
     subscription.mark_delete_moved(ctx, topic)
-    if former is not None and topic.frees_ledgers(cursor, former):
-        trim(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
     return 204, None
 
 
@@ -237,8 +269,7 @@ def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, 
 
 
 def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    body = command.body or {}
-    target = from_wire(body.get("ledgerId", -1), body.get("entryId", -1))
+    target = MessageIdBody.read(command.body)
     subscribe.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a message id")
     return 204, None
 
@@ -263,8 +294,7 @@ def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str
 
 
 def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    body = command.body or {}
-    position = Position(body.get("ledgerId", -1), body.get("entryId", -1))
+    position = MessageIdBody.read(command.body)
     if not message_expiry.expire_to_position(ctx, topic, _subscription(topic, match["name"]), position):
         raise AdminError(
             409, f"Expire message by position not issued: {position} is beyond the end of the topic"
@@ -309,14 +339,14 @@ ROUTES: list[tuple[str, re.Pattern[str], Callable[[Context, Topic, Admin, dict[s
     for method, pattern, handler in (
         ("PUT", r"/subscription/(?P<name>[^/]+)", _create_subscription),
         ("DELETE", r"/subscription/(?P<name>[^/]+)", _delete_subscription),
-        ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>\d+)", _skip),
+        ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>\d{1,15})", _skip),
         ("POST", r"/subscription/(?P<name>[^/]+)/skip_all", _skip),
-        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor/(?P<time>\d+)", _reset_to_time),
+        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor/(?P<time>\d{1,15})", _reset_to_time),
         ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor", _reset_to_id),
-        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages/(?P<seconds>\d+)", _expire),
+        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages/(?P<seconds>\d{1,15})", _expire),
         ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages", _expire_to_position),
-        ("POST", r"/all_subscription/expireMessages/(?P<seconds>\d+)", _expire_all),
-        ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d+)", _peek),
+        ("POST", r"/all_subscription/expireMessages/(?P<seconds>\d{1,15})", _expire_all),
+        ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d{1,15})", _peek),
         ("POST", r"/trim", _trim),
         ("DELETE", r"/truncate", _truncate),
         ("PUT", r"/unload", _unload),

@@ -10,7 +10,7 @@ from streaming.broker.message_expiry import expire_by_age
 from streaming.broker.policies import BacklogQuota, Effective, QuotaType
 from streaming.broker.position import Position
 from streaming.broker.topic import OldestPosition, Topic, emit_moved
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import free_ledgers
 
 EVICTION_TARGET = 0.9
 """Eviction goes down to this part of the limit."""
@@ -134,8 +134,7 @@ def _move(
     if subscription is not None:
         subscription.evicted += evicted
         subscription.mark_delete_moved(ctx, topic)
-    if former is not None and topic.frees_ledgers(cursor, former):
-        trim(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
 
 
 def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:

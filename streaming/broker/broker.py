@@ -4,19 +4,11 @@ The same records give the same effects and the same state, however they are cut 
 file and no random number; time comes with the records. After every command it has come to rest.
 """
 
+import re
 from typing import Any, NamedTuple
 
-import msgspec
-
 from schemas import commands as c
-from streaming.broker import (
-    admin,
-    producer_creation,
-    producers,
-    publish,
-    subscribe,
-    topic_lifecycle,
-)
+from streaming.broker import admin, topic_commands, topic_lifecycle
 from streaming.broker.clock import CHECKS, next_due
 from streaming.broker.codec import (
     PartitionState,
@@ -26,16 +18,17 @@ from streaming.broker.codec import (
     encode_state,
     encode_topic,
 )
-from streaming.broker.config import UnknownSetting, configuration
+from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import AckResponse, Quarantined, Row, Tick, Unsupported
+from streaming.broker.effects import Quarantined, Row, Tick, Unsupported
 from streaming.broker.entries import EntryReader
 from streaming.broker.errors import LogOrderError
+from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.message_deduplication import DEDUP_CURSOR
-from streaming.broker.position import from_wire
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import trim
+from streaming.broker.topic_commands import TopicCommand
+
+TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 
 
 class Summary(NamedTuple):
@@ -65,7 +58,7 @@ class Broker:
         self._topics: dict[str, Topic] = {}
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
-        ctx.config, ctx.namespaces = state.config, state.namespaces
+        ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
         for name, block in state.topics.items():
             if block.due >= 0:
                 ctx.wake(name, block.due)
@@ -91,14 +84,7 @@ class Broker:
         except c.MalformedCommand as error:
             ctx.emit(Quarantined(topic, "malformed", str(error), value))
             return
-        if isinstance(command, c.Publish):
-            if not topic:
-                ctx.emit(
-                    Quarantined(topic, "no_topic", "a message needs a topic: give the record a key", value)
-                )
-                return
-            publish.publish_short(ctx, self._load(topic), command)
-        elif (reason := self._fold(topic, command)) is not None:
+        if (reason := self._fold(topic, command)) is not None:
             ctx.emit(Quarantined(topic, *reason, value))
 
     def tick(self, timestamp: int) -> None:
@@ -121,9 +107,8 @@ class Broker:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def _fold(self, name: str | None, command: c.AnyCommand) -> tuple[str, str] | None:
+    def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> tuple[str, str] | None:
         """Do a command. A reason (rule, text) comes back if the record can't be one."""
-        ctx = self._ctx
         match command:
             case c.Tick() | c.Connect():
                 return None
@@ -133,95 +118,45 @@ class Broker:
                 self._run_checks([command.check])
                 return None
             case c.ConnectionLost():
-                for topic in self._each_topic():
-                    topic_lifecycle.connection_lost(ctx, topic, command.connection)
+                for topic_name in self._ctx.connections.pop(command.connection, ()):
+                    topic_lifecycle.connection_lost(self._ctx, self._load(topic_name), command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
-                if admin.call_namespace(ctx, command):
+                if admin.call_namespace(self._ctx, command):
                     self._policies_changed(command.path)
                 return None
+        return self._fold_topic(name, command)
+
+    def _fold_topic(self, name: str | None, command: TopicCommand) -> tuple[str, str] | None:
+        ctx = self._ctx
         if not name:
-            return "no_topic", f"{type(command).__struct_config__.tag} needs a topic: give the record a key"
+            return "no_topic", "the command needs a topic: give the record a key"
         if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
             return "wrong_topic", f"{command.path} is not about the record's topic {name}"
-        if name.startswith("non-persistent://"):
-            ctx.emit(Unsupported(name, command.connection, "non-persistent topics aren't supported yet"))
+        if name in self._state.topics:
+            topic_commands.fold(ctx, self._load(name), command)
             return None
-        self._fold_topic(self._load(name), command)
+        if not TOPIC_NAME.fullmatch(name):
+            cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
+            refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
+            return None if refused else ("invalid_topic", cause)
+        if name.startswith("non-persistent://"):
+            connection = "" if isinstance(command, c.Publish) else command.connection
+            ctx.emit(Unsupported(name, connection, "non-persistent topics aren't supported yet"))
+            return None
+        if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
+            topic_commands.fold(ctx, self._load(name), command)
+        elif isinstance(command, c.Admin):
+            admin.not_found(ctx, name, command)
+        elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
+            topic_commands.fold(ctx, Topic(name, ManagedLedger.create(ctx.clock)), command)  # nobody is there
         return None
-
-    def _fold_topic(self, topic: Topic, command: c.AnyCommand) -> None:
-        ctx = self._ctx
-        match command:
-            case c.Send():
-                publish.send(ctx, topic, command)
-            case c.Flow():
-                self._flow(topic, command)
-            case c.Ack():
-                self._ack(topic, command)
-            case c.Producer():
-                producer_creation.create(ctx, topic, command)
-            case c.CloseProducer():
-                producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
-            case c.Subscribe():
-                subscribe.subscribe(ctx, topic, command)
-            case c.CloseConsumer():
-                subscribe.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
-            case c.Unsubscribe():
-                subscribe.unsubscribe(ctx, topic, command)
-            case c.RedeliverUnacknowledgedMessages():
-                self._redeliver(topic, command)
-            case c.Seek():
-                subscribe.seek(ctx, topic, command)
-            case c.GetLastMessageId():
-                subscribe.last_message_id(ctx, topic, command)
-            case c.Admin():
-                if admin.call_topic(ctx, topic, command):
-                    topic_lifecycle.policies_changed(ctx, topic)
-            case c.Fault():
-                publish.fault(ctx, topic, command)
-
-    def _flow(self, topic: Topic, command: c.Flow) -> None:
-        name = topic.consumer_handles.get((command.connection, command.consumer_id))
-        if name is None:
-            return  # the FLOW of an unknown consumer is lost (protocol.md §6)
-        subscription = topic.subscriptions[name]
-        consumer = subscription.consumer(command.connection, command.consumer_id)
-        assert subscription.dispatcher is not None
-        subscription.dispatcher.flow(self._ctx, topic, subscription, consumer, command.messagePermits)
-
-    def _ack(self, topic: Topic, command: c.Ack) -> None:
-        ctx = self._ctx
-        name = topic.consumer_handles.get((command.connection, command.consumer_id))
-        if name is None:
-            return  # silently dropped, even with a request id (protocol.md §6)
-        subscription = topic.subscriptions[name]
-        consumer = subscription.consumer(command.connection, command.consumer_id)
-        former = subscription.acknowledge(ctx, topic, consumer, command)
-        if command.request_id is not None:
-            ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
-        if former is not None and topic.frees_ledgers(topic.cursors[name], former):
-            trim(ctx, topic)
-
-    def _redeliver(self, topic: Topic, command: c.RedeliverUnacknowledgedMessages) -> None:
-        name = topic.consumer_handles.get((command.connection, command.consumer_id))
-        if name is None:
-            return
-        subscription = topic.subscriptions[name]
-        consumer = subscription.consumer(command.connection, command.consumer_id)
-        if isinstance(subscription.dispatcher, MultipleConsumers):
-            ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
-            subscription.dispatcher.redeliver(self._ctx, topic, subscription, consumer, ids)
-        elif subscription.dispatcher is not None:
-            subscription.dispatcher.redeliver(
-                self._ctx, topic, subscription, consumer, command.consumer_epoch
-            )
 
     def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
         ctx = self._ctx
         try:
             ctx.config = configuration(command.profile, command.settings)
-        except (UnknownSetting, msgspec.ValidationError) as error:
+        except BadSetting as error:
             return "broker_config", str(error)
         ctx.policies_changed()
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)

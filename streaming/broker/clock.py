@@ -22,8 +22,7 @@ def _flush_cursors(ctx: Context, topic: Topic) -> None:
 def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
     former = cursor.key
     cursor.persisted = None
-    if former.ledger != cursor.mark_delete.ledger and topic.frees_ledgers(cursor, former):
-        trimming.trim(ctx, topic)
+    trimming.free_ledgers(ctx, topic, cursor, former if former.ledger != cursor.mark_delete.ledger else None)
 
 
 def _consumed_ledgers(ctx: Context, topic: Topic) -> None:

@@ -31,7 +31,8 @@ class TopicBlock(msgspec.Struct, array_like=True):
 
 
 class PartitionState(msgspec.Struct, array_like=True):
-    """An ingress partition between two micro-batches. `origin` = its first timestamp, the phase of periodic checks."""
+    """An ingress partition between two micro-batches. `origin` = its first timestamp, the phase of periodic checks;
+    `connections`: connection → topics on which it has had producers or consumers."""
 
     partition: int
     clock: int = 0
@@ -41,6 +42,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     config: ServiceConfiguration = msgspec.field(default_factory=ServiceConfiguration)
     namespaces: dict[str, Policies] = {}
     topics: dict[str, TopicBlock] = {}
+    connections: dict[str, dict[str, None]] = {}
 
 
 def _encode_hook(value: Any) -> Any:

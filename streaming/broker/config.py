@@ -3,15 +3,21 @@
 Names are Pulsar's. A difference between versions is a setting here, never a test of the version elsewhere.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from streaming.broker import entry_filters
 
+QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
-class UnknownSetting(ValueError):
-    """A setting that Pulsar doesn't have, or Magnetar neither heeds nor can safely ignore."""
+
+class BadSetting(ValueError):
+    """A setting that Pulsar doesn't have, that Magnetar neither heeds nor can safely ignore, or of a bad value."""
+
+
+LARGEST = 10**15
+"""No number in a configuration is larger: times in any unit stay within 64 bits when they become milliseconds."""
 
 
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,7 +90,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     backlogQuotaDefaultLimitGB: float = -1
     backlogQuotaDefaultLimitBytes: int = -1
     backlogQuotaDefaultLimitSecond: int = -1
-    backlogQuotaDefaultRetentionPolicy: str = "producer_request_hold"
+    backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
     preciseTimeBasedBacklogQuotaCheck: bool = False
     # what differs between Pulsar versions and has no setting there
     messageExpirySharedPosition: bool = True
@@ -116,15 +122,23 @@ WITHOUT_EFFECT = frozenset(
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:
     """`settings` over the defaults of `profile`. Values may be text, as in broker.conf.
 
-    Raises `UnknownSetting` naming the setting, or `msgspec.ValidationError` for a value of the wrong type.
+    Raises `BadSetting` naming the setting.
     """
     known = ServiceConfiguration.__struct_fields__
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     if unknown := sorted(set(given) - set(known)):
-        raise UnknownSetting(f"unknown broker settings: {', '.join(unknown)}")
+        raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
     filters = str(given.get("entryFilterNames", ""))
     if missing := [name for name in filters.split(",") if name and not entry_filters.known(name)]:
-        raise UnknownSetting(f"unknown entry filters: {', '.join(missing)}")
-    return msgspec.convert(
-        {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
-    )
+        raise BadSetting(f"unknown entry filters: {', '.join(missing)}")
+    try:
+        config = msgspec.convert(
+            {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
+        )
+    except msgspec.ValidationError as error:
+        raise BadSetting(f"broker settings: {error}") from None
+    for name in known:
+        value = getattr(config, name)
+        if isinstance(value, int | float) and not abs(value) <= LARGEST:
+            raise BadSetting(f"broker setting {name}: {value} is no number up to {LARGEST}")
+    return config

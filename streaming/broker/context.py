@@ -23,6 +23,7 @@ class Context:
         "_woken",
         "clock",
         "config",
+        "connections",
         "entries",
         "namespaces",
         "offset",
@@ -37,6 +38,7 @@ class Context:
         self.ordinal = 0
         self.config: ServiceConfiguration = configuration("4.x", {})
         self.namespaces: dict[str, Policies] = {}
+        self.connections: dict[str, dict[str, None]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
         self.timers: list[tuple[int, str]] = []
@@ -59,6 +61,10 @@ class Context:
         timer = heapq.heappop(self.timers)
         self._woken.discard(timer)
         return timer[1]
+
+    def attach(self, connection: str, topic: str) -> None:
+        """Note that a connection has a producer or consumer on a topic, so that its loss finds them."""
+        self.connections.setdefault(connection, {})[topic] = None
 
     def policies_changed(self) -> None:
         """Forget what was worked out: a policy or the configuration is different now."""

@@ -6,7 +6,7 @@ from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import free_ledgers, trim
 
 
 def check_status(ctx: Context, topic: Topic) -> None:
@@ -54,8 +54,7 @@ def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
     except CursorError:
         return  # quota or trimming moved the cursor further: the snapshot is lost, as in Pulsar
     topic.dedup.last_snapshot = ctx.clock
-    if former is not None and topic.frees_ledgers(cursor, former):
-        trim(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
 
 
 def timed_snapshot(ctx: Context, topic: Topic) -> None:

@@ -121,7 +121,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """Cumulative ack, possibly inside a batch (of an acked one: ignored). Past the end of a closed ledger it
         means that end. Raises `CursorError` and changes nothing."""
         info = ledger.ledgers.get(position.ledger)
-        if info is not None and 0 < info.entries <= position.entry:
+        if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
         if ack_set is None:
             self.move(ledger, position, {})
@@ -129,10 +129,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             before = ledger.previous(position)
             if before > self.mark_delete:
                 self.move(ledger, before, {})
-            if position in self.acked or position <= self.mark_delete:
-                return
             stored = self.batches.get(position)
-            if stored is None or first_unacked(ack_set) > first_unacked(to_bits(stored)):
+            if position > self.mark_delete and (
+                stored is None or first_unacked(ack_set) > first_unacked(to_bits(stored))
+            ):
                 self.batches[position] = to_bytes(ack_set)
 
     def move(self, ledger: ManagedLedger, position: Position, properties: dict[str, int] | None) -> None:
@@ -149,7 +149,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if position < self.mark_delete:
             raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
         if position == self.mark_delete.next():
-            self.consumed += position not in self.acked and position <= last
+            self.consumed += position not in self.acked
         else:
             self.consumed += self.live(ledger, self.mark_delete, position)
         self._advance(ledger, position)
@@ -175,11 +175,12 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Individual ack of an entry, or of some messages of its batch. True: the entry left the backlog.
 
-        Raises `CursorError` for a position past the end.
+        Raises `CursorError` for a position past the end. One that was never written is ignored: Pulsar counts it, but
+        an entry id that a client made up has no limit, and a bitmap has.
         """
         if position > ledger.last_confirmed:
             raise CursorError(f"ack of {position}: the last confirmed entry is {ledger.last_confirmed}")
-        if position <= self.mark_delete or position in self.acked:
+        if position <= self.mark_delete or position in self.acked or not ledger.valid(position):
             self.batches.pop(position, None)
             return False
         if ack_set:
@@ -198,19 +199,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def collapse(self, ledger: ManagedLedger) -> None:
         """After individual acks: mark-delete over the first run when no entry lies before it (end of §4)."""
-        while self.acked:
+        if self.acked:
             low, high = next(self.acked.runs())
-            if high <= self.mark_delete:
-                self.acked.discard_to(self.mark_delete)
-                continue
-            if (
-                low > self.mark_delete
-                and ledger.count(self.mark_delete, low, include_start=False, include_end=True) > 0
-            ):
-                return
-            self.consumed += self.live(ledger, self.mark_delete, high)
-            self._advance(ledger, high)
-            return
+            if ledger.count(self.mark_delete, low, include_start=False, include_end=True) <= 0:
+                self.move(ledger, high, None)
 
     # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
 
@@ -220,9 +212,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if exclude_acked:
             start, seen = self.mark_delete, 0
             for low, high in self.acked.runs():
-                unacked = (
-                    ledger.count(start, low, include_start=False, include_end=True) if low > start else 0
-                )
+                unacked = ledger.count(start, low, include_start=False, include_end=True)
                 if seen + unacked >= n:
                     break
                 seen += unacked
@@ -233,7 +223,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def skip(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> None:
         """Mark-delete over the next `n` entries. Properties are wiped (cursor.md §6)."""
         target = self.position_after(ledger, n, exclude_acked=exclude_acked)
-        if target > self.mark_delete:
+        if target >= self.mark_delete:
             self.move(ledger, target, {})
 
     def peek(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool = True) -> Position | None:
@@ -247,7 +237,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.position_after(ledger, n, exclude_acked=exclude_acked)
 
     def clear_backlog(self, ledger: ManagedLedger) -> None:
-        if ledger.last_confirmed > self.mark_delete:
+        if ledger.last_confirmed >= self.mark_delete:
             self.move(ledger, ledger.last_confirmed, {})
 
     # -- reading (§7) ---------------------------------------------------------------------------------------------
@@ -267,6 +257,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.mark_delete > mark_delete:
             self.consumed -= self.live(ledger, mark_delete, self.mark_delete)
         elif self.mark_delete < mark_delete:
+            # quirk: entries acked one by one on the way are counted twice, so the backlog counter runs ahead
             self.consumed += ledger.count(
                 self.mark_delete, mark_delete, include_start=False, include_end=True
             )
@@ -288,10 +279,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
-            seen = self.acked.run_end(position) if position in self.acked else position
-            if seen is position and position > self.mark_delete:
+            if position in self.acked:
+                position = self.acked.run_end(position)
+            else:
                 positions.append(position)
-            self.read_position = position = seen.next()
+            self.read_position = position = position.next()
         return positions
 
     # -- persistence (§8) -----------------------------------------------------------------------------------------

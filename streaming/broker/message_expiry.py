@@ -11,7 +11,7 @@ from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import free_ledgers
 
 MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
 CAUGHT_UP_FACTOR = 1.5
@@ -127,8 +127,7 @@ def expire_to(
         subscription.evicted += left
     emit_moved(ctx, kind, topic, cursor, before, left, cause, policy)
     subscription.mark_delete_moved(ctx, topic)
-    if former is not None and topic.frees_ledgers(cursor, former):
-        trim(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
 
 
 # -- finding by timestamp (cursor.md §9) --------------------------------------------------------------------------

@@ -3,18 +3,14 @@
 A value of `None` = not set at this level. Names are those of Pulsar's admin API.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streaming.broker.config import ServiceConfiguration
+from schemas.commands import Int32, Int64
+from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 
 QuotaType = Literal["destination_storage", "message_age"]
-QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
-
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +100,7 @@ def effective_quota(
         BacklogQuota(
             size if size > 0 else config.backlogQuotaDefaultLimitBytes,
             config.backlogQuotaDefaultLimitSecond,
-            msgspec.convert(config.backlogQuotaDefaultRetentionPolicy, QuotaPolicy),
+            config.backlogQuotaDefaultRetentionPolicy,
         ),
         "broker",
     )

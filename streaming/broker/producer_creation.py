@@ -1,53 +1,98 @@
-"""Creation of a producer: name clashes, quota and other refusals (producer.md §1–§4, §6)."""
-
-from typing import Any
+"""Creation of a producer: PRODUCER and its refusals in Pulsar's order (producer.md §1, §2, §6)."""
 
 from schemas.commands import Producer as ProducerCommand
-from streaming.broker import backlog_quota, subscribe
+from streaming.broker import backlog_quota, producers, subscribe
 from streaming.broker.context import Context
 from streaming.broker.effects import Error, ProducerSuccess
 from streaming.broker.errors import BrokerError
-from streaming.broker.topic import Producer, Topic
+from streaming.broker.exclusive_access import WaitingProducer
+from streaming.broker.producer import Producer
+from streaming.broker.topic import Topic
 
 
 def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
-    """A PRODUCER request: registered and answered with its last sequence id, or refused."""
+    """A PRODUCER request: success, at once or when its turn for exclusive access comes, or a refusal."""
     handle = (command.connection, command.producer_id)
-    known = topic.producer_handles.get(handle)
-    replaced = (
-        known is not None and known == command.producer_name and command.epoch > topic.producers[known].epoch
-    )
-    if known is not None and not replaced:
+    if (known := topic.producer_handles.get(handle)) is not None:
         # quirk: the answer to a repeated request leaves last_sequence_id out, which reads as −1
-        ctx.emit(_success(topic, command, known, {"producer_ready": True}))
+        fields = {"producer_ready": True}
+        ctx.emit(ProducerSuccess(topic.name, *_request(command), command.producer_id, known, fields))
         return
-    name = command.producer_name or _generated_name(ctx, topic)
-    producer = Producer(name, command.connection, command.producer_id, command.epoch)
+    if topic.access.find_waiting(*handle) is not None:
+        cause = "Producer is already present on the connection"
+        ctx.emit(Error(topic.name, *_request(command), "ServiceNotReady", cause))
+        return
+    if (failure := topic.failed_producers.pop(handle, None)) is not None:
+        cause = "Producer is already failed to register on the topic: ask again"
+        ctx.emit(Error(topic.name, *_request(command), failure, cause))
+        return
+    producer = Producer(
+        command.producer_name or _generated_name(ctx, topic), command.connection, command.producer_id,
+        command.epoch, command.producer_access_mode, command.topic_epoch,
+    )  # fmt: skip
     try:
-        if command.producer_access_mode != "Shared":
-            raise BrokerError(
-                "NotAllowedError", f"access mode {command.producer_access_mode} isn't supported yet"
-            )
-        if not command.encrypted and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
-            raise BrokerError("MetadataError", "Encryption is required")
-        if command.initial_subscription_name and command.initial_subscription_name not in topic.subscriptions:
-            if not ctx.config.allowAutoSubscriptionCreation:
-                raise BrokerError(
-                    "NotAllowedError", "Could not create the initial subscription: it is not allowed"
-                )
-            subscribe.create(ctx, topic, command.initial_subscription_name, earliest=True)
-        add(ctx, topic, producer, replaces=known if replaced else None)
+        check_limits(ctx, topic, producer)
+        _check_encryption(ctx, topic, command)
+        _create_initial_subscription(ctx, topic, command)
     except BrokerError as error:
-        ctx.emit(Error(topic.name, command.connection, command.request_id, error.code, error.cause))
+        ctx.emit(Error(topic.name, *_request(command), error.code, error.cause))
         return
-    fields = {"last_sequence_id": topic.dedup.last_sequence_id(name), "producer_ready": True}
-    ctx.emit(_success(topic, command, name, fields))
+    try:
+        if topic.access.ask(producer, others=bool(topic.producers)) == "wait":
+            topic.access.waiting.append(WaitingProducer(producer, command.request_id))
+            producers.succeed(ctx, topic, producer, command.request_id, ready=False)
+            return
+        add(ctx, topic, producer)
+    except BrokerError as error:
+        topic.failed_producers[handle] = error.code
+        ctx.emit(Error(topic.name, *_request(command), error.code, error.cause))
+        return
+    producers.welcome(ctx, topic, producer, command.request_id)
 
 
-def _success(topic: Topic, command: ProducerCommand, name: str, fields: dict[str, Any]) -> ProducerSuccess:
-    return ProducerSuccess(
-        topic.name, command.connection, command.request_id, command.producer_id, name, fields
-    )
+def _request(command: ProducerCommand) -> tuple[str, int]:
+    return command.connection, command.request_id
+
+
+def add(ctx: Context, topic: Topic, producer: Producer) -> None:
+    """addProducer for one that doesn't wait (§2): through the gate, then on the topic. Raises `BrokerError`.
+
+    quirk: what the gate did stays when the producer is refused later.
+    """
+    access = topic.access
+    verdict = access.ask(producer, others=bool(topic.producers))
+    if verdict == "fence":
+        producers.fence_out(ctx, topic, f"exclusive access goes to {producer.name}")
+    if verdict != "admit":
+        access.own(producer)
+    producers.register(ctx, topic, producer)
+
+
+def check_limits(ctx: Context, topic: Topic, producer: Producer) -> None:
+    """The number of producers, then the backlog quotas (§1). Raises `BrokerError`."""
+    limit = ctx.policy(topic.name, topic.policies, "maxProducersPerTopic").value
+    if limit > 0 and not producer.is_remote:
+        present = sum(not other.is_remote for other in topic.producers.values())
+        if present >= limit:
+            raise BrokerError("ProducerBusy", f"Topic '{topic.name}' reached max producers limit of {limit}")
+    backlog_quota.check_producer_creation(ctx, topic)
+
+
+def _check_encryption(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
+    if not command.encrypted and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
+        raise BrokerError("MetadataError", f"Encryption is required in {topic.name}")
+
+
+def _create_initial_subscription(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
+    name = command.initial_subscription_name
+    if not name or name in topic.subscriptions:
+        return
+    if not ctx.config.allowAutoSubscriptionCreation:
+        raise BrokerError(
+            "NotAllowedError",
+            "Could not create the initial subscription due to the auto subscription creation is not allowed",
+        )
+    subscribe.create(ctx, topic, name, earliest=True)
 
 
 def _generated_name(ctx: Context, topic: Topic) -> str:
@@ -57,24 +102,3 @@ def _generated_name(ctx: Context, topic: Topic) -> str:
         topic.generated_names += 1
         if name not in topic.producers:
             return name
-
-
-def add(ctx: Context, topic: Topic, producer: Producer, *, replaces: str | None = None) -> None:
-    """Register a producer by name. Raises `BrokerError` with the answer's code; the topic is then unchanged."""
-    limit = ctx.policy(topic.name, topic.policies, "maxProducersPerTopic").value
-    if 0 < limit <= len(topic.producers) and replaces is None:
-        raise BrokerError("ProducerBusy", f"the topic has its maximum of {limit} producers")
-    backlog_quota.check_producer_creation(ctx, topic)
-    if topic.fenced:
-        raise BrokerError("ServiceNotReady", "the topic is fenced")
-    if topic.ledger.terminated:
-        raise BrokerError("TopicTerminatedError", "the topic is terminated")
-    if producer.name in topic.producers and producer.name != replaces:
-        raise BrokerError(
-            "ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic"
-        )
-    topic.producers[producer.name] = producer
-    if producer.producer_id is not None:
-        topic.producer_handles[producer.connection, producer.producer_id] = producer.name
-        topic.closed_producers.pop((producer.connection, producer.producer_id), None)
-    topic.dedup.producer_added(producer.name)

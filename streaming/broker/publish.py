@@ -5,14 +5,15 @@ a write off or make it fail.
 """
 
 from schemas.commands import Fault, MessageMetadata, Publish, Send
-from streaming.broker import deduplication, producer_creation, producers
+from streaming.broker import deduplication, producer_creation, producers, topic_lifecycle
 from streaming.broker.context import Context
 from streaming.broker.effects import CloseConnection, LedgerClosed, SendError, SendReceipt, TopicEvent
 from streaming.broker.entries import Entry
 from streaming.broker.errors import BrokerError
 from streaming.broker.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.broker.position import Position
-from streaming.broker.topic import PendingWrite, Producer, Topic
+from streaming.broker.producer import Producer
+from streaming.broker.topic import PendingWrite, Topic
 from streaming.broker.trimming import roll_over
 
 _DUPLICATE = Position(-1, -1)
@@ -27,6 +28,7 @@ def send(ctx: Context, topic: Topic, command: Send) -> None:
         if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
             ctx.emit(CloseConnection(topic.name, command.connection, cause))
+            topic_lifecycle.connection_lost(ctx, topic, command.connection)
         return  # the broker closed it a moment ago: what was under way is dropped in silence
     producer = topic.producers[name]
     highest = command.highest_sequence_id
@@ -37,6 +39,8 @@ def send(ctx: Context, topic: Topic, command: Send) -> None:
     size = HEADER + metadata_size(metadata) + len(payload)
     if command.message_id is not None:
         _refuse(ctx, topic, producer, command.sequence_id, highest, "NotAllowedError", "not a shadow topic")
+    elif name in topic.closing_producers:
+        _refuse(ctx, topic, producer, command.sequence_id, highest, "PersistenceError", "Producer is closed")
     elif not metadata.encryption_keys and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
         _refuse(
             ctx, topic, producer, command.sequence_id, highest, "MetadataError", "Messages must be encrypted"
@@ -53,10 +57,14 @@ def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
     if producer is None:
         producer = Producer(name, "", None)
         try:
+            producer_creation.check_limits(ctx, topic, producer)
             producer_creation.add(ctx, topic, producer)
         except BrokerError as error:
             _refuse(ctx, topic, producer, command.sequence_id, None, error.code, error.cause)
             return
+    elif name in topic.closing_producers:
+        _refuse(ctx, topic, producer, command.sequence_id, None, "PersistenceError", "Producer is closed")
+        return
     time = ctx.clock if command.publish_time is None else command.publish_time
     payload = command.payload_bytes or command.payload.encode()
     metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
@@ -202,6 +210,7 @@ def _complete(ctx: Context, topic: Topic, count: int) -> None:
     for _ in range(min(count, len(topic.pending))):
         write = topic.pending.pop(0)
         _confirm(ctx, topic, write)
+        producers.write_done(ctx, topic, write.producer)
         if write.last_of_ledger:
             for waiting in topic.pending:
                 waiting.position, waiting.last_of_ledger = topic.ledger.submit(

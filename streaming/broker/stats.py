@@ -14,7 +14,7 @@ from streaming.broker.topic import Topic
 def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     """Counters in messages (…Counter, msgBacklog: entries) and bytes; ages in seconds, −1 = none."""
     subscriptions = {name: _subscription(topic, sub, config) for name, sub in topic.subscriptions.items()}
-    return {
+    found: dict[str, Any] = {
         "msgInCounter": topic.counters.messages_in,
         "bytesInCounter": topic.counters.bytes_in,
         "msgOutCounter": topic.counters.messages_out_gone
@@ -24,13 +24,19 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
         "storageSize": topic.ledger.total_size,
         "backlogSize": topic.backlog_size(),
         "deduplicationStatus": topic.dedup.status,
-        "waitingPublishers": 0,
+        "waitingPublishers": len(topic.access.waiting),
         "nonContiguousDeletedMessagesRanges": sum(
             sub["nonContiguousDeletedMessagesRanges"] for sub in subscriptions.values()
         ),
-        "publishers": [{"producerName": name, "accessMode": "Shared"} for name in topic.producers],
+        "publishers": [
+            {"producerName": producer.name, "accessMode": producer.access_mode}
+            for producer in topic.producers.values()
+        ],
         "subscriptions": subscriptions,
     }
+    if topic.access.epoch is not None:
+        found["topicEpoch"] = topic.access.epoch
+    return found
 
 
 def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:

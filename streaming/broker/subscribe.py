@@ -25,7 +25,7 @@ from streaming.broker.message_expiry import find_newest_before
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
-from streaming.broker.trimming import trim
+from streaming.broker.trimming import free_ledgers, trim
 
 DISPATCHERS: dict[str, Callable[[], SingleActiveConsumer | MultipleConsumers]] = {
     "Exclusive": SingleActiveConsumer,
@@ -63,7 +63,7 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
         )
     if command.subType not in config.subscriptionTypesEnabled.split(","):
         raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
-    if not name.strip() or name.startswith("pulsar.repl") or name == DEDUP_CURSOR:
+    if not is_free_name(name):
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
     for wanted, what in (
         (command.read_compacted, "read_compacted"),
@@ -94,6 +94,11 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
             raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
 
 
+def is_free_name(name: str) -> bool:
+    """May a subscription be called so?"""
+    return bool(name.strip()) and not name.startswith("pulsar.repl") and name != DEDUP_CURSOR
+
+
 def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
     name = command.subscription
     subscription = topic.subscriptions.get(name)
@@ -114,6 +119,7 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
     )  # fmt: skip
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
+    ctx.attach(command.connection, topic.name)
     assert subscription.dispatcher is not None
     subscription.dispatcher.add_consumer(ctx, topic, subscription, consumer)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
@@ -278,8 +284,7 @@ def reset(
     elif subscription.type is not None:
         subscription.consumers.clear()
         subscription.dispatcher = DISPATCHERS[subscription.type]()
-    if former is not None and topic.frees_ledgers(cursor, former):
-        trim(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
 
 
 def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> None:

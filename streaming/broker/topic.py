@@ -7,24 +7,17 @@ import msgspec
 from schemas.commands import MessageMetadata
 from streaming.broker.context import Context
 from streaming.broker.effects import CursorMoved, Evicted, Expired
+from streaming.broker.exclusive_access import ProducerAccess
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.message_deduplication import MessageDeduplication
 from streaming.broker.policies import Effective, Policies
 from streaming.broker.position import Position
+from streaming.broker.producer import Producer
 from streaming.broker.subscription import Subscription
 
 Handle = tuple[str, int]
 """A client's name for its producer or consumer: (connection, id)."""
-
-
-class Producer(msgspec.Struct, array_like=True, gc=False):
-    """A registered producer. `producer_id` is None for one known by the short form only."""
-
-    name: str
-    connection: str
-    producer_id: int | None
-    epoch: int = 0
 
 
 class PendingWrite(msgspec.Struct, array_like=True):
@@ -66,7 +59,11 @@ class OldestPosition(msgspec.Struct, array_like=True):
 
 
 class Topic(msgspec.Struct, array_like=True):
-    """`cursors` holds every cursor by name, in order of creation; `fail_writes`, `delay_writes` are armed faults."""
+    """`cursors` holds every cursor by name, in order of creation; `fail_writes`, `delay_writes` are armed faults.
+
+    `closed_producers`: ms when the broker closed them; `failed_producers`: the error that a client asking again is told;
+    `closing_producers`: those that leave once their writes are confirmed, with the requests to be answered then.
+    """
 
     name: str
     ledger: ManagedLedger
@@ -85,6 +82,9 @@ class Topic(msgspec.Struct, array_like=True):
     oldest: OldestPosition | None = None
     counters: Counters = msgspec.field(default_factory=Counters)
     generated_names: int = 0
+    access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
+    failed_producers: dict[Handle, str] = {}
+    closing_producers: dict[str, list[int]] = {}
 
     # -- cursors --------------------------------------------------------------------------------------------------
 
@@ -101,26 +101,24 @@ class Topic(msgspec.Struct, array_like=True):
     ) -> Position | None:
         """Do `operation` on a cursor and account for its write, which the cursor's rate limiter may put off.
 
-        Returns the former key if the key entered another ledger, else None. What `operation` raises passes through.
+        Returns the former key if the key entered another ledger, else None. What `operation` raises passes through:
+        then nothing was changed and nothing is written.
         """
         if not cursor.durable:
             operation()
             return None
-        key = cursor.key
         permit = cursor.refill_permits(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
-        if not permit and cursor.persisted is None:
-            cursor.persisted = cursor.snapshot()
+        saved = cursor.snapshot() if not permit and cursor.persisted is None else cursor.persisted
+        key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
         operation()
+        if (cursor.mark_delete, cursor.consumed) == before and not cursor.acked and not cursor.batches:
+            return None
         if not permit:
+            cursor.persisted = saved
             return None
         cursor.tokens -= 1
         cursor.persisted = None
         return key if cursor.mark_delete.ledger != key.ledger else None
-
-    def frees_ledgers(self, cursor: ManagedCursor, former: Position) -> bool:
-        """Was the cursor alone the slowest when its key was `former`? Then ledgers may be trimmed now (ledger.md §4b)."""
-        others = [other.key for other in self.cursors.values() if other.durable and other is not cursor]
-        return not others or former < min(others)
 
     def backlog_size(self) -> int:
         """getEstimatedBacklogSize: bytes from the slowest durable cursor on (ledger.md §6)."""

@@ -20,10 +20,9 @@ def create(ctx: Context, name: str) -> Topic:
 def next_due(ctx: Context, topic: Topic) -> int:
     """When the first of the topic's own timers fires (ms), −1: none."""
     due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
-    for subscription in topic.subscriptions.values():
-        if subscription.dispatcher is not None and (at := subscription.dispatcher.due(ctx)) >= 0:
-            due.append(at)
-    return min(due, default=-1)
+    dispatchers = (subscription.dispatcher for subscription in topic.subscriptions.values())
+    due += [dispatcher.due(ctx) for dispatcher in dispatchers if dispatcher is not None]
+    return min((at for at in due if at >= 0), default=-1)
 
 
 def run_timers(ctx: Context, topic: Topic) -> None:
@@ -46,8 +45,7 @@ def policies_changed(ctx: Context, topic: Topic) -> None:
 
 def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
-    for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
-        producers.remove(ctx, topic, topic.producers[topic.producer_handles[handle]])
+    producers.connection_lost(ctx, topic, connection)
     for handle in [handle for handle in topic.consumer_handles if handle[0] == connection]:
         subscription = topic.subscriptions[topic.consumer_handles[handle]]
         subscribe.detach(ctx, topic, subscription, subscription.consumer(*handle))
@@ -56,8 +54,8 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
 def unload(ctx: Context, topic: Topic) -> None:
     """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
-    for producer in list(topic.producers.values()):
-        producers.disconnect(ctx, topic, producer, "topic unloaded")
+    topic.fenced = True
+    producers.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         for consumer in list(subscription.consumers):
             subscribe.disconnect(ctx, topic, subscription, consumer, "topic unloaded")

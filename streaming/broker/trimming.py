@@ -2,6 +2,7 @@
 
 from streaming.broker.context import Context
 from streaming.broker.effects import CursorMoved, LedgerClosed, LedgerDeleted
+from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import MEGABYTE
 from streaming.broker.policies import RetentionPolicies
 from streaming.broker.position import Position
@@ -61,6 +62,15 @@ def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
         roll_over(ctx, topic, "managedLedgerInactiveLedgerRolloverTimeSeconds")
 
 
+def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Position | None) -> None:
+    """Trim if a cursor's key left a ledger (`former`: see `Topic.change_cursor`) and it alone was the slowest (§4b)."""
+    if former is None:
+        return
+    others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
+    if not others or former < min(others):
+        trim(ctx, topic)
+
+
 def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows; never the open one."""
     ledger = topic.ledger
@@ -96,23 +106,14 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
 
 def _delete(ctx: Context, topic: Topic, doomed: list[tuple[int, str]], policy: str | None) -> None:
     ledger = topic.ledger
-    last = next((id_ for id_, _ in reversed(doomed) if ledger.ledgers[id_].entries), None)
-    if last is not None:
-        end = Position(last, ledger.ledgers[last].entries - 1)
-        for cursor in topic.cursors.values():
-            if cursor.mark_delete < end <= ledger.last_confirmed:
-                before, backlog = cursor.mark_delete, cursor.backlog(ledger)
-                topic.change_cursor(ctx, cursor, lambda c=cursor: c.move(ledger, end, None))  # type: ignore[misc]
-                emit_moved(
-                    ctx,
-                    CursorMoved,
-                    topic,
-                    cursor,
-                    before,
-                    backlog - cursor.backlog(ledger),
-                    "ledger trimmed",
-                    policy,
-                )
+    last = doomed[-1][0]
+    end = Position(last, ledger.ledgers[last].entries - 1)
+    for cursor in topic.cursors.values():
+        if cursor.mark_delete < end <= ledger.last_confirmed:
+            before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+            topic.change_cursor(ctx, cursor, lambda c=cursor: c.move(ledger, end, None))  # type: ignore[misc]
+            left = backlog - cursor.backlog(ledger)
+            emit_moved(ctx, CursorMoved, topic, cursor, before, left, "ledger trimmed", policy)
     for id_, cause in doomed:
         info = ledger.ledgers.pop(id_)
         ledger.number_of_entries -= info.entries

@@ -1,0 +1,110 @@
+"""A command on one topic: to the mechanism that carries it out (mirrors `ServerCnx`)."""
+
+from schemas import commands as c
+from streaming.broker import admin, producer_creation, producers, publish, subscribe, topic_lifecycle
+from streaming.broker.context import Context
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.effects import AckResponse, CloseConnection, Error, SendError
+from streaming.broker.position import from_wire
+from streaming.broker.topic import Topic
+from streaming.broker.trimming import free_ledgers
+
+TopicCommand = (
+    c.Publish | c.Send | c.Flow | c.Ack | c.Producer | c.CloseProducer | c.Subscribe | c.CloseConsumer | c.Unsubscribe
+    | c.RedeliverUnacknowledgedMessages | c.Seek | c.GetLastMessageId | c.Admin | c.Fault
+)  # fmt: skip
+
+
+def creates_topic(command: TopicCommand) -> bool:
+    """Does the command bring a topic into being that isn't there? Others are answered as by an empty one."""
+    match command:
+        case c.Publish() | c.Producer() | c.Fault():
+            return True
+        case c.Subscribe():
+            return command.force_topic_creation
+        case c.Admin():
+            return admin.creates_topic(command)
+    return False
+
+
+def refuse(ctx: Context, name: str, command: TopicCommand, error: str, cause: str) -> bool:
+    """Answer a request whose topic can't be had. False: the command isn't one that gets an answer."""
+    match command:
+        case c.Producer() | c.Subscribe():
+            ctx.emit(Error(name, command.connection, command.request_id, error, cause))
+        case c.Publish():
+            ctx.emit(SendError(name, "", None, command.producer, command.sequence_id, error, cause))
+        case _:
+            return False
+    return True
+
+
+def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
+    """Carry the command out, to the end of everything it sets off."""
+    match command:
+        case c.Publish():
+            publish.publish_short(ctx, topic, command)
+        case c.Send():
+            publish.send(ctx, topic, command)
+        case c.Flow():
+            _flow(ctx, topic, command)
+        case c.Ack():
+            _ack(ctx, topic, command)
+        case c.Producer():
+            producer_creation.create(ctx, topic, command)
+        case c.CloseProducer():
+            producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+        case c.Subscribe():
+            subscribe.subscribe(ctx, topic, command)
+        case c.CloseConsumer():
+            subscribe.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+        case c.Unsubscribe():
+            subscribe.unsubscribe(ctx, topic, command)
+        case c.RedeliverUnacknowledgedMessages():
+            _redeliver(ctx, topic, command)
+        case c.Seek():
+            subscribe.seek(ctx, topic, command)
+        case c.GetLastMessageId():
+            subscribe.last_message_id(ctx, topic, command)
+        case c.Admin():
+            if admin.call_topic(ctx, topic, command):
+                topic_lifecycle.policies_changed(ctx, topic)
+        case c.Fault():
+            publish.fault(ctx, topic, command)
+
+
+def _flow(ctx: Context, topic: Topic, command: c.Flow) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if command.messagePermits <= 0:
+        cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
+        ctx.emit(CloseConnection(topic.name, command.connection, cause))
+    elif name is not None:  # the FLOW of an unknown consumer is lost (protocol.md §6)
+        subscription = topic.subscriptions[name]
+        consumer = subscription.consumer(command.connection, command.consumer_id)
+        assert subscription.dispatcher is not None
+        subscription.dispatcher.flow(ctx, topic, subscription, consumer, command.messagePermits)
+
+
+def _ack(ctx: Context, topic: Topic, command: c.Ack) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        return  # silently dropped, even with a request id (protocol.md §6)
+    subscription = topic.subscriptions[name]
+    consumer = subscription.consumer(command.connection, command.consumer_id)
+    former = subscription.acknowledge(ctx, topic, consumer, command)
+    if command.request_id is not None:
+        ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+    free_ledgers(ctx, topic, topic.cursors[name], former)
+
+
+def _redeliver(ctx: Context, topic: Topic, command: c.RedeliverUnacknowledgedMessages) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        return
+    subscription = topic.subscriptions[name]
+    consumer = subscription.consumer(command.connection, command.consumer_id)
+    if isinstance(subscription.dispatcher, MultipleConsumers):
+        ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
+        subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, ids)
+    elif subscription.dispatcher is not None:
+        subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, command.consumer_epoch)
