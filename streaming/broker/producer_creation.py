@@ -37,6 +37,7 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
     except BrokerError as error:
         ctx.emit(Error(topic.name, *_request(command), error.code, error.cause))
         return
+    ctx.attach(command.connection, topic.name)
     try:
         if topic.access.ask(producer, others=bool(topic.producers)) == "wait":
             topic.access.waiting.append(WaitingProducer(producer, command.request_id))
