@@ -24,7 +24,6 @@ from streaming.broker.effects import Quarantined, Row, Tick, Unsupported
 from streaming.broker.entries import EntryReader
 from streaming.broker.errors import LogOrderError
 from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.message_deduplication import DEDUP_CURSOR
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
@@ -159,6 +158,8 @@ class Broker:
         except BadSetting as error:
             return "broker_config", str(error)
         ctx.policies_changed()
+        for block in self._state.topics.values():
+            block.idle = False  # it depends on the configuration
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 
@@ -221,7 +222,7 @@ class Broker:
             block = state.topics[name]
             block.data = encode_topic(topic)
             block.due = topic_lifecycle.next_due(ctx, topic)
-            block.idle = _is_idle(topic)
+            block.idle = topic_lifecycle.is_idle(ctx, topic)
             block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
         state.config = ctx.config
@@ -267,13 +268,3 @@ class Broker:
                     "mark_delete": str(cursor.mark_delete),
                 })  # fmt: skip
         return rows
-
-
-def _is_idle(topic: Topic) -> bool:
-    """Can no periodic check have anything to do on the topic until a command touches it?"""
-    return (
-        not topic.subscriptions
-        and DEDUP_CURSOR not in topic.cursors
-        and len(topic.ledger.ledgers) == 1
-        and not topic.dedup.inactive
-    )

@@ -157,7 +157,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         while not self.valid(candidate):
             following = self.next_ledger(candidate.ledger)
             if following is None:
-                return Position(self.current, 0) if not self.current_entries else self.last_confirmed.next()
+                last = self.last_confirmed
+                return last.next() if last.ledger == self.current else Position(self.current, 0)
             candidate = Position(following, 0)
         return candidate
 
@@ -202,23 +203,19 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def position_after(self, position: Position, n: int) -> Position:
         """The n-th entry after `position` (itself excluded); beyond the end: the last confirmed entry."""
         ledger, entry = self.next_valid(position)
+        last = self.last_confirmed
         while True:
-            if ledger == self.current:
-                stored = self.last_confirmed.entry + 1 if self.current_entries else 0
-                stored = stored if self.last_confirmed.ledger == ledger else 0
-            else:
-                stored = self.ledgers[ledger].entries if ledger in self.ledgers else 0
-            left = max(stored - entry, 0)
-            if left >= n:
+            stored = last.entry + 1 if ledger == last.ledger else self.ledgers[ledger].entries
+            if stored - entry >= n:
                 entry += n
                 break
-            n -= left
+            n -= stored - entry
             following = self.next_ledger(ledger)
             if following is None:
                 entry = stored
                 break
             ledger, entry = following, 0
-        return min(self.previous(Position(ledger, entry)), self.last_confirmed)
+        return min(self.previous(Position(ledger, entry)), last)
 
     # -- sizes (§6) -----------------------------------------------------------------------------------------------
 

@@ -11,20 +11,11 @@ from streaming.broker.topic import Topic
 
 
 def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
-    """A PRODUCER request: success, at once or when its turn for exclusive access comes, or a refusal."""
-    handle = (command.connection, command.producer_id)
-    if (known := topic.producer_handles.get(handle)) is not None:
-        # quirk: the answer to a repeated request leaves last_sequence_id out, which reads as −1
-        fields = {"producer_ready": True}
-        ctx.emit(ProducerSuccess(topic.name, *_request(command), command.producer_id, known, fields))
-        return
-    if topic.access.find_waiting(*handle) is not None:
-        cause = "Producer is already present on the connection"
-        ctx.emit(Error(topic.name, *_request(command), "ServiceNotReady", cause))
-        return
-    if (failure := topic.failed_producers.pop(handle, None)) is not None:
-        cause = "Producer is already failed to register on the topic: ask again"
-        ctx.emit(Error(topic.name, *_request(command), failure, cause))
+    """A PRODUCER request: success, at once or when its turn for exclusive access comes, or a refusal.
+
+    A refusal by `add` is told once more to a client that asks again with the same id; one by a limit isn't.
+    """
+    if _asked_before(ctx, topic, command):
         return
     producer = Producer(
         command.producer_name or _generated_name(ctx, topic), command.connection, command.producer_id,
@@ -35,38 +26,57 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
         _check_encryption(ctx, topic, command)
         _create_initial_subscription(ctx, topic, command)
     except BrokerError as error:
-        ctx.emit(Error(topic.name, *_request(command), error.code, error.cause))
+        _refuse(ctx, topic, command, error.code, error.cause)
         return
     ctx.attach(command.connection, topic.name)
     try:
-        if topic.access.ask(producer, others=bool(topic.producers)) == "wait":
-            topic.access.waiting.append(WaitingProducer(producer, command.request_id))
-            producers.succeed(ctx, topic, producer, command.request_id, ready=False)
-            return
-        add(ctx, topic, producer)
+        added = add(ctx, topic, producer, command.request_id)
     except BrokerError as error:
-        topic.failed_producers[handle] = error.code
-        ctx.emit(Error(topic.name, *_request(command), error.code, error.cause))
+        topic.failed_producers[command.connection, command.producer_id] = error.code
+        _refuse(ctx, topic, command, error.code, error.cause)
         return
-    producers.welcome(ctx, topic, producer, command.request_id)
+    if added:
+        producers.welcome(ctx, topic, producer, command.request_id)
+    else:
+        producers.succeed(ctx, topic, producer, command.request_id, ready=False)
 
 
-def _request(command: ProducerCommand) -> tuple[str, int]:
-    return command.connection, command.request_id
+def _asked_before(ctx: Context, topic: Topic, command: ProducerCommand) -> bool:
+    """Answer a request whose producer id is known on its connection (§1.3)."""
+    connection, id_ = command.connection, command.producer_id
+    if (name := topic.producer_handles.get((connection, id_))) is not None:
+        # quirk: this answer leaves last_sequence_id out, which reads as −1
+        fields = {"producer_ready": True}
+        ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))
+    elif topic.access.find_waiting(connection, id_) is not None:
+        _refuse(ctx, topic, command, "ServiceNotReady", "Producer is already present on the connection")
+    elif (code := topic.failed_producers.pop((connection, id_), None)) is not None:
+        _refuse(ctx, topic, command, code, "Producer is already failed to register: ask again")
+    else:
+        return False
+    return True
 
 
-def add(ctx: Context, topic: Topic, producer: Producer) -> None:
-    """addProducer for one that doesn't wait (§2): through the gate, then on the topic. Raises `BrokerError`.
+def _refuse(ctx: Context, topic: Topic, command: ProducerCommand, code: str, cause: str) -> None:
+    ctx.emit(Error(topic.name, command.connection, command.request_id, code, cause))
 
-    quirk: what the gate did stays when the producer is refused later.
+
+def add(ctx: Context, topic: Topic, producer: Producer, request_id: int = 0) -> bool:
+    """addProducer (§2): through the gate, then on the topic. False: it has to wait for exclusive access.
+
+    Raises `BrokerError`. quirk: what passing the gate changed stays when the producer is refused after it.
     """
     access = topic.access
     verdict = access.ask(producer, others=bool(topic.producers))
+    if verdict == "wait":
+        access.waiting.append(WaitingProducer(producer, request_id))
+        return False
     if verdict == "fence":
         producers.fence_out(ctx, topic, f"exclusive access goes to {producer.name}")
     if verdict != "admit":
         access.own(producer)
     producers.register(ctx, topic, producer)
+    return True
 
 
 def check_limits(ctx: Context, topic: Topic, producer: Producer) -> None:

@@ -37,6 +37,19 @@ def run_timers(ctx: Context, topic: Topic) -> None:
         ctx.wake(topic.name, due)
 
 
+def is_idle(ctx: Context, topic: Topic) -> bool:
+    """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
+    quota = ctx.quota(topic.name, topic.policies, "destination_storage").value
+    return (
+        not topic.cursors
+        and len(topic.ledger.ledgers) == 1
+        and topic.oldest is None
+        and not topic.dedup.inactive
+        and not (topic.producers and quota.limitSize == 0)
+        and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
+    )
+
+
 def policies_changed(ctx: Context, topic: Topic) -> None:
     """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
     deduplication.check_status(ctx, topic)
