@@ -1,4 +1,4 @@
-"""The worked cases of ledger.md, by number. None is left out.
+"""The worked cases of ledger.md, by number (none is left out), and what they don't reach.
 
 The cases are those of the development line: `HEAD` has its settings where they show.
 """
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streaming.broker.effects import AdminResponse, LedgerClosed, LedgerDeleted
+from streaming.broker.effects import AdminResponse, CursorMoved, LedgerClosed, LedgerDeleted
 from streaming.broker.managed_ledger import MEGABYTE, ManagedLedger
 from streaming.broker.policies import RetentionPolicies
 from streaming.broker.position import EARLIEST, Position
@@ -333,3 +333,128 @@ def test_ledger_case_20_without_the_settings_of_head() -> None:
     assert list(run.topic.ledger.ledgers) == [1, 2]
     run.publish(5)
     assert one(run.ack("s", (2, 0), cumulative=True), LedgerDeleted).ledger_id == 1
+
+
+# -- beyond the worked cases --------------------------------------------------------------------------------------
+
+
+def test_an_interval_has_its_beginning_first() -> None:
+    with pytest.raises(ValueError, match="reversed"):
+        bare(5).count(P(1, 2), P(1, 1), include_start=True, include_end=True)
+
+
+def test_a_position_has_nothing_before_it() -> None:
+    ledger = bare(0)
+    assert ledger.previous(P(1, 0)) == P(1, -1)
+    assert ledger.previous(P(999, 0)) == P(1, -1)
+
+
+def test_nothing_lies_behind_the_end() -> None:
+    ledger = bare(5, 5)
+    assert ledger.backlog_size_from(P(9, 0)) == 0
+    assert ledger.position_after(P(2, 4), 1) == P(2, 4)
+    assert ledger.next_valid(P(9, 0)) == P(2, 5)
+
+
+def test_entries_of_a_deleted_ledger_count_within_it() -> None:
+    """Quirk, seen in a real broker: an Earliest cursor on a topic whose entries are all deleted has a backlog."""
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
+    topic.add(1, 1)
+    assert list(topic.ledger.ledgers) == [2]
+    cursor = topic.open()
+    assert cursor.mark_delete == P(1, -1)
+    assert cursor.backlog(topic.ledger) == 2
+    assert topic.topic.backlog_size() == 0
+    assert cursor.read(topic.ledger, 10) == []
+
+
+def test_unconfirmed_entries_are_dropped() -> None:
+    topic = BareTopic()
+    topic.add(7)
+    topic.ledger.submit(5, topic.ctx.clock, topic.ctx.config)
+    assert (topic.ledger.current_entries, topic.ledger.current_size) == (2, 12)
+    topic.ledger.drop_unconfirmed()
+    assert (topic.ledger.current_entries, topic.ledger.current_size) == (1, 7)
+
+    topic.open()
+    topic.roll_over()
+    topic.ledger.submit(5, topic.ctx.clock, topic.ctx.config)
+    topic.ledger.drop_unconfirmed()
+    assert (topic.ledger.current_entries, topic.ledger.current_size) == (0, 0)
+
+
+@pytest.mark.parametrize("last", [3, 0])
+def test_a_terminated_ledger_opens_no_other(last: int) -> None:
+    topic = BareTopic(**HEAD)
+    cursor = topic.open()
+    topic.add_ledger(1, 1)
+    topic.add(*[1] * last)
+    topic.ledger.terminated = True
+    topic.ledger.reopen(topic.ctx.clock)
+    cursor.recover(topic.ledger)
+    assert list(topic.ledger.ledgers) == ([1, 2] if last else [1])
+    end = P(2, last - 1) if last else P(1, 1)
+    assert topic.ledger.last_confirmed == end
+    assert topic.ledger.number_of_entries == topic.ledger.total_size == topic.topic.backlog_size() == 2 + last
+    assert cursor.peek(topic.ledger, 2 + last) == end
+    assert topic.ledger.next_valid(P(9, 0)) > end
+    cursor.skip(topic.ledger, 1 + last, exclude_acked=True)
+    assert len(cursor.read(topic.ledger, 10)) == cursor.backlog(topic.ledger) == 1
+    topic.mark(cursor, end)
+    topic.trim()
+    assert list(topic.ledger.ledgers) == ([2] if last else [])
+
+
+def test_a_terminated_ledger_recovers_a_cursor_before_its_dropped_end() -> None:
+    topic = BareTopic(**HEAD)
+    cursor = topic.open()
+    topic.add(1)
+    topic.mark(cursor, P(1, 0))
+    topic.topic.policies.retention = RetentionPolicies(-1, -1)
+    topic.roll_over()
+    assert cursor.mark_delete == P(2, -1)
+    topic.ledger.terminated = True
+    topic.ledger.reopen(topic.ctx.clock)
+    cursor.recover(topic.ledger)
+    assert cursor.mark_delete == topic.ledger.last_confirmed == P(1, 0)
+    assert cursor.backlog(topic.ledger) == 0
+
+
+def test_an_empty_ledger_of_maximum_age_closes_with_its_first_entry() -> None:
+    run = Run(managedLedgerMaxLedgerRolloverTimeMinutes=5)
+    run.subscribe("s")
+    assert not of(run.wait(300), LedgerClosed)
+    closed = one(run.publish(0), LedgerClosed)
+    assert (closed.ledger_id, closed.entries, closed.cause) == (1, 1, "ledger full")
+
+
+def test_a_cursor_that_is_not_the_slowest_frees_nothing() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
+    run.subscribe("slow")
+    run.subscribe("fast")
+    run.fill(3)
+    assert not of(run.ack("fast", (3, 0), cumulative=True), LedgerDeleted)
+    deleted = of(run.ack("slow", (2, 0), cumulative=True), LedgerDeleted)
+    assert [effect.ledger_id for effect in deleted] == [1, 2]
+
+
+def test_mark_deletes_that_are_not_written_hold_ledgers_back() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerDefaultMarkDeleteRateLimit=1, **HEAD)
+    run.subscribe("s")
+    run.fill(4)
+    assert of(run.ack("s", (1, 0), cumulative=True), LedgerDeleted) == []
+    run.ack("s", (4, 0), cumulative=True)
+    assert run.mark_delete("s") == P(4, 0)
+    assert [effect.ledger_id for effect in of(run.check("consumedLedgers"), LedgerDeleted)] == [1]
+    assert [effect.ledger_id for effect in of(run.check("cursorFlush"), LedgerDeleted)] == [2, 3, 4]
+
+
+def test_trimming_tells_which_cursors_it_moved() -> None:
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
+    topic.open_reader("reader", EARLIEST)
+    topic.add(1, 1)
+    moved = one([row.effect for row in topic.ctx.rows], CursorMoved)
+    assert (moved.subscription, moved.entries, moved.cause) == ("reader", 2, "ledger trimmed")
+    assert (moved.before_ledger, moved.before_entry) == (1, -1)
+    assert (moved.after_ledger, moved.after_entry) == (1, 1)
+    assert moved.policy == "0 min, 0 MB (broker)"
