@@ -269,6 +269,32 @@ class GetLastMessageId(Command, tag="GET_LAST_MESSAGE_ID"):
     request_id: Int64
 
 
+class PartitionedMetadata(Command, tag="PARTITIONED_METADATA"):
+    """How many partitions has the record's topic?"""
+
+    request_id: Int64
+    metadata_auto_creation_enabled: bool = True
+
+
+class Lookup(Command, tag="LOOKUP"):
+    """Which broker serves the record's topic?"""
+
+    request_id: Int64
+    authoritative: bool = False
+    advertised_listener_name: str = ""
+    properties: list[KeyValue] = []
+
+
+class GetSchema(Command, tag="GET_SCHEMA"):
+    request_id: Int64
+    schema_version: bytes = b""
+
+
+class GetOrCreateSchema(Command, tag="GET_OR_CREATE_SCHEMA"):
+    request_id: Int64
+    schema: SchemaData
+
+
 class Admin(Command, tag="ADMIN"):
     """A call of Pulsar's admin REST API: policies, subscriptions, skip, reset, expire, unload, trim, terminate, …
 
@@ -315,7 +341,8 @@ class Fault(Command, tag="FAULT"):
 
 AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
-    | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | Admin | BrokerConfig
+    | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | PartitionedMetadata
+    | Lookup | GetSchema | GetOrCreateSchema | Admin | BrokerConfig
     | Tick | RunCheck | Fault
 )  # fmt: skip
 

@@ -117,6 +117,45 @@ def import_traces(
         typer.echo(f"left out, a gateway answers them: {left_out}")
 
 
+@app.command("conform")
+def conform(
+    traces: Annotated[
+        list[Path] | None, typer.Argument(help="Trace files, or folders of them; by default those we carry.")
+    ] = None,
+) -> None:
+    """Compare Magnetar with traces recorded from a real Pulsar broker, frame by frame. Exit code 1 if any differs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from streaming.traces import RECORDED
+    from streaming.traces import conform as conformance
+    from streaming.traces.trace import TraceError
+
+    console = Console()
+    with expected_errors(TraceError), Console(stderr=True).status("comparing") as status:
+        verdicts = conformance.conform(
+            traces or [RECORDED], progress=lambda verdict: status.update(verdict.name)
+        )
+    table = Table("trace", "", "frames", "snapshots", "differences", box=None, pad_edge=False)
+    for verdict in verdicts:
+        mark = "[green]equal[/]" if verdict.equal else "[red]differs[/]"
+        counts = (str(number) for number in (verdict.frames, verdict.snapshots, len(verdict.differences)))
+        table.add_row(verdict.name, mark, *counts)
+    console.print(table)
+    gaps = conformance.known_gaps()
+    for verdict in verdicts:
+        if verdict.equal:
+            continue
+        step, text = verdict.differences[0]
+        console.print(f"\n[bold]{verdict.name}[/], first difference, in step '{step}':", highlight=False)
+        console.print(f"  {text}", markup=False, highlight=False)
+        if verdict.name in gaps:
+            console.print(f"  known gap: {gaps[verdict.name]}", markup=False, highlight=False)
+    equal = sum(verdict.equal for verdict in verdicts)
+    typer.echo(f"conform: {equal} of {len(verdicts)} traces equal")
+    raise typer.Exit(0 if equal == len(verdicts) else 1)
+
+
 @app.command("demo")
 def demo(
     out: Annotated[Path, typer.Option(help="A folder for the log and the results.")] = Path("demo"),

@@ -6,12 +6,12 @@ Every known call is one row of `ROUTES`; anything else is answered 404 and put o
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from schemas.commands import Admin, Int32, Int64
-from streaming.broker import message_expiry, subscribe
+from streaming.broker import message_expiry, stats, subscribe
 from streaming.broker.context import Context
 from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from streaming.broker.errors import AdminError
@@ -19,7 +19,7 @@ from streaming.broker.policies import BacklogQuota, Policies, RetentionPolicies
 from streaming.broker.position import LATEST, Position
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
-from streaming.broker.topic_lifecycle import unload
+from streaming.broker.topic_lifecycle import terminate, unload
 from streaming.broker.trimming import free_ledgers, trim
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
@@ -70,9 +70,7 @@ def call_namespace(ctx: Context, command: Admin) -> bool:
         return False
     policies = ctx.namespaces.get(match["namespace"]) or Policies()
     try:
-        changed = match["policy"] is not None and _set_policy(
-            policies, command, match["policy"], match["query"]
-        )
+        changed = match["policy"] is not None and _set_policy(policies, command, match["policy"])
     except AdminError as error:
         _respond(ctx, None, command, error.status, {"reason": error.reason})
         return False
@@ -106,7 +104,7 @@ def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
     assert match is not None  # `topic_of` found the topic in it
     rest = match["rest"] or ""
     try:
-        if _set_policy(topic.policies, command, rest[1:], match["query"]):
+        if _set_policy(topic.policies, command, rest[1:]):
             ctx.policies_changed()
             _respond(ctx, topic, command, 204)
             return True
@@ -126,9 +124,13 @@ def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
 
 
 def _respond(ctx: Context, topic: Topic | None, command: Admin, status: int, response: Any = None) -> None:
-    fields = {"status": status} if response is None else {"status": status, "response": response}
     name = None if topic is None else topic.name
-    ctx.emit(AdminResponse(name, command.connection, f"{command.method} {command.path}", fields))
+    cause = f"{command.method} {command.path}"
+    if isinstance(response, Position):
+        ctx.emit(AdminResponse(name, command.connection, cause, {"status": status}, *response))
+        return
+    fields = {"status": status} if response is None else {"status": status, "response": response}
+    ctx.emit(AdminResponse(name, command.connection, cause, fields))
 
 
 def _unsupported(ctx: Context, topic: Topic | None, command: Admin) -> None:
@@ -140,14 +142,17 @@ def _unsupported(ctx: Context, topic: Topic | None, command: Admin) -> None:
 # -- policies -----------------------------------------------------------------------------------------------------
 
 
-def _set_policy(policies: Policies, command: Admin, name: str, query: str | None) -> bool:
+def _query(path: str) -> dict[str, str]:
+    """The parameters after the question mark."""
+    return dict(parse_qsl(urlsplit(path).query))
+
+
+def _set_policy(policies: Policies, command: Admin, name: str) -> bool:
     """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
     if command.method == "GET":
         return False
     if name == "backlogQuota":
-        type_ = dict(pair.split("=", 1) for pair in (query or "").split("&") if "=" in pair).get(
-            "backlogQuotaType", QUOTA_TYPES[0]
-        )
+        type_ = _query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
         if type_ not in QUOTA_TYPES:
             raise AdminError(412, f"unknown backlogQuotaType {type_}: use one of {', '.join(QUOTA_TYPES)}")
         if command.method == "DELETE":
@@ -302,11 +307,50 @@ def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[
     return 204, None
 
 
-def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    position = topic.cursors[_subscription(topic, match["name"]).name].peek(topic.ledger, int(match["n"]))
-    if position is None:
+def _entry(topic: Topic, position: Position | None) -> Response:
+    """An entry as the response, by its position: whoever answers the caller reads it from the ledger."""
+    if position is None or not topic.ledger.valid(position) or position > topic.ledger.last_confirmed:
         raise AdminError(404, "Message not found")
-    return 200, {"ledgerId": position.ledger, "entryId": position.entry}
+    return 200, position
+
+
+def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    return _entry(topic, Position(int(match["ledger"]), int(match["entry"])))
+
+
+def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """The n-th (from 1) message from the earliest or the latest stored one."""
+    given = _query(command.path)
+    from_latest = given.get("initialPosition", "latest") == "latest"
+    try:
+        n = int(given.get("messagePosition", "1"))
+    except ValueError:
+        raise AdminError(412, "messagePosition must be a number") from None
+    ledger = topic.ledger
+    if not 0 < n <= ledger.number_of_entries:
+        raise AdminError(404, "Message not found")
+    n = ledger.number_of_entries - n + 1 if from_latest else n
+    return _entry(topic, ledger.position_after(ledger.first_position(), n))
+
+
+def _terminate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    terminate(ctx, topic)
+    last = topic.ledger.last_confirmed
+    fields = {"partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+    return 200, {"ledgerId": last.ledger, "entryId": last.entry, **fields}
+
+
+def _stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    return 200, stats.stats(topic, ctx.config)
+
+
+def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    return 200, stats.internal_stats(topic)
+
+
+def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    cursor = topic.cursors[_subscription(topic, match["name"]).name]
+    return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
 
 
 def _trim(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
@@ -347,6 +391,11 @@ ROUTES: list[tuple[str, re.Pattern[str], Callable[[Context, Topic, Admin, dict[s
         ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages", _expire_to_position),
         ("POST", r"/all_subscription/expireMessages/(?P<seconds>\d{1,15})", _expire_all),
         ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d{1,15})", _peek),
+        ("GET", r"/ledger/(?P<ledger>\d{1,15})/entry/(?P<entry>\d{1,15})", _get_by_id),
+        ("GET", r"/examinemessage", _examine),
+        ("GET", r"/stats", _stats),
+        ("GET", r"/internalStats", _internal_stats),
+        ("POST", r"/terminate", _terminate),
         ("POST", r"/trim", _trim),
         ("DELETE", r"/truncate", _truncate),
         ("PUT", r"/unload", _unload),

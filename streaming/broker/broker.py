@@ -8,7 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 from schemas import commands as c
-from streaming.broker import admin, topic_commands, topic_lifecycle
+from streaming.broker import admin, lookup, stats, topic_commands, topic_lifecycle
 from streaming.broker.clock import CHECKS, next_due
 from streaming.broker.codec import (
     PartitionState,
@@ -20,13 +20,16 @@ from streaming.broker.codec import (
 )
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
-from streaming.broker.effects import Quarantined, Row, Tick, Unsupported
+from streaming.broker.effects import Quarantined, Row, Tick
 from streaming.broker.entries import EntryReader
 from streaming.broker.errors import LogOrderError
+from streaming.broker.lookup import LookupCommand
 from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
+LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 
 
@@ -58,6 +61,7 @@ class Broker:
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
+        ctx.partitioned, ctx.schemas = state.partitioned, state.schemas
         for name, block in state.topics.items():
             if block.due >= 0:
                 ctx.wake(name, block.due)
@@ -118,7 +122,11 @@ class Broker:
                 return None
             case c.ConnectionLost():
                 for topic_name in self._ctx.connections.pop(command.connection, ()):
-                    topic_lifecycle.connection_lost(self._ctx, self._load(topic_name), command.connection)
+                    topic = self._load(topic_name)
+                    if isinstance(topic, NonPersistentTopic):
+                        non_persistent.connection_lost(self._ctx, topic, command.connection)
+                    else:
+                        topic_lifecycle.connection_lost(self._ctx, topic, command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
                 if admin.call_namespace(self._ctx, command):
@@ -126,14 +134,20 @@ class Broker:
                 return None
         return self._fold_topic(name, command)
 
-    def _fold_topic(self, name: str | None, command: TopicCommand) -> tuple[str, str] | None:
+    def _fold_topic(self, name: str | None, command: TopicCommand | LookupCommand) -> tuple[str, str] | None:
         ctx = self._ctx
         if not name:
             return "no_topic", "the command needs a topic: give the record a key"
         if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
             return "wrong_topic", f"{command.path} is not about the record's topic {name}"
+        if isinstance(command, c.Admin) and command.path.endswith("/partitions") and command.method != "GET":
+            lookup.set_partitions(ctx, name, command)
+            return None
+        if isinstance(command, LOOKUPS):
+            lookup.fold(ctx, name, command, exists=name in self._state.topics)
+            return None
         if name in self._state.topics:
-            topic_commands.fold(ctx, self._load(name), command)
+            self._carry_out(self._load(name), command)
             return None
         if not TOPIC_NAME.fullmatch(name):
             cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
@@ -144,12 +158,19 @@ class Broker:
             ctx.emit(Unsupported(name, connection, "non-persistent topics aren't supported yet"))
             return None
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
-            topic_commands.fold(ctx, self._load(name), command)
+            self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):
             admin.not_found(ctx, name, command)
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
-            topic_commands.fold(ctx, Topic(name, ManagedLedger.create(ctx.clock)), command)  # nobody is there
+            nobody_there = Topic(name, ManagedLedger.create(ctx.clock))
+            self._carry_out(NonPersistentTopic(name) if is_non_persistent(name) else nobody_there, command)
         return None
+
+    def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
+        if isinstance(topic, NonPersistentTopic):
+            non_persistent.fold(self._ctx, topic, command)
+        else:
+            topic_commands.fold(self._ctx, topic, command)
 
     def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
         ctx = self._ctx
@@ -166,7 +187,7 @@ class Broker:
     def _policies_changed(self, path: str) -> None:
         namespace = "/".join(path.split("/")[2:4])
         for name in self._state.topics:
-            if namespace_of(name) == namespace:
+            if namespace_of(name) == namespace and not is_non_persistent(name):
                 topic_lifecycle.policies_changed(self._ctx, self._load(name))
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -193,7 +214,7 @@ class Broker:
 
     def _run_checks(self, names: list[str]) -> None:
         """Run periodic checks on every topic that isn't idle, in the order of topic names."""
-        for topic_name in sorted(self._state.topics):
+        for topic_name in sorted(name for name in self._state.topics if not is_non_persistent(name)):
             if topic_name in self._topics or not self._state.topics[topic_name].idle:
                 topic = self._load(topic_name)
                 for name in names:
@@ -207,9 +228,10 @@ class Broker:
             block = self._state.topics.get(name)
             if block is None:
                 self._state.topics[name] = TopicBlock(b"")
-                topic = self._topics[name] = topic_lifecycle.create(self._ctx, name)
+                create = non_persistent.create if is_non_persistent(name) else topic_lifecycle.create
+                topic = self._topics[name] = create(self._ctx, name)
             else:
-                topic = self._topics[name] = decode_topic(block.data)
+                topic = self._topics[name] = decode_topic(name, block.data)
         return topic
 
     def _each_topic(self) -> list[Topic]:
@@ -221,6 +243,8 @@ class Broker:
         for name, topic in self._topics.items():
             block = state.topics[name]
             block.data = encode_topic(topic)
+            if isinstance(topic, NonPersistentTopic):
+                continue  # no timers, no checks, nothing stored
             block.due = topic_lifecycle.next_due(ctx, topic)
             block.idle = topic_lifecycle.is_idle(ctx, topic)
             block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
@@ -244,6 +268,11 @@ class Broker:
             raise KeyError(name)
         return self._load(name)
 
+    def topic_stats(self, name: str) -> dict[str, Any]:
+        """``stats`` and ``internal`` stats of a topic as Pulsar's admin API shows them. Raises `KeyError`."""
+        topic = self.topic(name)
+        return {"stats": stats.stats(topic, self._ctx.config), "internal": stats.internal_stats(topic)}
+
     def topic_names(self) -> list[str]:
         return sorted(self._state.topics)
 
@@ -259,12 +288,13 @@ class Broker:
                 "storage": ledger.total_size, "mark_delete": None,
             })  # fmt: skip
             for name in sorted(topic.subscriptions):
-                subscription, cursor = topic.subscriptions[name], topic.cursors[name]
+                subscription, cursor = topic.subscriptions[name], topic.cursors.get(name)
                 rows.append({
                     "topic": topic.name, "subscription": name, "entries": None, "duplicates": None, "unknown": None,
                     "dispatched": subscription.dispatched, "acked": subscription.acked,
                     "expired": subscription.expired, "evicted": subscription.evicted, "trimmed": None,
-                    "backlog": cursor.backlog(ledger), "storage": cursor.backlog_size(ledger),
-                    "mark_delete": str(cursor.mark_delete),
+                    "backlog": cursor.backlog(ledger) if cursor else 0,
+                    "storage": cursor.backlog_size(ledger) if cursor else 0,
+                    "mark_delete": str(cursor.mark_delete) if cursor else None,
                 })  # fmt: skip
         return rows

@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
+from schemas.commands import SchemaData
 from streaming.broker.ack_holes import AckHoles
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import StateVersionError
+from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.policies import Policies
 from streaming.broker.topic import Topic
 
@@ -32,7 +34,8 @@ class TopicBlock(msgspec.Struct, array_like=True):
 
 class PartitionState(msgspec.Struct, array_like=True):
     """An ingress partition between two micro-batches. `origin` = its first timestamp, the phase of periodic checks;
-    `connections`: connection → topics on which it has had producers or consumers."""
+    `connections`: connection → topics on which it has had producers or consumers; `partitioned`: topic → partitions;
+    `schemas`: topic → its schemas by version."""
 
     partition: int
     clock: int = 0
@@ -43,6 +46,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     namespaces: dict[str, Policies] = {}
     topics: dict[str, TopicBlock] = {}
     connections: dict[str, dict[str, None]] = {}
+    partitioned: dict[str, int] = {}
+    schemas: dict[str, list[SchemaData]] = {}
 
 
 def _encode_hook(value: Any) -> Any:
@@ -62,6 +67,7 @@ def _decode_hook(type_: type, value: Any) -> Any:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _topic_decoder = msgspec.msgpack.Decoder(Topic, dec_hook=_decode_hook)
+_non_persistent_decoder = msgspec.msgpack.Decoder(NonPersistentTopic, dec_hook=_decode_hook)
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 
 
@@ -69,8 +75,8 @@ def encode_topic(topic: Topic) -> bytes:
     return _encoder.encode(topic)
 
 
-def decode_topic(data: bytes) -> Topic:
-    return _topic_decoder.decode(data)
+def decode_topic(name: str, data: bytes) -> Topic:
+    return (_non_persistent_decoder if is_non_persistent(name) else _topic_decoder).decode(data)
 
 
 def encode_state(state: PartitionState) -> bytes:

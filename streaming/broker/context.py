@@ -2,6 +2,7 @@
 
 import heapq
 
+from schemas.commands import SchemaData
 from streaming.broker.config import ServiceConfiguration, configuration
 from streaming.broker.effects import Effect, Row
 from streaming.broker.entries import Entries, EntryReader
@@ -28,7 +29,9 @@ class Context:
         "namespaces",
         "offset",
         "ordinal",
+        "partitioned",
         "rows",
+        "schemas",
         "timers",
     )
 
@@ -39,6 +42,8 @@ class Context:
         self.config: ServiceConfiguration = configuration("4.x", {})
         self.namespaces: dict[str, Policies] = {}
         self.connections: dict[str, dict[str, None]] = {}
+        self.partitioned: dict[str, int] = {}
+        self.schemas: dict[str, list[SchemaData]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
         self.timers: list[tuple[int, str]] = []

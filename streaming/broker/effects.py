@@ -93,7 +93,10 @@ class CloseConnection(NamedTuple):
 
 
 class Message(NamedTuple):
-    """An entry goes to a consumer. The payload stays in the ledger: read it there by position."""
+    """An entry goes to a consumer. The payload stays in the ledger: read it there by position.
+
+    Only the entry of a non-persistent topic, 0:0, is in no ledger: its `metadata` and `payload` are here.
+    """
 
     topic: str
     connection: str
@@ -106,6 +109,8 @@ class Message(NamedTuple):
     redelivery_count: int
     ack_set: list[int] | None = None
     consumer_epoch: int | None = None
+    metadata: Any = None
+    payload: bytes | None = None
 
 
 class AckResponse(NamedTuple):
@@ -138,13 +143,49 @@ class GetLastMessageIdResponse(NamedTuple):
     fields: dict[str, Any]
 
 
+class PartitionedMetadataResponse(NamedTuple):
+    topic: str
+    connection: str
+    request_id: int
+    fields: dict[str, Any]
+    error: str | None = None
+    cause: str | None = None
+
+
+class LookupResponse(NamedTuple):
+    """Every topic is served here; the gateway adds its address."""
+
+    topic: str
+    connection: str
+    request_id: int
+    fields: dict[str, Any]
+
+
+class GetSchemaResponse(NamedTuple):
+    topic: str
+    connection: str
+    request_id: int
+    fields: dict[str, Any]
+    error: str | None = None
+    cause: str | None = None
+
+
+class GetOrCreateSchemaResponse(NamedTuple):
+    topic: str
+    connection: str
+    request_id: int
+    fields: dict[str, Any]
+
+
 class AdminResponse(NamedTuple):
-    """The answer to an admin call: `fields` = {status, response}."""
+    """The answer to an admin call: `fields` = {status, response}. With a position the response is that entry."""
 
     topic: str | None
     connection: str
     cause: str
     fields: dict[str, Any]
+    ledger_id: int | None = None
+    entry_id: int | None = None
 
 
 class CursorMoved(NamedTuple):
@@ -251,7 +292,8 @@ class Unsupported(NamedTuple):
 
 Effect = (
     SendReceipt | SendError | ProducerSuccess | Success | Error | CloseProducer | CloseConsumer | CloseConnection
-    | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | AdminResponse | CursorMoved
+    | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | PartitionedMetadataResponse
+    | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
     | Expired | Evicted | LedgerClosed | LedgerDeleted | TopicEvent | SubscriptionEvent | Tick | Quarantined
     | Unsupported
 )  # fmt: skip

@@ -90,6 +90,7 @@ def _closed_before(topic: Topic, mark_delete: Position, limit: int) -> Position 
 
 def expire_to_position(ctx: Context, topic: Topic, subscription: Subscription, position: Position) -> bool:
     """Expire up to a position (admin). False, and nothing done: it lies beyond the topic's end."""
+    subscription.last_expire = ctx.clock
     ledger = topic.ledger
     cursor = topic.cursors[subscription.name]
     info = ledger.ledgers.get(position.ledger)

@@ -64,6 +64,16 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
         subscribe.detach(ctx, topic, subscription, subscription.consumer(*handle))
 
 
+def terminate(ctx: Context, topic: Topic) -> None:
+    """No message is taken any more: producers are closed, consumers told when they have read all."""
+    topic.ledger.terminated = True
+    ctx.emit(TopicEvent(topic.name, "terminated"))
+    for producer in list(topic.producers.values()):
+        producers.disconnect(ctx, topic, producer, "topic terminated")
+    for subscription in topic.subscriptions.values():
+        subscription.tell_end(ctx, topic)
+
+
 def unload(ctx: Context, topic: Topic) -> None:
     """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))

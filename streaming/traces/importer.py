@@ -37,9 +37,10 @@ def import_traces(
             if progress is not None:
                 progress(trace.name)
             session = Session(trace, connection_prefix=f"{trace.name}/")
-            for command, _, _ in session.commands():
-                lines.write(to_line(command.timestamp, command.topic, command.value))
-                commands[command.value["command"]] += 1
+            for _, command in session.run():
+                if command is not None:
+                    lines.write(to_line(command.timestamp, command.topic, command.value))
+                    commands[command.value["command"]] += 1
             skipped.update(session.skipped)
     return Imported(len(traces), commands, +skipped)
 

@@ -1,26 +1,32 @@
 """One trace fed to the core: recorded frames become commands, recorded answers meet ours.
 
-Recorded ledger ids aren't ours, so a bijection grows as answers are matched, stream by stream: a receipt or a message
-that Pulsar sent stands beside the one that Magnetar sent in the same place.
+Answers are matched stream by stream (a producer, a consumer, the look-ups of a connection): the protocol promises no
+order beyond that. Matching binds recorded ledger ids to ours, so that later acks and seeks can be translated.
 """
 
 import base64
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from schemas.commands import MessageMetadata
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Message, Row, SendReceipt
+from streaming.broker.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.entries import NoEntries
-from streaming.broker.position import MAX
+from streaming.traces.frames import Frame, connected, frame
+from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, payload_of
 
-HANDSHAKE = frozenset({"CONNECT", "PARTITIONED_METADATA", "LOOKUP", "GET_OR_CREATE_SCHEMA", "GET_SCHEMA",
-                       "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})  # fmt: skip
-"""Frames that a gateway answers by itself, before any topic is concerned."""
+OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
+"""Frames that a gateway answers by itself: no topic is concerned."""
+
+LOOKUPS = frozenset(
+    {f"{name}{kind}" for kind in ("", "_RESPONSE") for name in
+     ("PARTITIONED_METADATA", "LOOKUP", "GET_TOPICS_OF_NAMESPACE", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA")}
+)  # fmt: skip
 
 TIMED_CHECKS = {
     "backlogQuotaCheckIntervalInSeconds": ("backlogQuota", "backlog_quota_check", 1000),
@@ -29,7 +35,7 @@ TIMED_CHECKS = {
 """Settings whose periodic check a trace marks with a note, since its phase isn't known: check, note, ms a unit."""
 
 Stream = tuple[str, str, int]
-"""(connection, "p" or "c", producer or consumer id)."""
+"""(connection, kind, producer or consumer id)."""
 
 
 class Command(NamedTuple):
@@ -41,76 +47,149 @@ class Command(NamedTuple):
 
 
 class Session:
-    """Feeds a trace to a broker of its own. `connection_prefix` keeps connections of several traces apart."""
+    """Feeds a trace to a broker of its own. `connection_prefix` keeps connections of several traces apart.
+
+    `differences` are what didn't match, in words, with the step they belong to.
+    """
 
     def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
         self.trace = trace
         self.broker = Broker(0, NoEntries())
-        self.skipped: dict[str, int] = defaultdict(int)
+        self.skipped: Counter[str] = Counter()
+        self.normaliser = Normaliser()
+        self.differences: list[tuple[str, str]] = []
+        self.step = "start"
         self._prefix = connection_prefix
         self._offset = -1
         self._topics: dict[Stream, str] = {}
-        self._ledgers: dict[tuple[str, int], int] = {}
-        self._receipts: dict[Stream, list[list[int | None]]] = defaultdict(list)
-        self._messages: dict[Stream, list[list[int | None]]] = defaultdict(list)
-        self._seen: dict[Stream, int] = defaultdict(int)
+        self._owners: dict[tuple[str, int], Stream] = {}
+        self._stored: dict[tuple[str, int, int], tuple[MessageMetadata, bytes]] = {}
+        self._recorded: dict[Stream, deque[dict[str, Any]]] = defaultdict(deque)
+        self._ours: dict[Stream, deque[Frame]] = defaultdict(deque)
 
-    def commands(self) -> Iterator[tuple[Command, list[Row], dict[str, Any] | None]]:
-        """Each command, what our broker answered to it, and the trace's record it was made of (None: made up)."""
+    def run(self) -> Iterator[tuple[dict[str, Any] | None, Command | None]]:
+        """Go through the trace: each record with each command made of it (None: none was), in order."""
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
         settings = {**self.trace.header["broker_config"], **dict.fromkeys(TIMED_CHECKS, 0)}
-        yield self._feed(
-            Command(start, None, {"command": "BROKER_CONFIG", "profile": "4.x", "settings": settings}), None
+        yield (
+            None,
+            self._feed(
+                Command(start, None, {"command": "BROKER_CONFIG", "profile": "4.x", "settings": settings}), {}
+            ),
         )
         for record in self.trace.records:
+            yield record, None
             for command in self._commands_of(record):
-                yield self._feed(command, record)
+                yield record, self._feed(command, record)
             if record["dir"] == "out":
-                self._match(record)
+                stream = self._stream(self._connection(record), record["cmd"], record.get("fields", {}))
+                self._recorded[stream].append(record)
+                self._match(stream)
 
-    def _feed(
-        self, command: Command, record: dict[str, Any] | None
-    ) -> tuple[Command, list[Row], dict[str, Any] | None]:
+    def _feed(self, command: Command, record: dict[str, Any]) -> Command:
         self._offset += 1
-        self.broker.apply(self._offset, command.timestamp, command.topic, json.dumps(command.value).encode())
-        rows = self.broker.take()
-        for row in rows:
-            effect = row.effect
-            if isinstance(effect, SendReceipt) and effect.producer_id is not None:
-                self._ours(self._receipts, (effect.connection, "p", effect.producer_id), effect.ledger_id)
-            elif isinstance(effect, Message):
-                self._ours(self._messages, (effect.connection, "c", effect.consumer_id), effect.ledger_id)
-        return command, rows, record
+        value = json.dumps(command.value).encode()
+        self.broker.apply(self._offset, command.timestamp, command.topic, value)
+        for row in self.broker.take():
+            self._take(row, record)
+        return command
 
-    # -- the bijection of ledger ids ------------------------------------------------------------------------------
+    def _take(self, row: Row, record: dict[str, Any]) -> None:
+        effect = row.effect
+        if isinstance(effect, SendReceipt) and effect.ledger_id >= 0:
+            self._stored[effect.topic, effect.ledger_id, effect.entry_id] = (
+                effect.metadata,
+                effect.payload or b"",
+            )
+        elif isinstance(effect, AdminResponse):
+            self._match_admin(effect, record)
+        elif isinstance(effect, Quarantined | Unsupported):
+            self.differ(effect.cause)
+        answer = frame(effect, lambda *position: self._stored[position])
+        if answer is not None and answer.connection:
+            self._answer(answer)
 
-    def _ours(self, streams: dict[Stream, list[list[int | None]]], stream: Stream, ledger: int) -> None:
-        streams[stream].append([ledger])
+    def _answer(self, answer: Frame) -> None:
+        stream = self._stream(answer.connection, answer.cmd, answer.fields)
+        self._ours[stream].append(answer)
+        self._match(stream)
 
-    def _match(self, record: dict[str, Any]) -> None:
-        fields = record.get("fields", {})
-        if record["cmd"] == "SEND_RECEIPT":
-            stream, streams = (self._connection(record), "p", fields["producer_id"]), self._receipts
-        elif record["cmd"] == "MESSAGE":
-            stream, streams = (self._connection(record), "c", fields["consumer_id"]), self._messages
-        else:
+    # -- matching -------------------------------------------------------------------------------------------------
+
+    def differ(self, text: str) -> None:
+        """Note a difference in the present step."""
+        self.differences.append((self.step, text))
+
+    def end_step(self, following: str) -> None:
+        """Everything that was sent must have met its counterpart by now."""
+        for stream, records in self._recorded.items():
+            for record in records:
+                self.differ(
+                    f"{_name(stream)}: recorded {record['cmd']} {record.get('fields', {})}, ours has none"
+                )
+            records.clear()
+        for stream, frames in self._ours.items():
+            for answer in frames:
+                self.differ(f"{_name(stream)}: ours {answer.cmd} {answer.fields}, recorded has none")
+            frames.clear()
+        self.step = following
+
+    def _match(self, stream: Stream) -> None:
+        recorded, ours = self._recorded[stream], self._ours[stream]
+        while recorded and ours:
+            record, answer = recorded.popleft(), ours.popleft()
+            where = f"{_name(stream)}: {record['cmd']}"
+            if record["cmd"] != answer.cmd:
+                self.differ(f"{where} {record.get('fields', {})} recorded, ours {answer.cmd} {answer.fields}")
+                continue
+            topic = self._topics.get(stream, "")
+            found = self.normaliser.difference(topic, record.get("fields", {}), answer.fields)
+            if found is None and "metadata" in record:
+                found = self.normaliser.difference(topic, record["metadata"], answer.metadata, ".metadata")
+                if found is None and (payload_of(record), record["entry_size"]) != (
+                    answer.payload,
+                    answer.entry_size,
+                ):
+                    found = ".payload: another"
+            if found is not None:
+                self.differ(f"{where} {found}")
+
+    def _match_admin(self, effect: AdminResponse, record: dict[str, Any]) -> None:
+        if record.get("dir") != "admin":
             return
-        index = self._seen[stream]
-        self._seen[stream] += 1
-        recorded = fields["message_id"]["ledgerId"]
-        if index < len(streams[stream]) and 0 <= recorded <= MAX:
-            ours = streams[stream][index][0]
-            if ours is not None and ours >= 0 and stream in self._topics:
-                self._ledgers.setdefault((self._topics[stream], recorded), ours)
+        where = f"{record['method']} {record['path']}"
+        if record["status"] != effect.fields["status"]:
+            self.differ(f"{where}: recorded status {record['status']}, ours {effect.fields}")
+        elif effect.ledger_id is not None and effect.entry_id is not None:
+            payload = self._stored[effect.topic or "", effect.ledger_id, effect.entry_id][1]
+            if isinstance(record.get("response"), str) and record["response"].encode() != payload:
+                self.differ(f"{where}: recorded {record['response']!r}, ours {payload!r}")
+        elif (
+            record["status"] < 300
+            and isinstance(record.get("response"), dict)
+            and "response" in effect.fields
+        ):
+            found = self.normaliser.difference(
+                effect.topic or "", record["response"], effect.fields["response"]
+            )
+            if found is not None:
+                self.differ(f"{where}: {found}")
 
-    def ledger(self, topic: str, recorded: int) -> int:
-        """Our id of a recorded ledger; special values and unknown ones as they are."""
-        return self._ledgers.get((topic, recorded), recorded)
-
-    # -- frames and calls to commands -----------------------------------------------------------------------------
+    # -- streams --------------------------------------------------------------------------------------------------
 
     def _connection(self, record: dict[str, Any]) -> str:
         return f"{self._prefix}{record['conn']}"
+
+    def _stream(self, connection: str, cmd: str, fields: dict[str, Any]) -> Stream:
+        if cmd in LOOKUPS:
+            return connection, "lookup", 0
+        if "producer_id" in fields:
+            return connection, "producer", fields["producer_id"]
+        if "consumer_id" in fields:
+            return connection, "consumer", fields["consumer_id"]
+        return self._owners.get((connection, fields.get("request_id", -1)), (connection, "connection", 0))
+
+    # -- frames and calls to commands -----------------------------------------------------------------------------
 
     def _commands_of(self, record: dict[str, Any]) -> Iterator[Command]:
         time = int(record["t"])
@@ -138,31 +217,28 @@ class Session:
             yield Command(time, None, {"command": "TICK"})
         for setting, (check, note, unit) in TIMED_CHECKS.items():
             if record.get("event") == note:
-                interval = int(float(self.trace.header["broker_config"][setting]) * unit)
+                interval = max(int(float(self.trace.header["broker_config"][setting]) * unit), 1)
                 for due in range(time + min(interval, record["ms"]), time + record["ms"] + 1, interval):
                     yield Command(due, None, {"command": "RUN_CHECK", "check": check})
 
     def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
         name, connection = record["cmd"], self._connection(record)
+        fields = dict(record.get("fields", {}))
         if name == "_TCP_CLOSE":
             return None, {"command": "CONNECTION_LOST", "connection": connection}
-        if name == "_TCP_OPEN" or name in HANDSHAKE:
+        if name == "CONNECT":
+            self._answer(Frame(connection, "CONNECTED", connected(fields)))
+        if name == "_TCP_OPEN" or name in OF_THE_GATEWAY:
             self.skipped[name] += name != "_TCP_OPEN"
             return None
-        fields = dict(record.get("fields", {}))
+        stream = self._stream(connection, name, fields)
+        if "request_id" in fields and name not in LOOKUPS:
+            self._owners[connection, fields["request_id"]] = stream
         topic = fields.pop("topic", None)
-        stream = (
-            (connection, "p", fields["producer_id"])
-            if "producer_id" in fields
-            else (connection, "c", fields["consumer_id"])
-        )
         if topic is None:
             topic = self._topics.get(stream)
-        else:
+        elif name not in LOOKUPS:
             self._topics[stream] = topic
-            self._seen[stream] = 0
-            self._receipts.pop(stream, None)
-            self._messages.pop(stream, None)
         value = {"command": name, "connection": connection, **fields}
         if name == "SEND":
             value["metadata"] = record["metadata"]
@@ -176,12 +252,20 @@ class Session:
     def _ids(self, topic: str, ids: Any) -> Any:
         if isinstance(ids, list):
             return [self._ids(topic, id_) for id_ in ids]
-        return {**ids, "ledgerId": self.ledger(topic, ids["ledgerId"])}
+        return {**ids, "ledgerId": self.normaliser.of(topic).ours(ids["ledgerId"])}
 
     def _admin_ids(self, topic: str | None, path: str, body: Any) -> tuple[str, Any]:
         if topic is None:
             return path, body
-        path = re.sub(r"(?<=/ledger/)\d+", lambda match: str(self.ledger(topic, int(match[0]))), path)
+        ledgers = self.normaliser.of(topic)
+        path = re.sub(r"(?<=/ledger/)\d+", lambda match: str(ledgers.ours(int(match[0]))), path)
         if isinstance(body, dict) and "ledgerId" in body:
-            body = {**body, "ledgerId": self.ledger(topic, body["ledgerId"])}
+            body = {**body, "ledgerId": ledgers.ours(body["ledgerId"])}
         return path, body
+
+
+def _name(stream: Stream) -> str:
+    connection, kind, id_ = stream
+    return f"connection {connection}" + (
+        f", {kind} {id_}" if kind in ("producer", "consumer") else f", {kind}" * (kind == "lookup")
+    )

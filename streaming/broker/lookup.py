@@ -1,0 +1,105 @@
+"""What clients ask before they use a topic: its partitions, its broker, its schema (protocol.md §4, §7).
+
+Schemas are numbered and kept, not checked: every new one is taken.
+"""
+
+import base64
+from typing import Any
+
+from schemas import commands as c
+from streaming.broker.context import Context
+from streaming.broker.effects import (
+    AdminResponse,
+    GetOrCreateSchemaResponse,
+    GetSchemaResponse,
+    LookupResponse,
+    PartitionedMetadataResponse,
+)
+
+LookupCommand = c.PartitionedMetadata | c.Lookup | c.GetSchema | c.GetOrCreateSchema
+
+
+def fold(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> None:
+    """Answer; `exists`: the topic was used before."""
+    match command:
+        case c.PartitionedMetadata():
+            _partitioned_metadata(ctx, name, command, exists=exists)
+        case c.Lookup():
+            fields = {"response": "Connect", "authoritative": True, "proxy_through_service_url": True}
+            ctx.emit(LookupResponse(name, command.connection, command.request_id, fields))
+        case c.GetSchema():
+            _get_schema(ctx, name, command)
+        case c.GetOrCreateSchema():
+            fields = {"schema_version": version_text(register(ctx, name, command.schema))}
+            ctx.emit(GetOrCreateSchemaResponse(name, command.connection, command.request_id, fields))
+
+
+def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
+    partitions = ctx.partitioned.get(name, 0)
+    creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
+    if exists or partitions or creatable:
+        fields: dict[str, Any] = {"response": "Success", "partitions": partitions}
+        ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields))
+    else:
+        fields = {"response": "Failed"}
+        answer = PartitionedMetadataResponse(
+            name,
+            command.connection,
+            command.request_id,
+            fields,
+            "TopicNotFound",
+            f"Topic {name} does not exist",
+        )
+        ctx.emit(answer)
+
+
+def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
+    """``PUT …/partitions``: make a partitioned topic; ``POST``: give it more partitions."""
+    body = command.body
+    count = body if isinstance(body, int) and not isinstance(body, bool) else 0
+    now = ctx.partitioned.get(name)
+    status, reason = 204, None
+    if not 0 < count <= 2**31:
+        status, reason = 406, "Number of partitions should be greater than 0"
+    elif command.method == "PUT" and now is not None:
+        status, reason = 409, "This topic already exists"
+    elif command.method == "POST" and (now is None or count < now):
+        status, reason = (
+            (404, "Topic not found") if now is None else (409, "Number of partitions can't go down")
+        )
+    else:
+        ctx.partitioned[name] = count
+    fields = {"status": status} if reason is None else {"status": status, "response": {"reason": reason}}
+    ctx.emit(AdminResponse(name, command.connection, f"{command.method} {command.path}", fields))
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+
+def register(ctx: Context, name: str, schema: c.SchemaData | None) -> int | None:
+    """The version (0, 1, …) of a schema, a new one if it wasn't known; None for no schema (plain bytes)."""
+    if schema is None or schema.type == "None":
+        return None
+    versions = ctx.schemas.setdefault(name, [])
+    if schema not in versions:
+        versions.append(schema)
+    return versions.index(schema)
+
+
+def version_text(version: int | None) -> str:
+    """A schema version on the wire, in base64: 8 bytes, big-endian; empty for none."""
+    return "" if version is None else base64.b64encode(version.to_bytes(8, "big")).decode()
+
+
+def _get_schema(ctx: Context, name: str, command: c.GetSchema) -> None:
+    versions = ctx.schemas.get(name, [])
+    wanted = int.from_bytes(command.schema_version, "big") if command.schema_version else len(versions) - 1
+    if not 0 <= wanted < len(versions):
+        error, cause = "TopicNotFound", "Topic not found or no-schema"
+        ctx.emit(GetSchemaResponse(name, command.connection, command.request_id, {}, error, cause))
+        return
+    found = versions[wanted]
+    schema = {"name": found.name, "schema_data": base64.b64encode(found.schema_data).decode(), "type": found.type,
+              "properties": [[pair.key, pair.value] for pair in found.properties]}  # fmt: skip
+    fields = {"schema": schema, "schema_version": version_text(wanted)}
+    ctx.emit(GetSchemaResponse(name, command.connection, command.request_id, fields))

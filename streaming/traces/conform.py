@@ -1,0 +1,106 @@
+"""Does Magnetar do what a real Pulsar broker did? Each recorded trace, frame by frame and snapshot by snapshot."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streaming.traces.session import Session
+from streaming.traces.trace import Trace, read_trace, trace_files
+
+KNOWN_GAPS = Path(__file__).with_name("known_gaps.txt")
+"""One line a trace that is known to differ: ``scenario: reason``."""
+
+
+class Verdict(NamedTuple):
+    """What came of a trace: frames and snapshots compared, and (step, what) of each difference, in order."""
+
+    name: str
+    frames: int
+    snapshots: int
+    differences: list[tuple[str, str]]
+
+    @property
+    def equal(self) -> bool:
+        return not self.differences
+
+
+def conform(paths: Iterable[Path], progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
+    """Compare the traces in `paths` (files or folders). Raises `TraceError`."""
+    verdicts = []
+    for path in trace_files(paths):
+        verdict = compare(read_trace(path))
+        if progress is not None:
+            progress(verdict)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def compare(trace: Trace) -> Verdict:
+    """Feed a trace to the core and compare at every step and snapshot."""
+    session = Session(trace)
+    frames = snapshots = 0
+    snapshot: dict[str, Any] | None = None
+    following: str | None = None
+    run = session.run()
+    while True:
+        try:
+            record, command = next(run)
+        except StopIteration:
+            break
+        except Exception as error:  # a bug of ours is a difference, not the end of the comparison
+            session.differ(f"Magnetar failed: {type(error).__name__}: {error}")
+            break
+        if command is None and record is not None:
+            # the record before is done with: its commands, a tick among them, have been folded
+            if snapshot is not None:
+                _compare_snapshot(session, snapshot)
+            if following is not None:
+                session.end_step(following)
+            frames += record["dir"] == "out"
+            snapshots += record["dir"] == "stats"
+            snapshot = record if record["dir"] == "stats" else None
+            following = record.get("step") if record["dir"] == "note" else session.step if snapshot else None
+    if snapshot is not None:
+        _compare_snapshot(session, snapshot)
+    session.end_step("end")
+    return Verdict(trace.name, frames, snapshots, session.differences)
+
+
+def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:
+    topic = record["topic"]
+    try:
+        ours = session.broker.topic_stats(topic)
+    except KeyError:
+        session.differ(f"snapshot of {topic}: we have no such topic")
+        return
+    for part in ("internal", "stats"):
+        if part in record:
+            found = session.normaliser.difference(topic, _ordered(record[part]), _ordered(ours[part]), part)
+            if found is not None:
+                session.differ(found)
+
+
+def _ordered(stats: dict[str, Any]) -> dict[str, Any]:
+    """Publishers and consumers are listed in no particular order."""
+    stats = dict(stats)
+    if "publishers" in stats:
+        stats["publishers"] = sorted(stats["publishers"], key=lambda publisher: publisher["producerName"])
+    if "subscriptions" in stats:
+        stats["subscriptions"] = {
+            name: {
+                **sub,
+                "consumers": sorted(sub["consumers"], key=lambda consumer: consumer["consumerName"]),
+            }
+            for name, sub in stats["subscriptions"].items()
+        }
+    return stats
+
+
+def known_gaps() -> dict[str, str]:
+    """Scenario → why it differs."""
+    lines = (
+        line.partition(":")
+        for line in KNOWN_GAPS.read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    return {name.strip(): reason.strip() for name, _, reason in lines}

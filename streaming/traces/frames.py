@@ -1,0 +1,152 @@
+"""Effects as the frames that a client gets: command names, fields and their presence as on the wire."""
+
+import base64
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+from streaming.broker import effects as e
+from streaming.broker.message_size import HEADER, metadata_size
+
+MINUS_ONE = 2**64 - 1
+"""−1 in an unsigned field."""
+
+
+class Frame(NamedTuple):
+    """`connection`, `cmd` and `fields` as in a trace; the tail of a MESSAGE too."""
+
+    connection: str
+    cmd: str
+    fields: dict[str, Any]
+    metadata: dict[str, Any] | None = None
+    payload: bytes | None = None
+    entry_size: int | None = None
+
+
+Stored = Callable[[str, int, int], tuple[MessageMetadata, bytes]]
+"""(topic, ledger id, entry id) → metadata and payload."""
+
+
+def unsigned(value: int) -> int:
+    """A number of an unsigned 64-bit field."""
+    return value % 2**64
+
+
+def position(ledger: int, entry: int, **more: Any) -> dict[str, Any]:
+    """A MessageIdData."""
+    return {"ledgerId": unsigned(ledger), "entryId": unsigned(entry), **more}
+
+
+def partition_of(topic: str) -> int:
+    """K of ``…-partition-K``, −1 for other topics."""
+    _, found, number = topic.rpartition("-partition-")
+    return int(number) if found and number.isdigit() else -1
+
+
+def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
+    """MessageMetadata as fields: those that are on the wire."""
+    fields: dict[str, Any] = msgspec.to_builtins(metadata)
+    return fields
+
+
+def frame(effect: e.Effect, stored: Stored) -> Frame | None:
+    """The frame of an effect; None for one that goes to no client."""
+    match effect:
+        case e.SendReceipt(producer_id=int()):
+            fields = {"producer_id": effect.producer_id, "sequence_id": unsigned(effect.sequence_id),
+                      "message_id": position(effect.ledger_id, effect.entry_id),
+                      "highest_sequence_id": MINUS_ONE if effect.highest_sequence_id is None else effect.highest_sequence_id}  # fmt: skip
+            return Frame(effect.connection, "SEND_RECEIPT", fields)
+        case e.SendError(producer_id=int()):
+            fields = {"producer_id": effect.producer_id, "sequence_id": unsigned(effect.sequence_id),
+                      "error": effect.error, "message": effect.cause}  # fmt: skip
+            return Frame(effect.connection, "SEND_ERROR", fields)
+        case e.Message():
+            return _message(effect, stored)
+        case e.ProducerSuccess():
+            fields = {"request_id": effect.request_id, "producer_name": effect.producer_name, **effect.fields}
+            fields.setdefault("schema_version", "")
+            return Frame(effect.connection, "PRODUCER_SUCCESS", fields)
+        case e.Success():
+            return Frame(effect.connection, "SUCCESS", {"request_id": effect.request_id})
+        case e.Error():
+            fields = {"request_id": effect.request_id, "error": effect.error, "message": effect.cause}
+            return Frame(effect.connection, "ERROR", fields)
+        case e.CloseProducer(producer_id=int()):
+            fields = {"producer_id": effect.producer_id, "request_id": MINUS_ONE}
+            return Frame(effect.connection, "CLOSE_PRODUCER", fields)
+        case e.CloseConsumer():
+            fields = {"consumer_id": effect.consumer_id, "request_id": MINUS_ONE}
+            return Frame(effect.connection, "CLOSE_CONSUMER", fields)
+        case e.CloseConnection():
+            return Frame(effect.connection, "_TCP_CLOSE", {})
+        case e.AckResponse():
+            fields = {"consumer_id": effect.consumer_id, "request_id": effect.request_id}
+            return Frame(effect.connection, "ACK_RESPONSE", fields)
+        case e.ActiveConsumerChange():
+            return Frame(
+                effect.connection,
+                "ACTIVE_CONSUMER_CHANGE",
+                {"consumer_id": effect.consumer_id, **effect.fields},
+            )
+        case e.ReachedEndOfTopic():
+            return Frame(effect.connection, "REACHED_END_OF_TOPIC", {"consumer_id": effect.consumer_id})
+        case e.GetLastMessageIdResponse():
+            last = position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic),
+                            batch_index=effect.fields["batch_index"])  # fmt: skip
+            fields = {"last_message_id": last, "request_id": effect.request_id}
+            if (mark := effect.fields.get("consumer_mark_delete_position")) is not None:
+                fields["consumer_mark_delete_position"] = position(mark["ledgerId"], mark["entryId"])
+            return Frame(effect.connection, "GET_LAST_MESSAGE_ID_RESPONSE", fields)
+        case e.PartitionedMetadataResponse() | e.GetSchemaResponse():
+            fields = {"request_id": effect.request_id, **effect.fields}
+            if effect.error is not None:
+                named = isinstance(effect, e.GetSchemaResponse)
+                fields |= {"error_code" if named else "error": effect.error,
+                           "error_message" if named else "message": effect.cause}  # fmt: skip
+            return Frame(effect.connection, e.KINDS[type(effect)], fields)
+        case e.LookupResponse() | e.GetOrCreateSchemaResponse():
+            fields = {"request_id": effect.request_id, **effect.fields}
+            return Frame(effect.connection, e.KINDS[type(effect)], fields)
+    return None
+
+
+def _message(effect: e.Message, stored: Stored) -> Frame:
+    fields: dict[str, Any] = {
+        "consumer_id": effect.consumer_id,
+        "message_id": position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic)),
+    }
+    if effect.redelivery_count:
+        fields["redelivery_count"] = effect.redelivery_count
+    if effect.ack_set is not None:
+        fields["ack_set"] = effect.ack_set
+    if effect.consumer_epoch is not None:
+        fields["consumer_epoch"] = effect.consumer_epoch
+    own = getattr(effect, "metadata", None)
+    metadata, payload = (
+        stored(effect.topic, effect.ledger_id, effect.entry_id)
+        if own is None
+        else (own, effect.payload or b"")
+    )
+    size = HEADER + metadata_size(metadata) + len(payload)
+    return Frame(effect.connection, "MESSAGE", fields, metadata_fields(metadata), payload, size)
+
+
+def connected(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of CONNECTED for those of a CONNECT (protocol.md §2)."""
+    return {
+        "server_version": "Magnetar",
+        "protocol_version": min(21, fields.get("protocol_version", 0)),
+        "max_message_size": 5 * 1024 * 1024,
+        "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
+    }
+
+
+def text(payload: bytes) -> str:
+    """A payload for people: text if it is UTF-8, else base64."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(payload).decode()
