@@ -23,7 +23,6 @@ def register(ctx: Context, topic: Topic, producer: Producer) -> None:
         )
     topic.producers[producer.name] = producer
     if former is not None:
-        topic.dedup.producer_removed(former.name, ctx.clock)
         _pass_access_on(ctx, topic)
     topic.dedup.producer_added(producer.name)
 

@@ -48,7 +48,8 @@ class Clients(Run):
         """CLOSE_PRODUCER: who is told something, and what."""
         effects = self.close_producer(connection=name)
         assert one(effects, Success).request_id == self.requests
-        return [(effect.connection, *told([effect]).values()) for effect in effects[1:] if told([effect])]
+        names = {effect.request_id: effect.producer_name for effect in of(effects, ProducerSuccess)}
+        return [(names[request_id], answer) for request_id, answer in told(effects).items()]
 
     def lose(self, connection: str) -> list[Effect]:
         return self.do(ConnectionLost(connection=connection), None)
