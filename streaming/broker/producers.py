@@ -30,9 +30,7 @@ def register(ctx: Context, topic: Topic, producer: Producer) -> None:
 def welcome(ctx: Context, topic: Topic, producer: Producer, request_id: int) -> None:
     """A registered producer's client is told that it may send."""
     assert producer.producer_id is not None
-    handle = (producer.connection, producer.producer_id)
-    topic.producer_handles[handle] = producer.name
-    topic.closed_producers.pop(handle, None)
+    topic.producer_handles[producer.connection, producer.producer_id] = producer.name
     succeed(ctx, topic, producer, request_id, ready=True)
 
 

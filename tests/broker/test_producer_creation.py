@@ -140,6 +140,17 @@ def test_the_initial_subscription_is_at_the_earliest_message() -> None:
     assert run.backlog("s") == 1
 
 
+def test_a_disconnection_is_remembered_although_the_producer_came_back() -> None:
+    run = Clients()
+    run.create("p")
+    run.unload()
+    run.create("p")
+    run.close("p")
+    assert run.send(0, connection="p") == []
+    run.wait(31)
+    assert of(run.send(0, connection="p"), CloseConnection)
+
+
 # -- §3: epochs, the queue ----------------------------------------------------------------------------------------
 
 
