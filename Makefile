@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-comp
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint format bench lock clean
+.PHONY: help env run test lint format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lint: env  ## ruff and mypy strict
 format: env  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: env  ## write the reference in docs/ from the code
+	$(BIN)/python -m streaming.reference
 
 bench: env  ## measure
 	$(BIN)/python -m bench

@@ -6,45 +6,22 @@ Every known call is one row of `ROUTES`; anything else is answered 404 and put o
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from schemas.commands import Admin, Int32, Int64
 from streaming.broker import message_expiry, stats, subscribe
+from streaming.broker.admin_policies import POLICY_CALLS, convert, query, set_policy
 from streaming.broker.context import Context
 from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from streaming.broker.errors import AdminError
-from streaming.broker.policies import BacklogQuota, Policies, RetentionPolicies
+from streaming.broker.policies import Policies
 from streaming.broker.position import LATEST, Position
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.topic_lifecycle import terminate, unload
 from streaming.broker.trimming import free_ledgers, trim
-
-POLICY_CALLS: dict[str, tuple[str, Any]] = {
-    "messageTTL": ("messageTTL", Int32),
-    "retention": ("retention", RetentionPolicies),
-    "deduplication": ("deduplication", bool),
-    "deduplicationEnabled": ("deduplication", bool),
-    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Int32),
-    "maxProducersPerTopic": ("maxProducersPerTopic", Int32),
-    "maxProducers": ("maxProducersPerTopic", Int32),
-    "maxConsumersPerTopic": ("maxConsumersPerTopic", Int32),
-    "maxConsumers": ("maxConsumersPerTopic", Int32),
-    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", Int32),
-    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", Int32),
-    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", Int32),
-    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", Int32),
-    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", Int32),
-    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", Int32),
-    "maxMessageSize": ("maxMessageSize", Int32),
-    "encryptionRequired": ("encryptionRequired", bool),
-    "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
-}
-"""Path element → policy and its type. Namespaces and topics have different names for some."""
-
-QUOTA_TYPES = ("destination_storage", "message_age")
 
 _NAMESPACE = re.compile(
     r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^/?]+))?(?:\?(?P<query>.*))?"
@@ -70,7 +47,7 @@ def call_namespace(ctx: Context, command: Admin) -> bool:
         return False
     policies = ctx.namespaces.get(match["namespace"]) or Policies()
     try:
-        changed = match["policy"] is not None and _set_policy(policies, command, match["policy"])
+        changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
     except AdminError as error:
         _respond(ctx, None, command, error.status, {"reason": error.reason})
         return False
@@ -104,7 +81,7 @@ def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
     assert match is not None  # `topic_of` found the topic in it
     rest = match["rest"] or ""
     try:
-        if _set_policy(topic.policies, command, rest[1:]):
+        if set_policy(topic.policies, command, rest[1:]):
             ctx.policies_changed()
             _respond(ctx, topic, command, 204)
             return True
@@ -139,70 +116,6 @@ def _unsupported(ctx: Context, topic: Topic | None, command: Admin) -> None:
     _respond(ctx, topic, command, 404, {"reason": cause})
 
 
-# -- policies -----------------------------------------------------------------------------------------------------
-
-
-def _query(path: str) -> dict[str, str]:
-    """The parameters after the question mark."""
-    return dict(parse_qsl(urlsplit(path).query))
-
-
-def _set_policy(policies: Policies, command: Admin, name: str) -> bool:
-    """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
-    if command.method == "GET":
-        return False
-    if name == "backlogQuota":
-        type_ = _query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
-        if type_ not in QUOTA_TYPES:
-            raise AdminError(412, f"unknown backlogQuotaType {type_}: use one of {', '.join(QUOTA_TYPES)}")
-        if command.method == "DELETE":
-            policies.backlogQuota.pop(type_, None)
-        else:
-            quota = _convert(command.body, BacklogQuota)
-            _check_quota_against_retention(type_, quota, policies.retention)
-            policies.backlogQuota = {**policies.backlogQuota, type_: quota}
-        return True
-    if name not in POLICY_CALLS:
-        return False
-    field, type_ = POLICY_CALLS[name]
-    if command.method == "DELETE":
-        setattr(policies, field, None)
-        return True
-    value = _convert(command.body, type_)
-    if isinstance(value, RetentionPolicies):
-        _check_retention(value)
-        for kind, quota in policies.backlogQuota.items():
-            _check_quota_against_retention(kind, quota, value)
-    setattr(policies, field, value)
-    return True
-
-
-def _convert(body: Any, type_: Any) -> Any:
-    try:
-        return msgspec.convert(body, type_)
-    except msgspec.ValidationError as error:
-        raise AdminError(400, str(error)) from None
-
-
-def _check_retention(retention: RetentionPolicies) -> None:
-    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
-    if time < -1 or size < -1 or (time == 0) != (size == 0):
-        raise AdminError(412, "retention time and size must be both 0 or both not 0, and at least -1")
-
-
-def _check_quota_against_retention(
-    type_: str, quota: BacklogQuota, retention: RetentionPolicies | None
-) -> None:
-    """A quota that retention alone would exceed is refused (backlog_quota.md §7)."""
-    if retention is None:
-        return
-    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
-    if (type_ == "destination_storage" and size > 0 and quota.limitSize >= size * 1024 * 1024) or (
-        type_ == "message_age" and time > 0 and quota.limitTime >= time * 60
-    ):
-        raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")
-
-
 # -- what operators do to a topic ---------------------------------------------------------------------------------
 
 Response = tuple[int, Any]
@@ -220,7 +133,7 @@ class MessageIdBody(msgspec.Struct):
     @classmethod
     def read(cls, body: Any) -> Position:
         """Raises `AdminError` for a body that is no position."""
-        found: MessageIdBody = _convert({} if body is None else body, cls)
+        found: MessageIdBody = convert({} if body is None else body, cls)
         return Position(found.ledgerId, found.entryId)
 
 
@@ -320,7 +233,7 @@ def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]
 
 def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     """The n-th (from 1) message from the earliest or the latest stored one."""
-    given = _query(command.path)
+    given = query(command.path)
     from_latest = given.get("initialPosition", "latest") == "latest"
     try:
         n = int(given.get("messagePosition", "1"))

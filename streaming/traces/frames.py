@@ -53,6 +53,7 @@ def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
 
 def frame(effect: e.Effect, stored: Stored) -> Frame | None:
     """The frame of an effect; None for one that goes to no client."""
+    fields: dict[str, Any]
     match effect:
         case e.SendReceipt(producer_id=int()):
             fields = {"producer_id": effect.producer_id, "sequence_id": unsigned(effect.sequence_id),
