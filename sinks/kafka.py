@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.commands import MessageMetadata
-from schemas.outputs import IDENTITY, OUTPUT
+from schemas.outputs import IDENTITY
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
 from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
@@ -29,8 +29,6 @@ _LARGEST = 16 << 20  # a Pulsar message may have 5 MiB, a third more in base64
 _PATIENCE_MS = 20_000  # for a broker that restarts; then Spark's own retries begin
 _CHUNK = 4096  # rows whose payloads are in memory at a time
 
-# Receipts carry the entry for the ledger store; a client knows what it sent.
-_COLUMNS = [name for name in OUTPUT.names if name not in ("metadata", "payload")]
 _STORED = ["topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "publish_time", "partition_key",
            "metadata", "payload"]  # fmt: skip
 
@@ -50,7 +48,8 @@ class KafkaResponses:
     """Sends the rows that answer a client.
 
     The value is JSON: the row's columns that are not null, ``fields`` as an object, and for MESSAGE also the entry:
-    ``metadata`` (an object, fields of `MessageMetadata`) and ``payload`` (base64).
+    ``metadata`` (an object, fields of `MessageMetadata`) and ``payload`` (base64). The entry comes from its ledger, or
+    from the row itself if that carries it, as those of non-persistent topics do.
     """
 
     def __init__(self, bootstrap: str, topic: str, *, store: LedgerStore | None = None) -> None:
@@ -93,14 +92,14 @@ class KafkaResponses:
             positions = zip(*(rows[name].to_pylist() for name in _STORED[:3]), strict=True)
             own = {position: row for row, position in enumerate(positions)}
         for start in range(0, answers.num_rows, _CHUNK):
-            chunk = answers.slice(start, _CHUNK).select(_COLUMNS).to_pylist()
+            chunk = _without_sent(answers.slice(start, _CHUNK)).to_pylist()
             self._send(batch_id, chunk, self._contents(partition, chunk, rows, own))
 
     def _contents(
         self, partition: int, answers: list[dict[str, Any]], stored: pa.Table, own: dict[_Position, int]
     ) -> dict[_Position, _Content]:
-        """The entries that the MESSAGE rows among `answers` deliver."""
-        wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message]}
+        """The entries that the MESSAGE rows among `answers` deliver and don't carry themselves."""
+        wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message] and a["payload"] is None}
         here = sorted(own[p] for p in wanted & own.keys())
         contents = {}
         for entry in stored.take(pa.array(here, pa.int64())).to_pylist() if here else ():
@@ -132,7 +131,8 @@ class KafkaResponses:
                 if "fields" in value:
                     value["fields"] = msgspec.Raw(value["fields"].encode())
                 if answer["kind"] == KINDS[Message]:
-                    value |= contents[_position(answer)]._asdict()
+                    content = _carried(answer) or contents[_position(answer)]
+                    value |= content._asdict()
                 identity = (
                     (h, str(answer[name]).encode()) for h, name in zip(_HEADERS, IDENTITY, strict=True)
                 )
@@ -173,6 +173,22 @@ def _producer(bootstrap: str) -> KafkaProducer:
             max_block_ms=_PATIENCE_MS,
         )
     return _producers[bootstrap]
+
+
+def _without_sent(answers: pa.Table) -> pa.Table:
+    """Take the entries out of receipts: they are there for the ledger store, and a client knows what it sent."""
+    delivers = pc.equal(answers["kind"], KINDS[Message])
+    for name in ("metadata", "payload"):
+        kept = pc.if_else(delivers, answers[name], None)
+        answers = answers.set_column(answers.schema.get_field_index(name), name, kept)
+    return answers
+
+
+def _carried(answer: dict[str, Any]) -> _Content | None:
+    """The entry in a MESSAGE row itself, if it is there."""
+    if answer["payload"] is None:
+        return None
+    return _Content(message_metadata(*(answer[name] for name in _STORED[3:8])), answer["payload"])
 
 
 def _position(row: dict[str, Any]) -> _Position:

@@ -8,7 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 from schemas import commands as c
-from streaming.broker import admin, lookup, stats, topic_commands, topic_lifecycle
+from streaming.broker import admin, lookup, non_persistent, stats, topic_commands, topic_lifecycle
 from streaming.broker.clock import CHECKS, next_due
 from streaming.broker.codec import (
     PartitionState,
@@ -153,10 +153,6 @@ class Broker:
             cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
             refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
             return None if refused else ("invalid_topic", cause)
-        if name.startswith("non-persistent://"):
-            connection = "" if isinstance(command, c.Publish) else command.connection
-            ctx.emit(Unsupported(name, connection, "non-persistent topics aren't supported yet"))
-            return None
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
             self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):

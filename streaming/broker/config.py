@@ -25,6 +25,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     profile: str = "4.x"
     clusterName: str = "standalone"
+    statsUpdateFrequencyInSecs: int = 60
     # managed ledger
     managedLedgerMaxEntriesPerLedger: int = 50000
     managedLedgerMinLedgerRolloverTimeMinutes: float = 10
@@ -43,6 +44,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     # producers
     maxMessageSize: int = 5 * 1024 * 1024
+    maxConcurrentNonPersistentMessagePerConnection: int = 1000
     maxProducersPerTopic: int = 0
     encryptionRequireOnProducer: bool = False
     keepAliveIntervalSeconds: int = 30

@@ -7,8 +7,18 @@ from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.non_persistent_topic import NonPersistentTopic
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic
+
+NO_BACKLOG: dict[str, Any] = {
+    "msgBacklog": 0,
+    "backlogSize": 0,
+    "msgBacklogNoDelayed": 0,
+    "msgDelayed": 0,
+    "nonContiguousDeletedMessagesRanges": 0,
+}
+"""Of a subscription to a topic that stores nothing."""
 
 
 def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
@@ -36,24 +46,28 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     }
     if topic.access.epoch is not None:
         found["topicEpoch"] = topic.access.epoch
+    if isinstance(topic, NonPersistentTopic):
+        del found["deduplicationStatus"]
     return found
 
 
+def drop_rates(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
+    """msgDropRate of the topic, of its publishers and of its subscriptions, by name: messages/s as of `now` (ms).
+
+    A publisher's messages are dropped above the limit in flight, a subscription's where nobody can take them. The
+    topic's rate is that of its publishers.
+    """
+    publishers = {name: drops.per_second(now, config) for name, drops in topic.publisher_drops.items()}
+    subscriptions = {name: drops.per_second(now, config) for name, drops in topic.drops.items()}
+    return {"msgDropRate": sum(publishers.values()), "publishers": publishers, "subscriptions": subscriptions}
+
+
 def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
-    cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
-    backlog = cursor.backlog(topic.ledger, precise=True)
-    delayed = len(dispatcher.delayed) if isinstance(dispatcher, MultipleConsumers) else 0
+    dispatcher = subscription.dispatcher
     found: dict[str, Any] = {
         "type": subscription.type or "None",
         "isDurable": subscription.durable,
-        "msgBacklog": backlog,
-        "backlogSize": (
-            cursor.backlog_size(topic.ledger)
-            if config.subscriptionBacklogSizeWithoutAcked
-            else topic.ledger.backlog_size_from(cursor.mark_delete)
-        ),
-        "msgBacklogNoDelayed": backlog - delayed,
-        "msgDelayed": delayed,
+        **(NO_BACKLOG if isinstance(topic, NonPersistentTopic) else _backlog(topic, subscription, config)),
         "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
         "blockedSubscriptionOnUnackedMsgs": isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked,
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
@@ -62,7 +76,6 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
         "bytesOutCounter": subscription.bytes_out,
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
-        "nonContiguousDeletedMessagesRanges": sum(1 for _ in cursor.acked.runs()),
         "consumers": [
             {
                 "consumerName": consumer.name,
@@ -77,10 +90,28 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
     }
     if (
         isinstance(dispatcher, SingleActiveConsumer)
+        and not isinstance(topic, NonPersistentTopic)
         and (active := dispatcher.active_consumer(subscription)) is not None
     ):
         found["activeConsumerName"] = active.name
     return found
+
+
+def _backlog(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
+    cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
+    backlog = cursor.backlog(topic.ledger, precise=True)
+    delayed = len(dispatcher.delayed) if isinstance(dispatcher, MultipleConsumers) else 0
+    return {
+        "msgBacklog": backlog,
+        "backlogSize": (
+            cursor.backlog_size(topic.ledger)
+            if config.subscriptionBacklogSizeWithoutAcked
+            else topic.ledger.backlog_size_from(cursor.mark_delete)
+        ),
+        "msgBacklogNoDelayed": backlog - delayed,
+        "msgDelayed": delayed,
+        "nonContiguousDeletedMessagesRanges": sum(1 for _ in cursor.acked.runs()),
+    }
 
 
 def internal_stats(topic: Topic) -> dict[str, Any]:

@@ -1,0 +1,290 @@
+"""Commands on a non-persistent topic (A8; rules: producer.md §3 and §5): messages that are passed on and never stored.
+
+A message is answered 0:0 and delivered in the same breath, so nothing is ever in flight here. Only a fault,
+DelayWrites, holds messages back; then the limit of a connection's messages in flight can be reached. In Pulsar that limit is
+of the whole connection; here it is of the connection's messages on one topic, since only these stand in one order.
+"""
+
+import msgspec
+
+from schemas import commands as c
+from schemas.commands import MessageMetadata
+from streaming.broker import admin, non_persistent_consumers, producer_creation, producers
+from streaming.broker.context import Context
+from streaming.broker.effects import (
+    AdminResponse,
+    CloseConnection,
+    SendError,
+    SendReceipt,
+    TopicEvent,
+    Unsupported,
+)
+from streaming.broker.entries import Entry
+from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.message_size import HEADER, metadata_size
+from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic, deliver, no_quota
+from streaming.broker.producer import Producer
+from streaming.broker.topic import PendingWrite
+from streaming.broker.topic_commands import TopicCommand
+
+
+def create(ctx: Context, name: str) -> NonPersistentTopic:
+    """A new topic, loaded for the first time."""
+    ctx.emit(TopicEvent(name, "created"))
+    return NonPersistentTopic(name)
+
+
+def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
+    """Carry the command out, to the end of everything it sets off."""
+    match command:
+        case c.Publish():
+            _publish_short(ctx, topic, command)
+        case c.Send():
+            _send(ctx, topic, command)
+        case c.Producer():
+            # An initial subscription would have no consumer, so no use and no life.
+            without = msgspec.structs.replace(command, initial_subscription_name=None)
+            producer_creation.create(ctx, topic, without)
+        case c.CloseProducer():
+            producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+        case c.Subscribe():
+            non_persistent_consumers.subscribe(ctx, topic, command)
+        case c.Flow():
+            non_persistent_consumers.flow(ctx, topic, command)
+        case c.Ack():
+            non_persistent_consumers.ack(ctx, topic, command)
+        case c.CloseConsumer():
+            non_persistent_consumers.close(ctx, topic, command)
+        case c.Unsubscribe():
+            non_persistent_consumers.unsubscribe(ctx, topic, command)
+        case c.RedeliverUnacknowledgedMessages():
+            pass  # nothing is kept that could come again
+        case c.Seek():
+            non_persistent_consumers.seek(ctx, topic, command)
+        case c.GetLastMessageId():
+            non_persistent_consumers.last_message_id(ctx, topic, command)
+        case c.Admin():
+            _admin(ctx, topic, command)
+        case c.Fault():
+            _fault(ctx, topic, command)
+    _forget_drops(topic)
+
+
+def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
+    """Everything a connection had on the topic is closed, producers first."""
+    producers.connection_lost(ctx, topic, connection)
+    non_persistent_consumers.connection_lost(ctx, topic, connection)
+    _forget_drops(topic)
+
+
+def _forget_drops(topic: NonPersistentTopic) -> None:
+    """The counters of producers that left go with them."""
+    for name in topic.publisher_drops.keys() - topic.producers.keys():
+        del topic.publisher_drops[name]
+
+
+# -- publishing ---------------------------------------------------------------------------------------------------
+
+
+def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
+    """A SEND of a connected producer."""
+    handle = (command.connection, command.producer_id)
+    name = topic.producer_handles.get(handle)
+    if name is None:
+        closed = topic.closed_producers.get(handle)
+        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
+            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
+            ctx.emit(CloseConnection(topic.name, command.connection, cause))
+            connection_lost(ctx, topic, command.connection)
+        return  # the broker closed it a moment ago: what was under way is dropped in silence
+    highest = command.highest_sequence_id
+    if highest is not None and highest < command.sequence_id:
+        highest = None
+    payload = command.payload_bytes or command.payload.encode()
+    write = _write(topic.producers[name], command.sequence_id, highest, command.metadata, payload)
+    encryption_required = ctx.policy(topic.name, topic.policies, "encryptionRequired").value
+    if _too_many_in_flight(ctx, topic, write, command.num_messages):
+        return
+    if command.message_id is not None:
+        _refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
+    elif name in topic.closing_producers:
+        _refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+    elif encryption_required and not command.metadata.encryption_keys:
+        _refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
+    else:
+        _publish(ctx, topic, write, command.num_messages)
+
+
+def _publish_short(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
+    """The short form: the producer is known by its name alone and registered at its first message."""
+    name = command.producer
+    producer = topic.producers.get(name) or Producer(name, "", None)
+    time = ctx.clock if command.publish_time is None else command.publish_time
+    metadata = MessageMetadata(
+        name, command.sequence_id, time, properties=command.key_values(), partition_key=command.key,
+        event_time=command.event_time, deliver_at_time=command.deliver_at_time,
+    )  # fmt: skip
+    payload = command.payload_bytes or command.payload.encode()
+    write = _write(producer, command.sequence_id, None, metadata, payload)
+    if name not in topic.producers:
+        try:
+            producer_creation.check_limits(ctx, topic, producer)
+            producer_creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            _refuse(ctx, topic, write, error.code, error.cause)
+            return
+    if name in topic.closing_producers:
+        _refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+    elif not _too_many_in_flight(ctx, topic, write, 1):
+        _publish(ctx, topic, write, 1)
+
+
+def _write(
+    producer: Producer, sequence_id: int, highest: int | None, metadata: MessageMetadata, payload: bytes
+) -> PendingWrite:
+    size = HEADER + metadata_size(metadata) + len(payload)
+    return PendingWrite(producer, sequence_id, highest, metadata, payload, size, plain=False)
+
+
+def _too_many_in_flight(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> bool:
+    """Is the limit of the connection exceeded? Then the message is dropped. One above the limit may be in flight."""
+    limit = ctx.config.maxConcurrentNonPersistentMessagePerConnection
+    if not topic.pending or topic.in_flight(write.producer.connection) <= limit:
+        return False
+    _drop(ctx, topic, write, messages, f"dropped: more than {limit} messages in flight")
+    return True
+
+
+def _publish(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> None:
+    """`messages` is what the command says of itself."""
+    topic.counters.messages_in += messages
+    topic.counters.bytes_in += write.size
+    if (refusal := _too_large(ctx, topic, write)) is not None:
+        _refuse(ctx, topic, write, "NotAllowedError", refusal)
+    elif topic.delay_writes or topic.pending:
+        topic.delay_writes = max(topic.delay_writes - 1, 0)
+        topic.pending.append(write)
+    else:
+        _complete(ctx, topic, write)
+
+
+def _too_large(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> str | None:
+    largest, limit = (
+        ctx.config.maxMessageSize,
+        ctx.policy(topic.name, topic.policies, "maxMessageSize").value,
+    )
+    if write.metadata.chunk_id is None:
+        if len(write.payload) > largest:
+            return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
+        if 0 < limit < largest and write.size > limit:
+            return f"entry of {write.size} bytes, the topic takes {limit}"
+    return None
+
+
+def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
+    """The receipt first, whatever becomes of the message then."""
+    _receipt(ctx, topic, write, 0, None, _messages(write))
+    deliver(ctx, topic, write)
+
+
+def _drop(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int, cause: str) -> None:
+    """The message of a producer goes nowhere: it is told so by the id −1:−1."""
+    drops = topic.publisher_drops.setdefault(write.producer.name, DropRate())
+    drops.record(messages, ctx.clock, ctx.config)
+    _receipt(ctx, topic, write, -1, cause, messages)
+
+
+def _receipt(
+    ctx: Context, topic: NonPersistentTopic, write: PendingWrite, id_: int, cause: str | None, messages: int
+) -> None:
+    producer, metadata = write.producer, write.metadata
+    ctx.emit(
+        SendReceipt(
+            topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
+            write.highest_sequence_id, id_, id_, cause, write.size, messages, metadata.publish_time,
+            metadata.partition_key,
+        )
+    )  # fmt: skip
+
+
+def _messages(write: PendingWrite) -> int:
+    return Entry(write.metadata, write.size).messages
+
+
+def _refuse(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, error: str, cause: str) -> None:
+    producer, highest = write.producer, write.highest_sequence_id
+    ctx.emit(
+        SendError(
+            topic.name, producer.connection, producer.producer_id, producer.name,
+            write.sequence_id if highest is None else highest, error, cause,
+        )
+    )  # fmt: skip
+
+
+def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
+    """Hold messages in flight, or let them go: on to the consumers, or lost, which their producers are told."""
+    match command.fault:
+        case "DelayWrites":
+            topic.delay_writes += command.count
+        case "CompleteWrites":
+            for _ in range(min(command.count or len(topic.pending), len(topic.pending))):
+                write = topic.pending.pop(0)
+                _complete(ctx, topic, write)
+                producers.write_done(ctx, topic, write.producer)
+        case "LoseWrites":
+            lost, topic.pending = topic.pending, []
+            for write in lost:
+                _drop(ctx, topic, write, _messages(write), "dropped: lost in flight")
+                producers.write_done(ctx, topic, write.producer)
+        case "FailWrites":
+            cause = "FailWrites: a non-persistent topic writes nothing that could fail; use DelayWrites, LoseWrites"
+            ctx.emit(Unsupported(topic.name, command.connection, cause))
+
+
+# -- administration -----------------------------------------------------------------------------------------------
+
+
+def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
+    """Policies, unload, the deletion of a subscription. Every other call is about what is stored, so refused."""
+    parts = command.path.partition("?")[0].split("/", 5)
+    call = "/" + parts[5] if len(parts) > 5 else ""
+    if not any(command.method == method and pattern.fullmatch(call) for method, pattern, _ in admin.ROUTES):
+        admin.call_topic(ctx, topic, command)
+        topic.policies.backlogQuota = no_quota()
+        return
+    try:
+        if command.method == "PUT" and call == "/unload":
+            _unload(ctx, topic)
+        elif command.method == "DELETE" and call.startswith("/subscription/"):
+            _delete_subscription(ctx, topic, call.removeprefix("/subscription/"), command.path)
+        else:
+            raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
+        fields: dict[str, object] = {"status": 204}
+    except AdminError as error:
+        fields = {"status": error.status, "response": {"reason": error.reason}}
+    ctx.emit(AdminResponse(topic.name, command.connection, f"{command.method} {command.path}", fields))
+
+
+def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, path: str) -> None:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise AdminError(404, f"Subscription {name} not found")
+    if "force=true" not in path:
+        raise AdminError(412, "Subscription has active connected consumers")
+    non_persistent_consumers.disconnect_all(ctx, topic, subscription, "by an administrator")
+
+
+def _unload(ctx: Context, topic: NonPersistentTopic) -> None:
+    """Close the topic and load it again: its clients are disconnected, and all it had in memory, which is everything but
+    its policies, is gone: counters, the topic epoch, messages in flight."""
+    ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
+    topic.fenced = True
+    producers.unload(ctx, topic)
+    for subscription in list(topic.subscriptions.values()):
+        non_persistent_consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
+    fresh = NonPersistentTopic(
+        topic.name, policies=topic.policies, closed_producers=topic.closed_producers,
+        failed_producers=topic.failed_producers, generated_names=topic.generated_names,
+    )  # fmt: skip
+    for field in topic.__struct_fields__:
+        setattr(topic, field, getattr(fresh, field))

@@ -1,0 +1,139 @@
+"""A non-persistent topic's state, and who gets a message (mirrors `NonPersistentTopic` and its dispatchers).
+
+Nothing is stored: no ledger, no cursor, no deduplication. A message goes to each subscription that can take it at this
+moment and is lost to every other, where it counts as dropped.
+"""
+
+import msgspec
+
+from streaming.broker import entry_filters
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.consumer import Consumer
+from streaming.broker.context import Context
+from streaming.broker.dispatch import is_server_only
+from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.effects import Message
+from streaming.broker.entries import Entry
+from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.policies import BacklogQuota, Policies
+from streaming.broker.subscription import Subscription
+from streaming.broker.topic import PendingWrite, Topic
+
+SCHEME = "non-persistent://"
+
+
+def no_quota() -> dict[str, BacklogQuota]:
+    """Set on each of these topics, where it hides the quotas of its namespace: there is no backlog to limit."""
+    return {"destination_storage": BacklogQuota(), "message_age": BacklogQuota()}
+
+
+class DropRate(msgspec.Struct, array_like=True, gc=False):
+    """Dropped messages (mirrors `Rate`): `total`, `current` in the interval numbered `interval`, `last` in the one before."""
+
+    total: int = 0
+    interval: int = 0
+    current: int = 0
+    last: int = 0
+
+    def record(self, messages: int, now: int, config: ServiceConfiguration) -> None:
+        """Count messages dropped at `now` (ms)."""
+        number = _interval(now, config)
+        if number != self.interval:
+            self.last = self.current if number == self.interval + 1 else 0
+            self.interval, self.current = number, 0
+        self.current += messages
+        self.total += messages
+
+    def per_second(self, now: int, config: ServiceConfiguration) -> float:
+        """msgDropRate: messages/s over the last interval of the broker's stats that has ended by `now` (ms)."""
+        number = _interval(now, config)
+        if number <= self.interval:
+            return self.last / _seconds(config)
+        return self.current / _seconds(config) if number == self.interval + 1 else 0.0
+
+
+def _seconds(config: ServiceConfiguration) -> int:
+    return max(config.statsUpdateFrequencyInSecs, 1)
+
+
+def _interval(now: int, config: ServiceConfiguration) -> int:
+    return now // (_seconds(config) * 1000)
+
+
+class NonPersistentTopic(Topic, array_like=False, omit_defaults=True):
+    """Shares with `Topic` what concerns its producers; its ledger stays empty and it has no cursors.
+
+    `pending` = messages in flight, which only a fault makes last. `drops` by subscription, `publisher_drops` by producer.
+    """
+
+    ledger: ManagedLedger = msgspec.field(default_factory=ManagedLedger)
+    policies: Policies = msgspec.field(default_factory=lambda: Policies(backlogQuota=no_quota()))
+    drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
+    publisher_drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
+
+    def backlog(self) -> int:
+        """None, ever."""
+        return 0
+
+    def in_flight(self, connection: str) -> int:
+        """Messages of a connection that aren't answered yet."""
+        return sum(write.producer.connection == connection for write in self.pending)
+
+
+def is_non_persistent(name: str) -> bool:
+    """Is a topic of that full name one that stores nothing?"""
+    return name.startswith(SCHEME)
+
+
+def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
+    """Send a message to one consumer of each subscription; where nobody can take it, it is dropped."""
+    entry = Entry(write.metadata, write.size)
+    for name, subscription in topic.subscriptions.items():
+        consumer = _taker(subscription)
+        if consumer is None:
+            topic.drops.setdefault(name, DropRate()).record(entry.messages, ctx.clock, ctx.config)
+        elif _passes(ctx, subscription, entry):
+            _send(ctx, topic, subscription, consumer, entry, write.payload)
+
+
+def _taker(subscription: Subscription) -> Consumer | None:
+    """The consumer that a message goes to. Permits gate on being more than 0, and may fall below it by a batch."""
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, MultipleConsumers):
+        # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
+        return dispatcher.next_consumer(subscription.consumers) if dispatcher.total_permits > 0 else None
+    active = None if dispatcher is None else dispatcher.active_consumer(subscription)
+    return active if active is not None and active.available else None
+
+
+def _passes(ctx: Context, subscription: Subscription, entry: Entry) -> bool:
+    """Do the filters let it through? What they put off is lost as well. Delivery times count for nothing here."""
+    names = ctx.config.entryFilterNames
+    return not is_server_only(entry) and (
+        not names or entry_filters.judge(names, entry.metadata, subscription.properties) == "ACCEPT"
+    )
+
+
+def _send(
+    ctx: Context,
+    topic: NonPersistentTopic,
+    subscription: Subscription,
+    consumer: Consumer,
+    entry: Entry,
+    payload: bytes,
+) -> None:
+    """Send to a consumer and charge its permits by the message. Nothing is kept to be acked."""
+    messages = entry.messages
+    ctx.emit(
+        Message(
+            topic.name, consumer.connection, consumer.consumer_id, subscription.name, 0, 0, messages, entry.size, 0,
+            metadata=entry.metadata, payload=payload,
+        )
+    )  # fmt: skip
+    consumer.permits -= messages
+    consumer.sent(messages, 1, entry.size)
+    if isinstance(subscription.dispatcher, MultipleConsumers):
+        subscription.dispatcher.total_permits -= messages
+    subscription.messages_out += messages
+    subscription.bytes_out += entry.size
+    subscription.dispatched += 1
