@@ -82,6 +82,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
     subscriptionKeySharedEnable: bool = True
     subscriptionKeySharedUseConsistentHashing: bool = True
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = 100
+    subscriptionKeySharedUseClassicPersistentImplementation: bool = False
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = 2000
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = 20000
+    keySharedUnblockingIntervalMs: int = 10
     transactionCoordinatorEnabled: bool = False
     # TTL
     ttlDurationDefaultInSeconds: int = 0
@@ -111,14 +116,19 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
 PROFILES: dict[str, dict[str, Any]] = {
     "4.x": {},
-    "2.x": {"messageExpirySharedPosition": False, "activeConsumerFailoverDelayTimeMillis": 1000},
+    "2.x": {
+        "messageExpirySharedPosition": False,
+        "activeConsumerFailoverDelayTimeMillis": 1000,
+        "subscriptionKeySharedUseClassicPersistentImplementation": True,
+    },
 }
 
 WITHOUT_EFFECT = frozenset(
     {"allowAutoTopicCreationType", "brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
-     "systemTopicEnabled", "topicLevelPoliciesEnabled"}
+     "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
+     "dispatcherRetryBackoffMaxTimeInMs"}
 )  # fmt: skip
-"""Settings of a real broker that change nothing here (caches, storage, system topics)."""
+"""Settings of a real broker that change nothing here (caches, storage, system topics, retries of reads)."""
 
 
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:

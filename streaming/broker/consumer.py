@@ -2,13 +2,15 @@
 
 import msgspec
 
+from schemas.commands import IntRange
 from streaming.broker.position import Position
 
 
 class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
 
-    `permits_while_blocked` wait until the consumer is unblocked.
+    `permits_while_blocked` wait until the consumer is unblocked. On Key_Shared: `hashes` = slots of the pending entries,
+    `hash_ranges` = what a consumer with fixed ranges asked for.
     """
 
     connection: str
@@ -24,6 +26,12 @@ class Consumer(msgspec.Struct, array_like=True):
     messages_out: int = 0
     bytes_out: int = 0
     average: float = 0.0
+    hashes: dict[Position, int] = {}
+    hash_ranges: list[IntRange] = []
+
+    @property
+    def handle(self) -> tuple[str, int]:
+        return self.connection, self.consumer_id
 
     @property
     def available(self) -> bool:

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from streaming.broker.topic import Topic
 
 
+NO_HASHES: dict[Position, int] = {}
+
+
 class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to be sent again before anything new;
     `counts` = redelivery counts; `pending_read` = entries a waiting read asked for; totals are in messages.
 
     `rescheduled`: time (ms) → positions that an entry filter put off; `chunk_owners`: uuid of a chunked message →
     (connection, id) of the consumer that gets its chunks.
+
+    The fields of `StickyKeyMultipleConsumers` follow these in the encoding: a new one here needs a new `codec.VERSION`.
     """
 
     round_robin: int = 0
@@ -48,7 +53,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         consumers = subscription.consumers
         if not consumers:
             self.pending_read = 0
-            self.replay.clear()
+            self.forget_all()
             self.delayed = DelayedDeliveryTracker()
             topic.cursors[subscription.name].rewind(topic.ledger)
         consumers.append(consumer)
@@ -61,13 +66,17 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         subscription.consumers.remove(consumer)
         self._add_unacked(ctx, topic, subscription, -consumer.unacked)
         if not subscription.consumers:
-            self.replay.clear()
+            self.forget_all()
             self.counts.clear()
             self.total_permits = self.pending_read = 0
             return
         self.total_permits -= consumer.permits
-        self._replay_all(topic, subscription, consumer.pending)
+        self._replay_all(topic, subscription, consumer.pending, consumer.hashes)
         self.dispatch(ctx, topic, subscription)
+
+    def renewed(self) -> "MultipleConsumers":
+        """A dispatcher of the same kind that nobody is connected to and that remembers nothing."""
+        return MultipleConsumers()
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
@@ -94,7 +103,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         )
         freed = 0
         for position in wanted:
-            remaining = consumer.pending.pop(position, None)
+            remaining = self._release(ctx, topic, consumer, position)
             if remaining is not None:  # an id may be listed twice
                 freed += remaining
                 self.counts[position] = self.counts.get(position, 0) + 1
@@ -135,14 +144,18 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             return consumer
         return next((other for other in subscription.consumers if position in other.pending), None)
 
+    def _release(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> int | None:
+        """An entry isn't pending any more; the messages it had left, None: it wasn't."""
+        return consumer.pending.pop(position, None)
+
     def acknowledged(
-        self, subscription: "Subscription", consumer: Consumer, position: Position
-    ) -> Consumer | None:
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, position: Position
+    ) -> Consumer | None:  # fmt: skip
         """A whole entry was acked, by whomever: credit the consumer it was sent to, and return it."""
         self.counts.pop(position, None)
         owner = self._owner(subscription, consumer, position)
         if owner is not None:
-            freed = owner.pending.pop(position)
+            freed = self._release(ctx, topic, owner, position) or 0
             owner.unacked -= freed
             self.total_unacked -= freed
         return owner
@@ -176,7 +189,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """The broker moved the mark-delete: what lies before it is neither pending nor to be replayed (§6)."""
         mark_delete = topic.cursors[subscription.name].mark_delete
-        del self.replay[: bisect_right(self.replay, mark_delete)]
+        self.forget_to(mark_delete)
         if not ctx.config.removePendingAcksOnMarkDeleteMove:
             return
         owners = []
@@ -184,7 +197,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             gone = [position for position in consumer.pending if position <= mark_delete]
             if gone:
                 owners.append(consumer)
-            freed = sum(consumer.pending.pop(position) for position in gone)
+            freed = sum(self._release(ctx, topic, consumer, position) or 0 for position in gone)
             consumer.unacked -= freed
             self.total_unacked -= freed
         for position in [position for position in self.counts if position <= mark_delete]:
@@ -216,8 +229,10 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         consumer.permits_while_blocked = 0
 
     def _replay_all(
-        self, topic: "Topic", subscription: "Subscription", positions: "list[Position] | dict[Position, int]"
-    ) -> None:
+        self, topic: "Topic", subscription: "Subscription", positions: "list[Position] | dict[Position, int]",
+        hashes: dict[Position, int] = NO_HASHES,
+    ) -> None:  # fmt: skip
+        """Put positions into the replay set; `hashes` is for the dispatcher that goes by keys."""
         mark_delete = topic.cursors[subscription.name].mark_delete
         fresh = set(positions).difference(self.replay)
         self.replay = sorted([*self.replay, *(position for position in fresh if position > mark_delete)])
@@ -276,10 +291,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     ) -> bool:
         """Deal out entries; what nobody can take now goes to the replay set. True: something was dealt with."""
         found = read(ctx, topic, positions)
-        if any(entry.metadata.uuid is not None for _, entry in found):
-            left = chunked_messages.deal(self, ctx, topic, subscription, found)
-        else:
-            left = self.deal(ctx, topic, subscription, found)
+        left = self.deal(ctx, topic, subscription, found, from_replay=from_replay)
         if from_replay:
             self.forget(set(positions).difference(left))
         else:
@@ -288,9 +300,11 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         return len(left) < len(positions)
 
     def deal(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found, *, from_replay: bool
     ) -> list[Position]:
         """Turn by turn to the consumers in round robin; the positions that nobody could take."""
+        if any(entry.metadata.uuid is not None for _, entry in found):
+            return chunked_messages.deal(self, ctx, topic, subscription, found)
         remaining = sum(entry.messages for _, entry in found)
         average = max(remaining // len(found), 1)
         limit = self.consumer_limit(ctx, topic, subscription)
@@ -325,7 +339,16 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def forget(self, positions: set[Position]) -> None:
         """Take positions out of the replay set."""
-        self.replay = [position for position in self.replay if position not in positions]
+        if positions:
+            self.replay = [position for position in self.replay if position not in positions]
+
+    def forget_to(self, position: Position) -> None:
+        """Take positions up to this one out of the replay set."""
+        self.forget(set(self.replay[: bisect_right(self.replay, position)]))
+
+    def forget_all(self) -> None:
+        """Empty the replay set."""
+        self.replay.clear()
 
     def next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """Round robin inside a priority level, higher levels (lower numbers) first (§5)."""

@@ -5,6 +5,7 @@ from typing import Any
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent_topic import NonPersistentTopic
@@ -88,6 +89,9 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
             for consumer in subscription.consumers
         ],
     }
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        found["keySharedMode"] = dispatcher.mode
+        found["allowOutOfOrderDelivery"] = dispatcher.out_of_order
     if (
         isinstance(dispatcher, SingleActiveConsumer)
         and not isinstance(topic, NonPersistentTopic)

@@ -1,6 +1,5 @@
 """Consumers come and go: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, SEEK, last id (rules: subscriptions.md, protocol.md §6)."""
 
-from collections.abc import Callable
 from typing import Any
 
 from schemas.commands import GetLastMessageId, Seek, Subscribe, Unsubscribe
@@ -10,11 +9,14 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch import is_server_only
 from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.dispatcher_sticky_key import KeySharedMode, StickyKeyMultipleConsumers
+from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMultipleConsumers
 from streaming.broker.effects import (
     CloseConsumer,
     CursorMoved,
     Error,
     GetLastMessageIdResponse,
+    ReachedEndOfTopic,
     SubscriptionEvent,
     Success,
 )
@@ -27,11 +29,49 @@ from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.trimming import free_ledgers, trim
 
-DISPATCHERS: dict[str, Callable[[], SingleActiveConsumer | MultipleConsumers]] = {
-    "Exclusive": SingleActiveConsumer,
-    "Failover": lambda: SingleActiveConsumer(failover=True),
-    "Shared": MultipleConsumers,
-}
+
+def _dispatcher(ctx: Context, command: Subscribe) -> SingleActiveConsumer | MultipleConsumers:
+    """A new dispatcher of the type that a consumer wants."""
+    match command.subType:
+        case "Shared":
+            return MultipleConsumers()
+        case "Key_Shared":
+            mode, out_of_order = _key_shared(command)
+            classic = ctx.config.subscriptionKeySharedUseClassicPersistentImplementation
+            kind = ClassicStickyKeyMultipleConsumers if classic else StickyKeyMultipleConsumers
+            return kind.create(ctx.config, mode, out_of_order=out_of_order)
+        case _:
+            return SingleActiveConsumer(failover=command.subType == "Failover")
+
+
+def _key_shared(command: Subscribe) -> tuple[KeySharedMode, bool]:
+    """What a consumer of Key_Shared asks for: its mode, and whether out of order will do."""
+    meta = command.keySharedMeta
+    return ("AUTO_SPLIT", False) if meta is None else (meta.keySharedMode, meta.allowOutOfOrderDelivery)
+
+
+def _mismatch(subscription: Subscription, command: Subscribe) -> str | None:
+    """Why a consumer can't share its subscription with those of the present type and mode; None: it can."""
+    if subscription.type != command.subType:
+        return (
+            f"Active subscription type of '{subscription.type}' is different than the connecting consumer's type "
+            f"'{command.subType}'."
+        )
+    dispatcher = subscription.dispatcher
+    if not isinstance(dispatcher, StickyKeyMultipleConsumers):
+        return None
+    mode, out_of_order = _key_shared(command)
+    if dispatcher.mode != mode:
+        return (
+            f"Active subscription key_shared mode of '{dispatcher.mode}' is different than the connecting consumer's "
+            f"key_shared mode '{mode}'."
+        )
+    if dispatcher.out_of_order != out_of_order:
+        return (
+            f"Active subscription's allowOutOfOrderDelivery of {dispatcher.out_of_order} is different than the "
+            f"connecting consumer's {out_of_order}."
+        )
+    return None
 
 
 def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
@@ -61,6 +101,8 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
         raise BrokerError(
             "NotAllowedError", "readCompacted only allowed on failover or exclusive subscriptions"
         )
+    if command.subType == "Key_Shared" and not config.subscriptionKeySharedEnable:
+        raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
     if command.subType not in config.subscriptionTypesEnabled.split(","):
         raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
     if not is_free_name(name):
@@ -68,7 +110,6 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
     for wanted, what in (
         (command.read_compacted, "read_compacted"),
         (command.keySharedMeta is not None and command.subType == "Exclusive", "Exclusive with hash ranges"),
-        (command.subType not in DISPATCHERS, f"subscription type {command.subType}"),
     ):
         if wanted:
             raise BrokerError("NotAllowedError", f"{what} isn't supported yet")
@@ -83,10 +124,8 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
         kind = "Durable" if existing.durable else "NonDurable"
         raise BrokerError("NotAllowedError", f"{kind} subscription with the same name already exists.")
     if existing.consumers:
-        if existing.type != command.subType:
-            raise BrokerError(
-                "ConsumerBusy", f"Subscription is of different type. Active type is '{existing.type}'"
-            )
+        if (mismatch := _mismatch(existing, command)) is not None:
+            raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
         if command.subType == "Exclusive":
             raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
         limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerSubscription").value
@@ -110,19 +149,24 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
             )
         else:
             subscription = _create_reader(ctx, topic, command)
-    if not subscription.consumers and subscription.type != command.subType:
-        subscription.type = command.subType
-        subscription.dispatcher = DISPATCHERS[command.subType]()
+    if not subscription.consumers and _mismatch(subscription, command) is not None:
+        subscription.type, subscription.dispatcher = command.subType, _dispatcher(ctx, command)
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
+        hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
     )  # fmt: skip
+    if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
+        subscription.dispatcher.check(consumer)
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
     ctx.attach(command.connection, topic.name)
     assert subscription.dispatcher is not None
     subscription.dispatcher.add_consumer(ctx, topic, subscription, consumer)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
+    if topic.ledger.terminated and topic.cursors[name].backlog(topic.ledger) == 0:
+        ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
+        subscription.end_reached = True
     if command.start_message_rollback_duration_sec > 0 and command.durable:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
         reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
@@ -272,6 +316,7 @@ def reset(
         )
         del topic.consumer_handles[consumer.connection, consumer.consumer_id]
     subscription.last_active = ctx.clock
+    subscription.end_reached = False
     cursor = topic.cursors[subscription.name]
     before, backlog = cursor.mark_delete, cursor.backlog(ledger)
     former = topic.change_cursor(ctx, cursor, lambda: cursor.reset(ledger, target))
@@ -281,9 +326,9 @@ def reset(
     if isinstance(dispatcher, SingleActiveConsumer):
         for consumer in closed:
             dispatcher.remove_consumer(ctx, topic, subscription, consumer)
-    elif subscription.type is not None:
+    elif dispatcher is not None:
         subscription.consumers.clear()
-        subscription.dispatcher = DISPATCHERS[subscription.type]()
+        subscription.dispatcher = dispatcher.renewed()
     free_ledgers(ctx, topic, cursor, former)
 
 

@@ -10,6 +10,9 @@ from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer
+from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
+from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMultipleConsumers
+from streaming.broker.effects import ReachedEndOfTopic
 from streaming.broker.errors import CursorError
 from streaming.broker.position import Position, from_wire
 
@@ -30,7 +33,13 @@ class Subscription(msgspec.Struct, array_like=True):
     durable: bool = True
     type: SubType | None = None
     consumers: list[Consumer] = []
-    dispatcher: SingleActiveConsumer | MultipleConsumers | None = None
+    dispatcher: (
+        SingleActiveConsumer
+        | MultipleConsumers
+        | StickyKeyMultipleConsumers
+        | ClassicStickyKeyMultipleConsumers
+        | None
+    ) = None
     properties: dict[str, str] = {}
     last_active: int = 0
     messages_out: int = 0
@@ -41,6 +50,7 @@ class Subscription(msgspec.Struct, array_like=True):
     evicted: int = 0
     last_expire: int = 0
     expired_before_load: int = 0
+    end_reached: bool = False
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer of that handle."""
@@ -76,8 +86,10 @@ class Subscription(msgspec.Struct, array_like=True):
         except CursorError:
             pass
         self.acked += cursor.consumed - before
-        if owners and isinstance(self.dispatcher, MultipleConsumers):
+        if (owners or cursor.consumed != before) and isinstance(self.dispatcher, MultipleConsumers):
             self.dispatcher.after_acks(ctx, topic, self, owners)
+        if topic.ledger.terminated and not self.end_reached:
+            self.tell_end(ctx, topic)
         return former
 
     def _individual(
@@ -102,12 +114,24 @@ class Subscription(msgspec.Struct, array_like=True):
                         )
                         left = (ack_set if stored is None else ack_set & to_bits(stored)).bit_count()
                         self.dispatcher.acknowledged_partly(self, consumer, position, had - left)
-                    elif (owner := self.dispatcher.acknowledged(self, consumer, position)) is not None:
+                    elif (
+                        owner := self.dispatcher.acknowledged(ctx, topic, self, consumer, position)
+                    ) is not None:
                         owners.append(owner)
         except CursorError:
             pass  # quirk: the ids before the bad one stay acked
         cursor.collapse(topic.ledger)
         return owners
+
+    def tell_end(self, ctx: Context, topic: "Topic") -> None:
+        """Tell the consumers, once, that the topic is terminated and nothing is left (REACHED_END_OF_TOPIC).
+
+        C++ clients can't bear that command: the gateway keeps it from them (protocol.md §2).
+        """
+        self.end_reached = topic.ledger.terminated and topic.cursors[self.name].backlog(topic.ledger) == 0
+        if self.end_reached:
+            for consumer in self.consumers:
+                ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
 
     # -- what the broker does to the cursor ------------------------------------------------------------------------
 
@@ -115,6 +139,8 @@ class Subscription(msgspec.Struct, array_like=True):
         """The mark-delete moved by other means than an ack (TTL, skip, quota, trim): forget what it passed."""
         if isinstance(self.dispatcher, MultipleConsumers):
             self.dispatcher.mark_delete_moved(ctx, topic, self)
+        if topic.ledger.terminated and not self.end_reached:
+            self.tell_end(ctx, topic)
 
 
 def _acked(message_id: MessageIdData, index_acks: bool) -> tuple[Position, int | None]:
