@@ -1,6 +1,6 @@
 """A broker under test: commands in, effects out, and a clock that the test moves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from schemas.commands import (
@@ -8,24 +8,29 @@ from schemas.commands import (
     Admin,
     AnyCommand,
     BrokerConfig,
+    CloseConsumer,
     CloseProducer,
+    ConnectionLost,
     Fault,
     Flow,
     MessageIdData,
     MessageMetadata,
     Producer,
     Publish,
+    RedeliverUnacknowledgedMessages,
     RunCheck,
+    Seek,
     Send,
     Subscribe,
     SubType,
     Tick,
+    Unsubscribe,
     to_json,
 )
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
-from streaming.broker.effects import Effect, SendReceipt
+from streaming.broker.effects import Effect, Message, SendReceipt
 from streaming.broker.entries import Entry, EntryNotFound, EntryReader, NoEntries
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
@@ -163,15 +168,50 @@ class Run:
         return effects
 
     def ack(
-        self, name: str, *positions: tuple[int, int], cumulative: bool = False, id_: int = 1
-    ) -> list[Effect]:
-        """ACK of the consumer that `subscribe` made."""
+        self, name: str, *positions: tuple[int, int], cumulative: bool = False, id_: int = 1, topic: str = TOPIC,
+        left: Sequence[int] | None = None, size: int | None = None, request_id: int | None = None,
+    ) -> list[Effect]:  # fmt: skip
+        """ACK of the consumer that `subscribe` made; of a batch of `size` in which the words `left` remain."""
+        ids = [MessageIdData(*at, ack_set=list(left or ()), batch_size=size) for at in positions]
+        kind: Literal["Individual", "Cumulative"] = "Cumulative" if cumulative else "Individual"
         return self.do(
-            Ack(
-                connection=name, consumer_id=id_, ack_type="Cumulative" if cumulative else "Individual",
-                message_id=[MessageIdData(*position) for position in positions],
+            Ack(connection=name, consumer_id=id_, ack_type=kind, message_id=ids, request_id=request_id), topic
+        )
+
+    def flow(self, name: str, permits: int, *, id_: int = 1, topic: str = TOPIC) -> list[Effect]:
+        return self.do(Flow(connection=name, consumer_id=id_, messagePermits=permits), topic)
+
+    def redeliver(
+        self, name: str, *positions: tuple[int, int], id_: int = 1, epoch: int | None = None
+    ) -> list[Effect]:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES of these positions; none: of everything."""
+        ids = [MessageIdData(*position) for position in positions]
+        return self.do(
+            RedeliverUnacknowledgedMessages(
+                connection=name, consumer_id=id_, message_ids=ids, consumer_epoch=epoch
+            )
+        )
+
+    def seek(
+        self, name: str, position: tuple[int, int] | None = None, *, time: int | None = None,
+        left: Sequence[int] = (), id_: int = 1,
+    ) -> list[Effect]:  # fmt: skip
+        """SEEK to a position (with the words `left` of its batch), or to a publish time."""
+        return self.do(
+            Seek(
+                connection=name, consumer_id=id_, request_id=self.request(), message_publish_time=time,
+                message_id=MessageIdData(*position, ack_set=list(left)) if position else None,
             )
         )  # fmt: skip
+
+    def close_consumer(self, name: str, *, id_: int = 1, topic: str = TOPIC) -> list[Effect]:
+        return self.do(CloseConsumer(connection=name, consumer_id=id_, request_id=self.request()), topic)
+
+    def unsubscribe(self, name: str, *, id_: int = 1, force: bool = False) -> list[Effect]:
+        return self.do(Unsubscribe(connection=name, consumer_id=id_, request_id=self.request(), force=force))
+
+    def lose(self, connection: str) -> list[Effect]:
+        return self.do(ConnectionLost(connection=connection), None)
 
     # -- administration -------------------------------------------------------------------------------------------
 
@@ -275,6 +315,11 @@ def one(effects: Iterable[Effect], kind: type[E]) -> E:
 
 def of(effects: Iterable[Effect], kind: type[E]) -> list[E]:
     return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def sent(effects: Iterable[Effect], id_: int | None = None) -> list[int]:
+    """Entry ids of the MESSAGEs, in order; of one consumer, if its id is given."""
+    return [m.entry_id for m in of(effects, Message) if id_ is None or m.consumer_id == id_]
 
 
 class Stored:
