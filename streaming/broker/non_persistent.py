@@ -49,6 +49,9 @@ def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None
             producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
         case c.Subscribe():
             non_persistent_consumers.subscribe(ctx, topic, command)
+        case c.Flow() if command.messagePermits <= 0:
+            cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
+            _close_connection(ctx, topic, command.connection, cause)
         case c.Flow():
             non_persistent_consumers.flow(ctx, topic, command)
         case c.Ack():
@@ -77,6 +80,12 @@ def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) ->
     _forget_drops(topic)
 
 
+def _close_connection(ctx: Context, topic: NonPersistentTopic, connection: str, cause: str) -> None:
+    """The client broke the protocol."""
+    ctx.emit(CloseConnection(topic.name, connection, cause))
+    connection_lost(ctx, topic, connection)
+
+
 def _forget_drops(topic: NonPersistentTopic) -> None:
     """The counters of producers that left go with them."""
     for name in topic.publisher_drops.keys() - topic.producers.keys():
@@ -94,8 +103,7 @@ def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
         closed = topic.closed_producers.get(handle)
         if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
-            ctx.emit(CloseConnection(topic.name, command.connection, cause))
-            connection_lost(ctx, topic, command.connection)
+            _close_connection(ctx, topic, command.connection, cause)
         return  # the broker closed it a moment ago: what was under way is dropped in silence
     highest = command.highest_sequence_id
     if highest is not None and highest < command.sequence_id:

@@ -16,7 +16,6 @@ from streaming.broker.dispatcher_single_active import SingleActiveConsumer, pick
 from streaming.broker.effects import (
     AckResponse,
     ActiveConsumerChange,
-    CloseConnection,
     Error,
     SubscriptionEvent,
     Success,
@@ -197,15 +196,11 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
 
 def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
     """Permits for messages to come: nothing waits for them. Those of an unknown consumer are lost (protocol.md §6)."""
-    permits = command.messagePermits
-    if permits <= 0:
-        cause = f"FLOW of {permits} permits: expected 1 or more"
-        ctx.emit(CloseConnection(topic.name, command.connection, cause))
-    elif (found := _find(topic, command.connection, command.consumer_id)) is not None:
+    if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         subscription, consumer = found
-        consumer.permits += permits
+        consumer.permits += command.messagePermits
         if isinstance(subscription.dispatcher, MultipleConsumers):
-            subscription.dispatcher.total_permits += permits
+            subscription.dispatcher.total_permits += command.messagePermits
 
 
 def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:

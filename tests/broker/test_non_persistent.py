@@ -1,0 +1,656 @@
+"""Non-persistent topics (A8): nothing is stored, and what nobody can take at once is dropped. Traces: np_basic, np_permits.
+
+Every command is folded twice: by one broker, and by one that is encoded and decoded after each command. Effects and
+state must be the same.
+"""
+
+from typing import Any
+
+import pytest
+
+from schemas.commands import (
+    Ack,
+    AnyCommand,
+    CloseConsumer,
+    ConnectionLost,
+    Flow,
+    GetLastMessageId,
+    MessageIdData,
+    MessageMetadata,
+    Publish,
+    RedeliverUnacknowledgedMessages,
+    Seek,
+    Send,
+    Subscribe,
+    Unsubscribe,
+    to_binary,
+)
+from streaming.broker.broker import Broker
+from streaming.broker.effects import (
+    AckResponse,
+    ActiveConsumerChange,
+    AdminResponse,
+    CloseConnection,
+    Effect,
+    Error,
+    Message,
+    ProducerSuccess,
+    SendError,
+    SendReceipt,
+    SubscriptionEvent,
+    Success,
+    Unsupported,
+)
+from streaming.broker.effects import CloseConsumer as ConsumerClosed
+from streaming.broker.effects import CloseProducer as ProducerClosed
+from streaming.broker.entries import NoEntries
+from streaming.broker.message_size import HEADER, metadata_size
+from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.stats import drop_rates, stats
+from tests.broker.kit import TOPIC, Run, of, one
+
+NAME = "non-persistent://public/default/t"
+
+
+class NonPersistent(Run):
+    """The kit on a non-persistent topic. A twin broker is cut after every command."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.twin = Broker(0, NoEntries())
+        super().__init__(**settings)
+
+    def raw(self, value: bytes, topic: str | None = NAME) -> list[Effect]:
+        topic = NAME if topic == TOPIC else topic
+        effects = super().raw(value, topic)
+        self.twin.apply(self.twin.offset + 1, self.now, topic, value)
+        assert [row.effect for row in self.twin.take()] == effects
+        encoded = self.twin.encode()
+        assert encoded == self.broker.encode()
+        self.twin = Broker.decode(encoded, NoEntries())
+        return effects
+
+    def do(self, command: AnyCommand | Publish, topic: str | None = NAME) -> list[Effect]:
+        return super().do(command, topic)
+
+    def call(self, method: str, path: str, body: Any = None) -> int:
+        """The status of an admin call on the topic."""
+        status = one(self.admin(method, path, body, topic=NAME), AdminResponse).fields["status"]
+        assert isinstance(status, int)
+        return status
+
+    def flow(self, connection: str, permits: int, id_: int = 1) -> None:
+        assert self.do(Flow(connection=connection, consumer_id=id_, messagePermits=permits)) == []
+
+    @property
+    def here(self) -> NonPersistentTopic:
+        topic = self.broker.topic(NAME)
+        assert isinstance(topic, NonPersistentTopic)
+        return topic
+
+    def stats(self) -> dict[str, Any]:
+        return stats(self.here, self.broker._ctx.config)
+
+    def dropped(self, subscription: str) -> int:
+        drops = self.here.drops.get(subscription)
+        return 0 if drops is None else drops.total
+
+
+def receipts(effects: list[Effect]) -> list[tuple[int, int, int]]:
+    return [(r.sequence_id, r.ledger_id, r.entry_id) for r in of(effects, SendReceipt)]
+
+
+def taken(effects: list[Effect]) -> list[str]:
+    """The connections that got a message."""
+    return [message.connection for message in of(effects, Message)]
+
+
+def producing(**settings: Any) -> NonPersistent:
+    run = NonPersistent(**settings)
+    one(run.create_producer(), ProducerSuccess)
+    return run
+
+
+# -- publishing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_answered_0_0_and_goes_out_with_its_content() -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    metadata = MessageMetadata("p", 7, run.now, partition_key="k")
+    effects = run.do(
+        Send(connection="client", producer_id=1, sequence_id=7, metadata=metadata, payload="text")
+    )
+    receipt, message = effects
+    assert isinstance(receipt, SendReceipt)  # the receipt first, whatever becomes of the message
+    assert (receipt.sequence_id, receipt.ledger_id, receipt.entry_id, receipt.payload) == (7, 0, 0, None)
+    assert isinstance(message, Message)
+    assert (message.ledger_id, message.entry_id, message.redelivery_count) == (0, 0, 0)
+    assert (message.metadata, message.payload) == (metadata, b"text")
+    assert message.size == receipt.size == HEADER + metadata_size(metadata) + 4
+
+
+def test_nothing_is_stored() -> None:
+    run = producing()
+    for sequence_id in range(3):
+        assert receipts(run.send(sequence_id)) == [(sequence_id, 0, 0)]
+    assert run.subscribe("s", earliest=True, permits=10)[0] == SubscriptionEvent(
+        NAME, "s", "created, not durable"
+    )
+    found = run.stats()
+    assert (found["msgInCounter"], found["msgOutCounter"], found["storageSize"]) == (3, 0, 0)
+    assert run.broker.summary()[1:] == (1, 0, 0)
+    assert [(row["subscription"], row["backlog"]) for row in run.broker.stats()] == [(None, 0), ("s", 0)]
+
+
+def test_there_is_no_deduplication() -> None:
+    run = NonPersistent(brokerDeduplicationEnabled=True)
+    assert one(run.create_producer(), ProducerSuccess).fields["last_sequence_id"] == -1
+    run.subscribe("s", permits=10)
+    for _ in range(2):
+        assert [type(effect) for effect in run.send(5)] == [SendReceipt, Message]
+    run.close_producer()
+    assert one(run.create_producer(), ProducerSuccess).fields["last_sequence_id"] == -1
+
+
+def test_the_short_form() -> None:
+    run = NonPersistent()
+    run.publish(0, payload="lost", topic=NAME)
+    run.subscribe("s", permits=10)
+    message = one(run.publish(1, payload="x", key="k", properties={"a": "b"}, topic=NAME), Message)
+    assert (message.payload, message.metadata.partition_key) == (b"x", "k")
+    assert message.metadata.properties[0].value == "b"
+    assert message.metadata.publish_time == run.now
+
+
+@pytest.mark.parametrize("check", ["messageExpiry", "backlogQuota", "consumedLedgers", "inactiveSubscriptions",
+                                   "cursorFlush", "deduplicationSnapshot", "inactiveProducers"])  # fmt: skip
+def test_no_periodic_check_concerns_it(check: str) -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.namespace("POST", "messageTTL", 1)
+    run.namespace("POST", "backlogQuota", {"limitSize": 0, "policy": "producer_exception"})
+    run.send(0)
+    run.wait(100_000)
+    assert run.check(check) == []
+
+
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+@pytest.mark.parametrize(
+    "quota", [{"limitSize": 0}, {"limitSize": 10, "limitTime": 1}, {"limitTime": 1}], ids=str
+)
+def test_no_quota_keeps_a_producer_away(level: str, quota: dict[str, Any]) -> None:
+    run = NonPersistent()
+    run.subscribe("s", permits=10)
+    for kind in ("destination_storage", "message_age"):
+        call = f"backlogQuota?backlogQuotaType={kind}"
+        if level == "namespace":
+            run.namespace("POST", call, quota)
+        else:
+            assert run.call("POST", f"/{call}", quota) == 204
+            assert run.call("DELETE", f"/{call}") == 204
+            assert run.call("POST", f"/{call}", quota) == 204
+    run.wait(100)
+    one(run.create_producer(), ProducerSuccess)
+
+
+def test_refusals_of_a_message() -> None:
+    run = producing(maxMessageSize=100)
+    run.call("POST", "/maxMessageSize", 60)
+    run.send(0)  # small enough
+    metadata = MessageMetadata("p", 1, run.now)
+
+    def error(payload: str, **fields: Any) -> str:
+        send = Send(
+            connection="client", producer_id=1, sequence_id=1, metadata=metadata, payload=payload, **fields
+        )
+        return one(run.do(send), SendError).error
+
+    assert error("x" * 50) == "NotAllowedError"
+    assert error("x" * 101) == "NotAllowedError"
+    assert error("", message_id=MessageIdData(1, 1)) == "NotAllowedError"
+    run.call("POST", "/encryptionRequired", True)
+    assert error("") == "MetadataError"
+    assert run.stats()["msgInCounter"] == 3  # the two that were too large count, as in Pulsar
+
+
+def test_a_delivery_time_is_ignored() -> None:
+    run = producing(delayedDeliveryMaxDelayInMillis=10)
+    run.subscribe("s", "Shared", permits=10)
+    assert taken(run.send(0, deliver_at_time=run.now + 60_000)) == ["s"]
+
+
+def test_messages_of_an_unknown_producer_close_the_connection() -> None:
+    run = producing()
+    run.subscribe("s", connection="client", permits=10)
+    effects = run.send(0, id_=9)
+    assert one(effects, CloseConnection).connection == "client"
+    assert run.here.producers == {}
+    assert run.here.subscriptions == {}
+
+
+def test_commands_on_a_topic_that_is_not_there() -> None:
+    run = NonPersistent()
+    one(run.send(0), CloseConnection)
+    subscribe = Subscribe(
+        connection="c", subscription="s", subType="Shared", consumer_id=1, request_id=1, force_topic_creation=False
+    )  # fmt: skip
+    assert one(run.do(subscribe), Error).error == "TopicNotFound"
+    seek = Seek(connection="c", consumer_id=1, request_id=1)
+    assert one(run.do(seek), Error).error == "MetadataError"
+    assert run.broker.topic_names() == []
+
+
+# -- who gets it --------------------------------------------------------------------------------------------------
+
+
+def test_each_subscription_with_permits_gets_it_and_the_others_drop_it() -> None:
+    run = producing()
+    run.subscribe("a", permits=2)
+    run.subscribe("b", "Shared", permits=1)
+    run.subscribe("c", "Failover", permits=0)
+    assert taken(run.send(0)) == ["a", "b"]
+    assert taken(run.send(1)) == ["a"]
+    assert taken(run.send(2)) == []
+    assert [run.dropped(name) for name in "abc"] == [1, 2, 3]
+    run.flow("c", 1)
+    assert taken(run.send(3)) == ["c"]  # what was dropped doesn't come again
+
+
+def test_shared_round_robin_skips_consumers_without_permits() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", connection="a", permits=2)
+    run.subscribe("s", "Shared", connection="b", permits=3)
+    assert [taken(run.send(i)) for i in range(7)] == [["a"], ["b"], ["a"], ["b"], ["b"], [], []]
+    assert run.dropped("s") == 2
+    run.flow("a", 1)
+    run.flow("b", 1)
+    assert [taken(run.send(i)) for i in range(3)] == [["a"], ["b"], []]
+
+
+def test_shared_consumers_stay_in_the_order_of_joining_whatever_their_priority() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", connection="low", permits=9, priority_level=1)
+    run.subscribe("s", "Shared", connection="high", permits=9, priority_level=0)
+    assert [taken(run.send(i)) for i in range(4)] == [["low"], ["high"], ["low"], ["high"]]
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared"])
+def test_a_batch_is_charged_by_the_message_and_may_exceed_the_permits(type_: Any) -> None:
+    run = producing()
+    run.subscribe("s", type_, permits=2)
+    message = one(run.send(0, 4), Message)
+    assert message.messages == 5
+    (consumer,) = run.stats()["subscriptions"]["s"]["consumers"]
+    assert consumer["availablePermits"] == -3
+    assert (consumer["msgOutCounter"], consumer["avgMessagesPerEntry"]) == (5, 5)
+    assert consumer["unackedMessages"] == 0
+    run.flow("s", 3)
+    assert taken(run.send(5, 14)) == []
+    assert run.dropped("s") == 10
+    run.flow("s", 1)
+    assert taken(run.send(15)) == ["s"]
+
+
+def test_one_shared_consumer_far_below_zero_holds_up_the_others() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", connection="a", permits=1)
+    run.send(0, 9)
+    run.subscribe("s", "Shared", connection="b", permits=5)
+    assert taken(run.send(10)) == []  # −9 and 5 are less than 1
+    run.flow("b", 5)
+    assert taken(run.send(11)) == ["b"]
+    assert taken(run.send(12)) == []
+    run.do(ConnectionLost(connection="a"), None)  # its −9 go with it
+    assert taken(run.send(13)) == ["b"]
+
+
+def test_filters_reject_and_markers_stay_inside() -> None:
+    run = producing(entryFilterNames="PropertyFilter")
+    wanted = [{"key": "filter.color", "value": "red"}]
+    run.subscribe("all", "Shared", permits=10)
+    run.subscribe("red", "Shared", permits=10, subscription_properties=wanted)
+    red = [{"key": "color", "value": "red"}]
+    assert taken(run.send(0, properties=red)) == ["all", "red"]
+    assert taken(run.send(1)) == ["all"]
+    assert taken(run.send(2, marker_type=10)) == []
+    assert run.dropped("red") == 0
+
+
+# -- consumers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_goes_with_its_last_consumer() -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.send(0)
+    effects = run.do(CloseConsumer(connection="s", consumer_id=1, request_id=5))
+    assert effects == [
+        SubscriptionEvent(NAME, "s", "deleted: its last consumer left"),
+        Success(NAME, "s", 5),
+    ]
+    assert run.stats()["subscriptions"] == {}
+    run.send(1)
+    run.subscribe("s", "Shared", permits=10)  # of any type
+    run.send(2)
+    found = run.stats()
+    assert (found["msgInCounter"], found["msgOutCounter"]) == (3, 2)
+    assert found["subscriptions"]["s"]["msgOutCounter"] == 1
+    assert not found["subscriptions"]["s"]["isDurable"]
+    assert "deduplicationStatus" not in found
+
+
+def subscribed(run: NonPersistent, *args: Any, **fields: Any) -> str | None:
+    """Subscribe; the error, None: it succeeded."""
+    effects = run.subscribe(*args, **fields)
+    errors = of(effects, Error)
+    assert len(errors) + len(of(effects, Success)) == 1
+    return errors[0].error if errors else None
+
+
+def test_refusals_of_a_consumer() -> None:
+    run = NonPersistent(maxConsumersPerSubscription=2, maxConsumersPerTopic=4, allowAutoSubscriptionCreation=False,
+                        maxSubscriptionsPerTopic=1)  # fmt: skip
+    assert subscribed(run, "x") is None
+    assert subscribed(run, "x") is None  # the same consumer again
+    assert subscribed(run, "x", connection="other") == "ConsumerBusy"
+    assert subscribed(run, "x", "Shared", connection="other") == "ConsumerBusy"
+    assert subscribed(run, "s", "Shared", connection="a") is None
+    assert subscribed(run, "s", "Shared", connection="b", durable=False) is None
+    assert subscribed(run, "s", "Shared", connection="c") == "ConsumerBusy"
+    assert subscribed(run, "y", read_compacted=True) == "NotAllowedError"
+    assert subscribed(run, "pulsar.repl.y") == "ProducerBusy"
+    assert subscribed(run, "y") is None
+    assert subscribed(run, "z") == "ConsumerBusy"
+    run.configure(subscriptionTypesEnabled="Shared")
+    assert subscribed(run, "z") == "NotAllowedError"
+
+
+def test_failover_takes_over_at_once() -> None:
+    run = producing()
+    run.subscribe("s", "Failover", connection="b", consumer_name="b", permits=10)
+    assert taken(run.send(0)) == ["b"]  # no failover delay
+    effects = run.subscribe("s", "Failover", connection="c", consumer_name="c", permits=10)
+    assert one(effects, ActiveConsumerChange) == ActiveConsumerChange(NAME, "c", 1, {"is_active": False})
+    assert isinstance(effects[-1], Success)
+    effects = run.subscribe("s", "Failover", connection="a", consumer_name="a", permits=10)
+    assert of(effects, ActiveConsumerChange) == []  # the first by name is active, and nobody is told
+    assert taken(run.send(1)) == ["a"]
+    run.subscribe("s", "Failover", connection="z", consumer_name="z", permits=1, priority_level=-1)
+    assert taken(run.send(2)) == ["z"]
+    assert taken(run.send(3)) == []  # the active one only
+    run.do(ConnectionLost(connection="z"), None)
+    assert taken(run.send(4)) == ["a"]
+    assert "activeConsumerName" not in run.stats()["subscriptions"]["s"]
+
+
+def test_failover_of_a_partition() -> None:
+    name = f"{NAME}-partition-1"
+    run = NonPersistent()
+    for connection in "abc":
+        run.subscribe("s", "Failover", connection=connection, consumer_name=connection, permits=9, topic=name)
+    assert taken(run.publish(0, topic=name)) == ["b"]
+    run.configure(activeConsumerFailoverConsistentHashing=True)
+    run.do(ConnectionLost(connection="c"), None)
+    assert len(taken(run.publish(1, topic=name))) == 1
+
+
+def test_acks_redelivery_and_seeks_do_nothing() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", permits=10)
+    run.send(0)
+    before = run.stats()
+    ids = [MessageIdData(0, 0)]
+
+    def ack(**fields: Any) -> list[Effect]:
+        return run.do(Ack(consumer_id=1, ack_type="Individual", message_id=ids, **fields))
+
+    assert ack(connection="s") == []
+    assert ack(connection="s", request_id=3) == [AckResponse(NAME, "s", 3, 1)]
+    assert ack(connection="nobody", request_id=4) == []
+    assert run.do(RedeliverUnacknowledgedMessages(connection="s", consumer_id=1)) == []
+    for fields in ({"message_id": MessageIdData(-1, -1)}, {"message_publish_time": 5}):
+        seek = Seek(connection="s", consumer_id=1, request_id=5, **fields)  # type: ignore[arg-type]
+        assert run.do(seek) == [Success(NAME, "s", 5)]
+    assert one(run.do(Seek(connection="s", consumer_id=1, request_id=6)), Error).error == "MetadataError"
+    assert run.stats() == before
+
+
+def test_there_is_no_last_message_id() -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.send(0)
+    for connection, error in (("s", "UnknownError"), ("nobody", "MetadataError")):
+        command = GetLastMessageId(connection=connection, consumer_id=1, request_id=1)
+        assert one(run.do(command), Error).error == error
+
+
+def test_a_flow_of_no_permits_closes_the_connection() -> None:
+    run = producing()
+    run.subscribe("s", permits=5)
+    one(run.do(Flow(connection="s", consumer_id=1, messagePermits=0)), CloseConnection)
+    assert run.here.subscriptions == {}
+    run.flow("nobody", 5)  # lost
+    assert taken(run.send(0)) == []
+
+
+def test_unsubscribe() -> None:
+    run = producing()
+    for connection in "abc":
+        run.subscribe("s", "Shared", connection=connection)
+
+    def unsubscribe(connection: str, force: bool = False) -> list[Effect]:
+        return run.do(Unsubscribe(connection=connection, consumer_id=1, request_id=9, force=force))
+
+    assert one(unsubscribe("nobody"), Error).error == "MetadataError"
+    assert one(unsubscribe("a"), Error).error == "MetadataError"
+    effects = unsubscribe("a", force=True)
+    assert [closed.connection for closed in of(effects, ConsumerClosed)] == ["b", "c"]
+    assert effects[-1] == Success(NAME, "a", 9)
+    assert run.here.subscriptions == {}
+    run.subscribe("s", "Shared", connection="a")
+    assert of(unsubscribe("a"), ConsumerClosed) == []
+    assert run.here.consumer_handles == {}
+
+
+# -- in flight (producer.md §5) -----------------------------------------------------------------------------------
+
+
+def test_producer_case_13_above_the_limit_a_message_is_dropped() -> None:
+    """testMsgDropStat: limit 0, the second of two that overlap."""
+    run = producing(maxConcurrentNonPersistentMessagePerConnection=0)
+    run.subscribe("s", permits=10)
+    run.fault("DelayWrites", 1)
+    assert run.send(0) == []
+    assert receipts(run.send(1, 3)) == [(1, -1, -1)]
+    assert run.here.publisher_drops["p"].total == 3
+    effects = run.fault("CompleteWrites")
+    assert receipts(effects) == [(0, 0, 0)]
+    assert taken(effects) == ["s"]
+    assert receipts(run.send(4)) == [(4, 0, 0)]
+    run.wait(60)
+    rates = drop_rates(run.here, run.broker._ctx.config, run.now)
+    assert rates == {"msgDropRate": 0.05, "publishers": {"p": 0.05}, "subscriptions": {}}
+    run.close_producer()
+    assert run.here.publisher_drops == {}
+
+
+def test_producer_case_13_no_send_fails_and_not_all_are_delivered() -> None:
+    """testProducerRateLimit: limit 1, 500 sends."""
+    run = producing(maxConcurrentNonPersistentMessagePerConnection=1)
+    run.subscribe("s", permits=1000)
+    run.fault("DelayWrites", 500)
+    effects = [effect for i in range(500) for effect in run.send(i)]
+    effects += run.fault("CompleteWrites")
+    assert of(effects, SendError) == []
+    assert len(receipts(effects)) == 500
+    assert len(taken(effects)) == 2
+
+
+def test_producer_case_16_one_above_the_limit_may_be_in_flight() -> None:
+    run = producing(maxConcurrentNonPersistentMessagePerConnection=1000)
+    topic = run.here
+    run.fault("DelayWrites", 2000)
+    metadata = MessageMetadata("p", 0, run.now)
+    for i in range(1002):
+        send = Send(connection="client", producer_id=1, sequence_id=i, metadata=metadata)
+        run.broker.apply(
+            run.broker.offset + 1, run.now, NAME, to_binary(send)
+        )  # no twin: a thousand cuts take long
+        answers = receipts([row.effect for row in run.broker.take()])
+        assert answers == ([] if i < 1001 else [(1001, -1, -1)])
+    assert topic.in_flight("client") == 1001
+
+
+def test_in_flight_counts_by_connection() -> None:
+    run = producing(maxConcurrentNonPersistentMessagePerConnection=0)
+    run.create_producer("other", connection="other")
+    run.fault("DelayWrites", 5)
+    assert run.send(0) == []
+    assert run.send(0, name="other", connection="other") == []
+    assert receipts(run.send(1)) == [(1, -1, -1)]
+
+
+def test_messages_in_flight_keep_their_order_and_wait_for_the_oldest() -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.fault("DelayWrites", 1)
+    run.send(0)
+    assert run.send(1) == []  # behind one in flight
+    run.subscribe("late", permits=10)
+    effects = run.fault("CompleteWrites", 1)
+    assert receipts(effects) == [(0, 0, 0)]
+    assert taken(effects) == ["s", "late"]  # who is there when it goes on
+    assert receipts(run.fault("CompleteWrites")) == [(1, 0, 0)]
+    assert receipts(run.send(2)) == [(2, 0, 0)]
+
+
+def test_messages_lost_in_flight_are_dropped() -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.fault("DelayWrites", 2)
+    run.send(0)
+    run.send(1, 2)
+    effects = run.fault("LoseWrites")
+    assert receipts(effects) == [(0, -1, -1), (1, -1, -1)]
+    assert taken(effects) == []
+    assert run.here.publisher_drops["p"].total == 3
+    assert receipts(run.send(3)) == [(3, 0, 0)]
+
+
+def test_a_producer_closes_when_nothing_of_it_is_in_flight() -> None:
+    run = producing()
+    run.fault("DelayWrites", 1)
+    run.send(0)
+    assert run.close_producer() == []
+    assert one(run.send(1), SendError).error == "PersistenceError"
+    assert [type(effect) for effect in run.fault("CompleteWrites")] == [SendReceipt, Success]
+
+
+def test_there_are_no_writes_to_fail() -> None:
+    run = producing()
+    one(run.fault("FailWrites", 1), Unsupported)
+    assert receipts(run.send(0)) == [(0, 0, 0)]
+
+
+def test_drop_rates_are_of_the_last_interval() -> None:
+    run = producing(statsUpdateFrequencyInSecs=10)
+    run.now -= run.now % 10_000
+    run.subscribe("s")
+
+    def rate() -> float:
+        found: float = drop_rates(run.here, run.broker._ctx.config, run.now)["subscriptions"]["s"]
+        return found
+
+    for _ in range(5):
+        run.send(0)
+    assert rate() == 0  # the interval isn't over
+    run.wait(10)
+    assert rate() == 0.5
+    run.send(1)
+    assert rate() == 0.5
+    run.wait(10)
+    assert rate() == 0.1
+    run.wait(10)
+    assert rate() == 0
+    run.send(2)
+    assert rate() == 0
+    assert run.dropped("s") == 7
+
+
+# -- access, unload, administration -------------------------------------------------------------------------------
+
+
+def test_access_modes_and_the_topic_epoch_in_memory() -> None:
+    run = NonPersistent()
+
+    def create(id_: int, mode: str) -> list[Effect]:
+        return run.create_producer(f"p{id_}", id_=id_, producer_access_mode=mode)
+
+    assert one(create(1, "Exclusive"), ProducerSuccess).fields["topic_epoch"] == 0
+    assert one(create(2, "Exclusive"), Error).error == "ProducerFenced"
+    assert one(create(3, "Shared"), Error).error == "ProducerBusy"
+    assert not one(create(4, "WaitForExclusive"), ProducerSuccess).fields["producer_ready"]
+    assert one(run.close_producer(1), ProducerSuccess).fields["topic_epoch"] == 1
+    assert run.call("PUT", "/unload") == 204
+    assert one(create(5, "Exclusive"), ProducerSuccess).fields["topic_epoch"] == 0
+
+
+def test_unload_forgets_everything_but_policies() -> None:
+    run = producing()
+    run.call("POST", "/maxConsumersPerTopic", 1)
+    run.subscribe("s", permits=10)
+    run.send(0)
+    run.fault("DelayWrites", 1)
+    run.send(1)
+    effects = run.admin("PUT", "/unload", topic=NAME)
+    assert one(effects, ProducerClosed).producer_name == "p"
+    assert one(effects, ConsumerClosed).connection == "s"
+    assert of(effects, SendReceipt) == []
+    assert run.stats()["msgInCounter"] == 0
+    assert run.send(2) == []  # was under way when the broker closed its producer
+    assert subscribed(run, "s", permits=10) is None
+    assert subscribed(run, "x") == "ConsumerBusy"
+    run.create_producer(epoch=1)
+    assert taken(run.send(3)) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "status"),
+    [
+        ("POST", "/messageTTL", 204),
+        ("POST", "/subscription/s/skip_all", 405),
+        ("POST", "/subscription/s/skip/1", 405),
+        ("POST", "/subscription/s/resetcursor/5", 405),
+        ("POST", "/subscription/s/expireMessages/5", 405),
+        ("DELETE", "/truncate", 405),
+        ("PUT", "/subscription/new", 405),
+        ("DELETE", "/subscription/s", 412),
+        ("DELETE", "/subscription/s?force=true", 204),
+        ("DELETE", "/subscription/nobody", 404),
+        ("POST", "/compaction", 404),
+    ],
+)
+def test_admin_calls(method: str, call: str, status: int) -> None:
+    run = producing()
+    run.subscribe("s", permits=10)
+    run.send(0)
+    assert run.call(method, call, 5) == status
+    assert ("s" in run.here.subscriptions) == ("force" not in call)
+
+
+def test_no_initial_subscription() -> None:
+    run = NonPersistent(allowAutoSubscriptionCreation=False)
+    one(run.create_producer(initial_subscription_name="s"), ProducerSuccess)
+    assert run.here.subscriptions == {}
+
+
+def test_stored_topics_beside_it_are_as_ever() -> None:
+    run = NonPersistent()
+    stored = "persistent://public/default/other"
+    run.publish(0, topic=NAME)
+    receipt = one(run.publish(0, topic=stored), SendReceipt)
+    assert (receipt.ledger_id, receipt.entry_id) == (1, 0)
+    run.create_producer("q", topic=NAME)
+    run.subscribe("s", topic=stored, connection="client")
+    run.do(ConnectionLost(connection="client"), None)
+    assert run.here.producers.keys() == {"p"}
