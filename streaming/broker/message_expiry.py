@@ -51,6 +51,8 @@ def expire_subscription(
         return False
     if subscription.consumers and backlog < MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
         oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
+        if oldest.ledger not in topic.ledger.ledgers:
+            return False  # trimmed before the cursor came: Pulsar can't read it and leaves it
         time = ctx.entries.get(topic.name, oldest).metadata.publish_time
         if not time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000:
             return False

@@ -1,6 +1,6 @@
 """A broker under test: commands in, effects out, and a clock that the test moves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from schemas.commands import (
@@ -30,7 +30,7 @@ from schemas.commands import (
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
-from streaming.broker.effects import Effect, Message, SendReceipt
+from streaming.broker.effects import Effect, LedgerDeleted, Message, SendReceipt
 from streaming.broker.entries import Entry, EntryNotFound, EntryReader, NoEntries
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
@@ -323,13 +323,14 @@ def sent(effects: Iterable[Effect], id_: int | None = None) -> list[int]:
 
 
 class Stored:
-    """The entries that receipts told of, as a reader; `reads` = the positions asked for."""
+    """The entries that receipts told of and no trimming deleted, as a reader; `reads` = the positions asked for."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int, int], Entry] = {}
         self.reads: list[Position] = []
 
-    def add(self, effects: Iterable[Effect]) -> None:
+    def add(self, effects: Collection[Effect]) -> None:
+        """What a micro-batch wrote and deleted."""
         for receipt in of(effects, SendReceipt):
             if receipt.size is None or receipt.publish_time is None:
                 continue  # a duplicate
@@ -340,6 +341,9 @@ class Stored:
                 partition_key=receipt.partition_key,
             )
             self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = Entry(metadata, receipt.size)
+        gone = {(deleted.topic, deleted.ledger_id) for deleted in of(effects, LedgerDeleted)}
+        if gone:
+            self.entries = {at: entry for at, entry in self.entries.items() if at[:2] not in gone}
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
         positions = [Position(ledger_id, entry) for entry in range(first, last + 1)]

@@ -219,3 +219,16 @@ def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_none() -> None:
     assert run.check("messageExpiry") == []
     effects = run.admin("POST", "/messageTTL", -1)
     assert one(effects, Expired).policy == "messageTTL 60 s (namespace)"
+
+
+# -- what no case says --------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_whose_entries_were_trimmed_is_left_alone() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1)
+    run.publish(0)
+    assert list(run.topic.ledger.ledgers) == [2]
+    run.subscribe("s")
+    run.wait(1000)
+    assert expire(run, 10) == 409
+    assert run.backlog("s") in (0, 1)
