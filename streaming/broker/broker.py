@@ -89,6 +89,8 @@ class Broker:
             return
         if (reason := self._fold(topic, command)) is not None:
             ctx.emit(Quarantined(topic, *reason, value))
+        while ctx.lost:
+            self._connection_lost(ctx.lost.pop())
 
     def tick(self, timestamp: int) -> None:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""
@@ -121,12 +123,7 @@ class Broker:
                 self._run_checks([command.check])
                 return None
             case c.ConnectionLost():
-                for topic_name in self._ctx.connections.pop(command.connection, ()):
-                    topic = self._load(topic_name)
-                    if isinstance(topic, NonPersistentTopic):
-                        non_persistent.connection_lost(self._ctx, topic, command.connection)
-                    else:
-                        topic_lifecycle.connection_lost(self._ctx, topic, command.connection)
+                self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
                 if admin.call_namespace(self._ctx, command):
@@ -167,6 +164,15 @@ class Broker:
             non_persistent.fold(self._ctx, topic, command)
         else:
             topic_commands.fold(self._ctx, topic, command)
+
+    def _connection_lost(self, connection: str) -> None:
+        """Close all that a connection has on the topics of the partition."""
+        for topic_name in self._ctx.connections.pop(connection, ()):
+            topic = self._load(topic_name)
+            if isinstance(topic, NonPersistentTopic):
+                non_persistent.connection_lost(self._ctx, topic, connection)
+            else:
+                topic_lifecycle.connection_lost(self._ctx, topic, connection)
 
     def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
         ctx = self._ctx

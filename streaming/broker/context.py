@@ -4,7 +4,7 @@ import heapq
 
 from schemas.commands import SchemaData
 from streaming.broker.config import ServiceConfiguration, configuration
-from streaming.broker.effects import Effect, Row
+from streaming.broker.effects import CloseConnection, Effect, Row
 from streaming.broker.entries import Entries, EntryReader
 from streaming.broker.policies import NO_POLICIES, Effective, Policies, QuotaType, effective, effective_quota
 
@@ -26,6 +26,7 @@ class Context:
         "config",
         "connections",
         "entries",
+        "lost",
         "namespaces",
         "offset",
         "ordinal",
@@ -46,6 +47,7 @@ class Context:
         self.schemas: dict[str, list[SchemaData]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
+        self.lost: list[str] = []
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
         self._memo: dict[tuple[str, str], Effective] = {}
@@ -66,6 +68,11 @@ class Context:
         timer = heapq.heappop(self.timers)
         self._woken.discard(timer)
         return timer[1]
+
+    def close_connection(self, topic: str, connection: str, cause: str) -> None:
+        """A client broke the protocol: its connection is closed, all it has in the partition with the command's end."""
+        self.emit(CloseConnection(topic, connection, cause))
+        self.lost.append(connection)
 
     def attach(self, connection: str, topic: str) -> None:
         """Note that a connection has a producer or consumer on a topic, so that its loss finds them."""

@@ -13,7 +13,6 @@ from streaming.broker import admin, non_persistent_consumers, producer_creation,
 from streaming.broker.context import Context
 from streaming.broker.effects import (
     AdminResponse,
-    CloseConnection,
     SendError,
     SendReceipt,
     TopicEvent,
@@ -51,7 +50,7 @@ def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None
             non_persistent_consumers.subscribe(ctx, topic, command)
         case c.Flow() if command.messagePermits <= 0:
             cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
-            _close_connection(ctx, topic, command.connection, cause)
+            ctx.close_connection(topic.name, command.connection, cause)
         case c.Flow():
             non_persistent_consumers.flow(ctx, topic, command)
         case c.Ack():
@@ -80,12 +79,6 @@ def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) ->
     _forget_drops(topic)
 
 
-def _close_connection(ctx: Context, topic: NonPersistentTopic, connection: str, cause: str) -> None:
-    """The client broke the protocol."""
-    ctx.emit(CloseConnection(topic.name, connection, cause))
-    connection_lost(ctx, topic, connection)
-
-
 def _forget_drops(topic: NonPersistentTopic) -> None:
     """The counters of producers that left go with them."""
     for name in topic.publisher_drops.keys() - topic.producers.keys():
@@ -103,7 +96,7 @@ def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
         closed = topic.closed_producers.get(handle)
         if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
-            _close_connection(ctx, topic, command.connection, cause)
+            ctx.close_connection(topic.name, command.connection, cause)
         return  # the broker closed it a moment ago: what was under way is dropped in silence
     highest = command.highest_sequence_id
     if highest is not None and highest < command.sequence_id:

@@ -5,9 +5,9 @@ a write off or make it fail.
 """
 
 from schemas.commands import Fault, MessageMetadata, Publish, Send
-from streaming.broker import deduplication, producer_creation, producers, topic_lifecycle
+from streaming.broker import deduplication, producer_creation, producers
 from streaming.broker.context import Context
-from streaming.broker.effects import CloseConnection, LedgerClosed, SendError, SendReceipt, TopicEvent
+from streaming.broker.effects import LedgerClosed, SendError, SendReceipt, TopicEvent
 from streaming.broker.entries import Entry
 from streaming.broker.errors import BrokerError
 from streaming.broker.message_size import HEADER, metadata_size, plain_metadata_size
@@ -27,8 +27,7 @@ def send(ctx: Context, topic: Topic, command: Send) -> None:
         closed = topic.closed_producers.get(handle)
         if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
-            ctx.emit(CloseConnection(topic.name, command.connection, cause))
-            topic_lifecycle.connection_lost(ctx, topic, command.connection)
+            ctx.close_connection(topic.name, command.connection, cause)
         return  # the broker closed it a moment ago: what was under way is dropped in silence
     producer = topic.producers[name]
     highest = command.highest_sequence_id

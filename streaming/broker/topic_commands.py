@@ -4,7 +4,7 @@ from schemas import commands as c
 from streaming.broker import admin, producer_creation, producers, publish, subscribe, topic_lifecycle
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import AckResponse, CloseConnection, Error, SendError
+from streaming.broker.effects import AckResponse, Error, SendError
 from streaming.broker.position import from_wire
 from streaming.broker.topic import Topic
 from streaming.broker.trimming import free_ledgers
@@ -77,7 +77,7 @@ def _flow(ctx: Context, topic: Topic, command: c.Flow) -> None:
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if command.messagePermits <= 0:
         cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
-        ctx.emit(CloseConnection(topic.name, command.connection, cause))
+        ctx.close_connection(topic.name, command.connection, cause)
     elif name is not None:  # the FLOW of an unknown consumer is lost (protocol.md §6)
         subscription = topic.subscriptions[name]
         consumer = subscription.consumer(command.connection, command.consumer_id)
