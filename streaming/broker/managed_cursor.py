@@ -113,7 +113,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if not holes:
             return size
         stored = ledger.count(self.mark_delete, last, include_start=False, include_end=True)
-        return max(0, size) if stored <= holes else size - holes * (size // stored)
+        return size - holes * (size // stored)
 
     # -- acks (§3, §4) --------------------------------------------------------------------------------------------
 
@@ -148,10 +148,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 raise CursorError(f"mark-delete position {position} is past the last confirmed entry {last}")
         if position < self.mark_delete:
             raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
-        if position == self.mark_delete.next():
-            self.consumed += position not in self.acked
-        else:
-            self.consumed += self.live(ledger, self.mark_delete, position)
+        self.consumed += self.live(ledger, self.mark_delete, position)
         self._advance(ledger, position)
         if properties is not None:
             self.properties = properties

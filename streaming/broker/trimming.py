@@ -31,12 +31,7 @@ def advance_cursors(ctx: Context, topic: Topic) -> None:
         mark_delete = cursor.mark_delete
         info = ledger.ledgers.get(mark_delete.ledger)
         following = ledger.next_ledger(mark_delete.ledger)
-        if (
-            info is None
-            or following is None
-            or mark_delete.entry == -1
-            or mark_delete.entry + 1 < info.entries
-        ):
+        if info is None or following is None or mark_delete.entry + 1 < info.entries:
             continue
         target = Position(following, -1)
         topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]

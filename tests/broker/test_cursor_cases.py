@@ -393,6 +393,17 @@ def test_cursor_case_21_search_range(
 # -- beyond the worked cases --------------------------------------------------------------------------------------
 
 
+def test_a_mark_delete_runs_on_over_acked_ledgers() -> None:
+    topic = ledgers_of(2)
+    cursor = topic.open()
+    p = topic.add(*[1] * 6)
+    topic.ack(cursor, *p[1:5])
+    topic.mark(cursor, p[0])
+    assert cursor.mark_delete == p[4]
+    assert not cursor.acked
+    assert backlog(topic, cursor) == 1
+
+
 @pytest.mark.parametrize("position", [P(1, 2), P(1, 2**62), P(2, -1), P(2, -7), P(7, 0), P(7, 2**62)])
 def test_an_ack_of_what_was_never_written_changes_nothing(position: Position) -> None:
     topic = ledgers_of(2)

@@ -343,6 +343,12 @@ def test_an_interval_has_its_beginning_first() -> None:
         bare(5).count(P(1, 2), P(1, 1), include_start=True, include_end=True)
 
 
+def test_a_closed_ledger_counts_to_its_end() -> None:
+    ledger = bare(10, 10, 10, 5)
+    assert ledger.count(P(1, 0), P(2, 100), include_start=True, include_end=True) == 20
+    assert ledger.count(P(1, 100), P(2, 3), include_start=False, include_end=True) == 4 - 91  # by arithmetic
+
+
 def test_a_position_has_nothing_before_it() -> None:
     ledger = bare(0)
     assert ledger.previous(P(1, 0)) == P(1, -1)
@@ -426,6 +432,34 @@ def test_an_empty_ledger_of_maximum_age_closes_with_its_first_entry() -> None:
     assert not of(run.wait(300), LedgerClosed)
     closed = one(run.publish(0), LedgerClosed)
     assert (closed.ledger_id, closed.entries, closed.cause) == (1, 1, "ledger full")
+
+
+def test_a_ledger_outlives_its_retention_time() -> None:
+    topic = BareTopic(**HEAD)
+    topic.topic.policies.retention = RetentionPolicies(1, -1)
+    cursor = topic.open()
+    topic.add_ledger(1)
+    topic.mark(cursor, P(1, 0))
+    topic.ctx.clock = START + 60_000
+    topic.trim()
+    assert list(topic.ledger.ledgers) == [1, 2]
+    topic.ctx.clock += 1
+    topic.trim()
+    assert list(topic.ledger.ledgers) == [2]
+
+
+@pytest.mark.parametrize("slow", [(1, 1), (2, 0)])
+def test_acks_look_for_free_ledgers_only_when_the_slowest_cursor_moves(slow: tuple[int, int]) -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
+    keep(run, 1, -1)
+    run.subscribe("slow")
+    run.subscribe("fast")
+    run.fill(6)
+    run.ack("slow", slow, cumulative=True)
+    run.ack("fast", (2, 0), cumulative=True)
+    run.wait(61)
+    assert not of(run.ack("fast", (3, 0), cumulative=True), LedgerDeleted)
+    assert one(run.check("consumedLedgers"), LedgerDeleted).ledger_id == 1
 
 
 def test_a_cursor_that_is_not_the_slowest_frees_nothing() -> None:
