@@ -5,7 +5,6 @@ succeeds without effect or is refused, as Pulsar has it.
 """
 
 import re
-from collections.abc import Callable
 
 from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
 from streaming.broker import effects
@@ -13,6 +12,8 @@ from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer, pick_on_ring
+from streaming.broker.dispatcher_sticky_key import KeySharedMode, StickyKeyMultipleConsumers
+from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMultipleConsumers
 from streaming.broker.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -22,15 +23,9 @@ from streaming.broker.effects import (
 )
 from streaming.broker.errors import BrokerError
 from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.sticky_key_selectors import HashRangeExclusive
 from streaming.broker.subscribe import is_free_name
 from streaming.broker.subscription import Subscription
-
-DISPATCHERS: dict[str, Callable[[], SingleActiveConsumer | MultipleConsumers]] = {
-    "Exclusive": SingleActiveConsumer,
-    "Failover": lambda: SingleActiveConsumer(failover=True),
-    "Shared": MultipleConsumers,
-}
-"""By subscription type. Of a stored topic's dispatchers only what chooses the consumer is used here: they read nothing."""
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
@@ -43,10 +38,10 @@ def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> No
     if (command.connection, command.consumer_id) not in topic.consumer_handles:
         try:
             _check(ctx, topic, command)
+            _attach(ctx, topic, command)
         except BrokerError as error:
             ctx.emit(Error(topic.name, command.connection, command.request_id, error.code, error.cause))
             return
-        _attach(ctx, topic, command)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
@@ -59,20 +54,23 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
     if command.read_compacted:
         raise BrokerError("NotAllowedError", "readCompacted only valid on persistent topics")
+    if command.subType == "Key_Shared" and not ctx.config.subscriptionKeySharedEnable:
+        raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
     if command.subType not in ctx.config.subscriptionTypesEnabled.split(","):
         raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
     if not is_free_name(name):
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
-    if command.subType not in DISPATCHERS or (
-        command.subType == "Exclusive" and command.keySharedMeta is not None
-    ):
-        cause = f"subscription type {command.subType} with keys isn't supported yet on non-persistent topics"
-        raise BrokerError("NotAllowedError", cause)
+    if command.subType == "Exclusive" and command.keySharedMeta is not None:
+        raise BrokerError("NotAllowedError", "Exclusive with hash ranges isn't supported yet")
     existing = topic.subscriptions.get(name)
     if existing is None:
         return
     if existing.type != command.subType:
         cause = f"Subscription is of different type. Active type is '{existing.type}'"
+        raise BrokerError("ConsumerBusy", cause)
+    dispatcher = existing.dispatcher
+    if isinstance(dispatcher, StickyKeyMultipleConsumers) and dispatcher.mode != _mode(command):
+        cause = f"Subscription is of different type. Active key_shared mode is '{dispatcher.mode}'"
         raise BrokerError("ConsumerBusy", cause)
     if command.subType == "Exclusive":
         raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
@@ -81,35 +79,55 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
 
 
+def _mode(command: Subscribe) -> KeySharedMode:
+    return "AUTO_SPLIT" if command.keySharedMeta is None else command.keySharedMeta.keySharedMode
+
+
 def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
+    """Add the consumer. Raises `BrokerError` if it can't have the hash ranges it wants; nothing is changed then."""
     name = command.subscription
     subscription = topic.subscriptions.get(name)
+    dispatcher = subscription.dispatcher if subscription is not None else _dispatcher(ctx, command)
+    consumer = Consumer(
+        command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
+        hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
+    )  # fmt: skip
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        dispatcher.check(consumer)
     if subscription is None:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
         subscription = topic.subscriptions[name] = Subscription(
-            name, durable=False, type=command.subType, dispatcher=DISPATCHERS[command.subType](),
-            properties=properties,
-        )  # fmt: skip
+            name, durable=False, type=command.subType, dispatcher=dispatcher, properties=properties
+        )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
-    consumer = Consumer(
-        command.connection, command.consumer_id, command.consumer_name or "", command.priority_level
-    )
-    subscription.last_active = ctx.clock
-    topic.consumer_handles[command.connection, command.consumer_id] = name
+    topic.consumer_handles[consumer.handle] = name
     ctx.attach(command.connection, topic.name)
-    dispatcher = subscription.dispatcher
     if isinstance(dispatcher, SingleActiveConsumer):
         before = dispatcher.active_consumer(subscription)
         subscription.consumers.append(consumer)
         _pick(ctx, topic, subscription, dispatcher)
         if dispatcher.failover and dispatcher.active_consumer(subscription) is before:
-            ctx.emit(
-                ActiveConsumerChange(
-                    topic.name, command.connection, command.consumer_id, {"is_active": False}
-                )
-            )
-    else:
-        subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
+            ctx.emit(ActiveConsumerChange(topic.name, *consumer.handle, {"is_active": False}))
+        return
+    subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        if isinstance(dispatcher.selector, HashRangeExclusive):
+            dispatcher.selector.assign(consumer.handle, consumer.hash_ranges)
+        else:
+            dispatcher.selector.add(consumer.handle, consumer.name)
+
+
+def _dispatcher(ctx: Context, command: Subscribe) -> SingleActiveConsumer | MultipleConsumers:
+    """A new dispatcher. Of those of a stored topic only what chooses a consumer is used here: they read nothing."""
+    match command.subType:
+        case "Shared":
+            return MultipleConsumers()
+        case "Key_Shared":
+            classic = ctx.config.subscriptionKeySharedUseClassicPersistentImplementation
+            kind = ClassicStickyKeyMultipleConsumers if classic else StickyKeyMultipleConsumers
+            return kind.create(ctx.config, _mode(command), out_of_order=False)
+        case _:
+            return SingleActiveConsumer(failover=command.subType == "Failover")
 
 
 def _pick(
@@ -136,7 +154,7 @@ def _pick(
 
 def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, consumer: Consumer) -> None:
     """A consumer leaves, for whatever reason; its subscription goes with the last one."""
-    del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+    del topic.consumer_handles[consumer.handle]
     subscription.consumers.remove(consumer)
     if not subscription.consumers:
         del topic.subscriptions[subscription.name]
@@ -146,6 +164,8 @@ def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, 
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: its last consumer left"))
     elif isinstance(subscription.dispatcher, MultipleConsumers):
         subscription.dispatcher.total_permits -= consumer.permits
+        if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
+            subscription.dispatcher.selector.remove(consumer.handle)
     elif subscription.dispatcher is not None:
         _pick(ctx, topic, subscription, subscription.dispatcher)
 

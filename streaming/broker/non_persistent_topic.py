@@ -6,16 +6,19 @@ moment and is lost to every other, where it counts as dropped.
 
 import msgspec
 
+from schemas.commands import MessageMetadata
 from streaming.broker import entry_filters
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.dispatch import is_server_only
 from streaming.broker.dispatcher_multiple import MultipleConsumers
+from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.effects import Message
 from streaming.broker.entries import Entry
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.policies import BacklogQuota, Policies
+from streaming.broker.sticky_key import sticky_key_hash
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import PendingWrite, Topic
 
@@ -89,21 +92,25 @@ def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> Non
     """Send a message to one consumer of each subscription; where nobody can take it, it is dropped."""
     entry = Entry(write.metadata, write.size)
     for name, subscription in topic.subscriptions.items():
-        consumer = _taker(subscription)
-        if consumer is None:
+        consumer = _taker(subscription, write.metadata)
+        if consumer is not None and consumer.available:
+            if _passes(ctx, subscription, entry):
+                _send(ctx, topic, subscription, consumer, entry, write.payload)
+        elif consumer is not None or not isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
+            # quirk: on Key_Shared a message whose key is nobody's is lost without being counted
             topic.drops.setdefault(name, DropRate()).record(entry.messages, ctx.clock, ctx.config)
-        elif _passes(ctx, subscription, entry):
-            _send(ctx, topic, subscription, consumer, entry, write.payload)
 
 
-def _taker(subscription: Subscription) -> Consumer | None:
+def _taker(subscription: Subscription, metadata: MessageMetadata) -> Consumer | None:
     """The consumer that a message goes to. Permits gate on being more than 0, and may fall below it by a batch."""
     dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        handle = dispatcher.selector.select(dispatcher.selector.slot(sticky_key_hash(metadata)))
+        return None if handle is None else subscription.consumer(*handle)
     if isinstance(dispatcher, MultipleConsumers):
         # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
         return dispatcher.next_consumer(subscription.consumers) if dispatcher.total_permits > 0 else None
-    active = None if dispatcher is None else dispatcher.active_consumer(subscription)
-    return active if active is not None and active.available else None
+    return None if dispatcher is None else dispatcher.active_consumer(subscription)
 
 
 def _passes(ctx: Context, subscription: Subscription, entry: Entry) -> bool:

@@ -7,6 +7,8 @@ state must be the same.
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
@@ -26,6 +28,7 @@ from schemas.commands import (
     to_binary,
 )
 from streaming.broker.broker import Broker
+from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -162,6 +165,16 @@ def test_the_short_form() -> None:
     assert message.metadata.publish_time == run.now
 
 
+def test_refusals_of_the_short_form() -> None:
+    run = NonPersistent(maxProducersPerTopic=1)
+    run.create_producer()
+    assert one(run.publish(0, producer="q", topic=NAME), SendError).error == "ProducerBusy"
+    run.fault("DelayWrites", 1)
+    run.send(0)
+    run.close_producer()
+    assert one(run.publish(1, topic=NAME), SendError).error == "PersistenceError"
+
+
 @pytest.mark.parametrize("check", ["messageExpiry", "backlogQuota", "consumedLedgers", "inactiveSubscriptions",
                                    "cursorFlush", "deduplicationSnapshot", "inactiveProducers"])  # fmt: skip
 def test_no_periodic_check_concerns_it(check: str) -> None:
@@ -203,14 +216,17 @@ def test_refusals_of_a_message() -> None:
         send = Send(
             connection="client", producer_id=1, sequence_id=1, metadata=metadata, payload=payload, **fields
         )
-        return one(run.do(send), SendError).error
+        refusal = one(run.do(send), SendError)
+        assert refusal.sequence_id == fields.get("highest_sequence_id", 1)
+        return refusal.error
 
     assert error("x" * 50) == "NotAllowedError"
+    assert error("x" * 50, highest_sequence_id=4) == "NotAllowedError"
     assert error("x" * 101) == "NotAllowedError"
     assert error("", message_id=MessageIdData(1, 1)) == "NotAllowedError"
     run.call("POST", "/encryptionRequired", True)
     assert error("") == "MetadataError"
-    assert run.stats()["msgInCounter"] == 3  # the two that were too large count, as in Pulsar
+    assert run.stats()["msgInCounter"] == 4  # those that were too large count, as in Pulsar
 
 
 def test_a_delivery_time_is_ignored() -> None:
@@ -359,6 +375,7 @@ def test_refusals_of_a_consumer() -> None:
     assert subscribed(run, "s", "Shared", connection="c") == "ConsumerBusy"
     assert subscribed(run, "y", read_compacted=True) == "NotAllowedError"
     assert subscribed(run, "pulsar.repl.y") == "ProducerBusy"
+    assert subscribed(run, "y", keySharedMeta={"keySharedMode": "STICKY"}) == "NotAllowedError"
     assert subscribed(run, "y") is None
     assert subscribed(run, "z") == "ConsumerBusy"
     run.configure(subscriptionTypesEnabled="Shared")
@@ -392,6 +409,67 @@ def test_failover_of_a_partition() -> None:
     run.configure(activeConsumerFailoverConsistentHashing=True)
     run.do(ConnectionLost(connection="c"), None)
     assert len(taken(run.publish(1, topic=name))) == 1
+
+
+# -- Key_Shared ---------------------------------------------------------------------------------------------------
+
+KEYS = [f"key {i}" for i in range(20)]
+
+
+def takers(run: NonPersistent) -> list[list[str]]:
+    """Who gets a message of each of the `KEYS`."""
+    return [taken(run.send(0, partition_key=key)) for key in KEYS]
+
+
+@pytest.mark.parametrize("settings", [{}, {"subscriptionKeySharedUseConsistentHashing": False}], ids=str)
+def test_keys_stick_to_their_consumers(settings: dict[str, Any]) -> None:
+    run = producing(**settings)
+    for connection in "ab":
+        run.subscribe("s", "Key_Shared", connection=connection, consumer_name=connection, permits=1000)
+    before = takers(run)
+    assert {len(connections) for connections in before} == {1}
+    assert {connection for (connection,) in before} == {"a", "b"}
+    assert takers(run) == before
+    run.do(ConnectionLost(connection="b"), None)
+    assert takers(run) == [["a"]] * len(KEYS)
+    assert run.stats()["subscriptions"]["s"]["keySharedMode"] == "AUTO_SPLIT"
+
+
+def test_a_key_whose_consumer_has_no_permits_is_dropped() -> None:
+    run = producing()
+    for connection, permits in (("a", 1000), ("b", 0)):
+        run.subscribe("s", "Key_Shared", connection=connection, consumer_name=connection, permits=permits)
+    lost = takers(run).count([])
+    assert 0 < run.dropped("s") == lost < len(KEYS)
+
+
+def test_fixed_ranges_and_keys_that_are_nobodys() -> None:
+    run = producing()
+
+    def ranges(start: int, end: int, mode: str = "STICKY") -> dict[str, Any]:
+        return {"keySharedMeta": {"keySharedMode": mode, "hashRanges": [{"start": start, "end": end}]}}
+
+    assert subscribed(run, "s", "Key_Shared", connection="a", permits=1000, **ranges(0, 20000)) is None
+    assert subscribed(run, "s", "Key_Shared", connection="b", **ranges(20000, 20001)) == "ConsumerAssignError"
+    assert subscribed(run, "s", "Key_Shared", connection="b") == "ConsumerBusy"
+    assert subscribed(run, "t", "Key_Shared", **ranges(5, 4)) == "ConsumerAssignError"
+    assert run.here.subscriptions.keys() == {"s"}
+    found = takers(run)
+    assert 0 < found.count(["a"]) < len(KEYS)
+    assert found.count(["a"]) + found.count([]) == len(KEYS)
+    assert run.dropped("s") == 0
+    run.configure(subscriptionKeySharedEnable=False)
+    assert subscribed(run, "t", "Key_Shared") == "NotAllowedError"
+
+
+def test_the_old_ring_of_the_2_x_profile() -> None:
+    run = NonPersistent(profile="2.x")
+    run.create_producer()
+    run.subscribe("s", "Key_Shared", permits=1000)
+    assert takers(run) == [["s"]] * len(KEYS)
+
+
+# -- what consumers ask for ---------------------------------------------------------------------------------------
 
 
 def test_acks_redelivery_and_seeks_do_nothing() -> None:
@@ -654,3 +732,56 @@ def test_stored_topics_beside_it_are_as_ever() -> None:
     run.subscribe("s", topic=stored, connection="client")
     run.do(ConnectionLost(connection="client"), None)
     assert run.here.producers.keys() == {"p"}
+
+
+# -- whatever happens ---------------------------------------------------------------------------------------------
+
+CONNECTIONS, TYPES = (
+    st.sampled_from("abc"),
+    st.sampled_from(["Exclusive", "Failover", "Shared", "Key_Shared"]),
+)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("subscribe"), CONNECTIONS, TYPES, st.integers(0, 4)),
+    st.tuples(st.just("flow"), CONNECTIONS, st.integers(1, 4)),
+    st.tuples(st.just("send"), st.integers(1, 5)),
+    st.tuples(st.just("lost"), CONNECTIONS),
+    st.tuples(st.just("fault"), st.sampled_from(["DelayWrites", "CompleteWrites", "LoseWrites"]), st.integers(0, 2)),
+    st.tuples(st.just("unload")),
+)  # fmt: skip
+
+
+@given(st.lists(OPERATIONS, max_size=30))
+def test_every_message_is_delivered_or_dropped_in_each_subscription(
+    operations: list[tuple[Any, ...]],
+) -> None:
+    run = producing()
+    for operation in operations:
+        match operation:
+            case "subscribe", connection, type_, permits:
+                run.subscribe(type_, type_, connection=connection, permits=permits)
+            case "flow", connection, permits:
+                run.do(Flow(connection=connection, consumer_id=1, messagePermits=permits))
+            case "send", messages:
+                before = seen(run)
+                effects = run.send(0, messages - 1)
+                arrived = messages if receipts(effects) == [(0, 0, 0)] else 0
+                assert seen(run) == {name: count + arrived for name, count in before.items()}
+            case "lost", connection:
+                run.do(ConnectionLost(connection=connection), None)
+            case "fault", fault, count:
+                run.fault(fault, count)
+            case _:
+                run.call("PUT", "/unload")
+                run.create_producer()
+        for subscription in run.here.subscriptions.values():
+            assert subscription.consumers
+            if isinstance(subscription.dispatcher, MultipleConsumers):
+                permits = sum(consumer.permits for consumer in subscription.consumers)
+                assert subscription.dispatcher.total_permits == permits
+        handles = {c.handle for s in run.here.subscriptions.values() for c in s.consumers}
+        assert handles == run.here.consumer_handles.keys()
+
+
+def seen(run: NonPersistent) -> dict[str, int]:
+    """The messages that each subscription got or dropped."""
+    return {name: s.messages_out + run.dropped(name) for name, s in run.here.subscriptions.items()}
