@@ -149,6 +149,9 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
             )
         else:
             subscription = _create_reader(ctx, topic, command)
+    if command.start_message_rollback_duration_sec > 0:
+        time = ctx.clock - command.start_message_rollback_duration_sec * 1000
+        reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
     if not subscription.consumers and _mismatch(subscription, command) is not None:
         subscription.type, subscription.dispatcher = command.subType, _dispatcher(ctx, command)
     consumer = Consumer(
@@ -167,9 +170,6 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
     if topic.ledger.terminated and topic.cursors[name].backlog(topic.ledger) == 0:
         ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
         subscription.end_reached = True
-    if command.start_message_rollback_duration_sec > 0 and command.durable:
-        time = ctx.clock - command.start_message_rollback_duration_sec * 1000
-        reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
 
 
 def create(
