@@ -4,6 +4,7 @@ Schemas are numbered and kept, not checked: every new one is taken.
 """
 
 import base64
+import re
 from typing import Any
 
 from schemas import commands as c
@@ -14,7 +15,11 @@ from streaming.broker.effects import (
     GetSchemaResponse,
     LookupResponse,
     PartitionedMetadataResponse,
+    Unsupported,
 )
+
+TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
+PARTITION = re.compile(r".+-partition-\d+")
 
 LookupCommand = c.PartitionedMetadata | c.Lookup | c.GetSchema | c.GetOrCreateSchema
 
@@ -37,20 +42,15 @@ def fold(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> No
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
     partitions = ctx.partitioned.get(name, 0)
     creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
-    if exists or partitions or creatable:
-        fields: dict[str, Any] = {"response": "Success", "partitions": partitions}
-        ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields))
+    fields: dict[str, Any] = {"response": "Failed"}
+    error = cause = None
+    if not TOPIC_NAME.fullmatch(name):
+        error, cause = "InvalidTopicName", f"{name!r} is no topic name"
+    elif exists or partitions or creatable or PARTITION.fullmatch(name):
+        fields = {"response": "Success", "partitions": partitions}
     else:
-        fields = {"response": "Failed"}
-        answer = PartitionedMetadataResponse(
-            name,
-            command.connection,
-            command.request_id,
-            fields,
-            "TopicNotFound",
-            f"Topic {name} does not exist",
-        )
-        ctx.emit(answer)
+        error, cause = "TopicNotFound", f"Topic {name} does not exist"
+    ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields, error, cause))
 
 
 def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
@@ -59,7 +59,10 @@ def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
     count = body if isinstance(body, int) and not isinstance(body, bool) else 0
     now = ctx.partitioned.get(name)
     status, reason = 204, None
-    if not 0 < count <= 2**31:
+    if command.method == "DELETE":
+        status, reason = 404, f"admin call {command.method} {command.path} is not supported"
+        ctx.emit(Unsupported(name, command.connection, reason))
+    elif not 0 < count <= 2**31:
         status, reason = 406, "Number of partitions should be greater than 0"
     elif command.method == "PUT" and now is not None:
         status, reason = 409, "This topic already exists"
