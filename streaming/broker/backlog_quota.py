@@ -19,7 +19,7 @@ EVICTION_TARGET = 0.9
 def check(ctx: Context, topic: Topic) -> None:
     """The periodic check of a topic (§2): size first; time only when the size is within its quota."""
     update_oldest_position(ctx, topic)
-    if topic.fenced:
+    if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return
     size = ctx.quota(topic.name, topic.policies, "destination_storage")
     if size_exceeded(topic, size.value):
@@ -113,7 +113,7 @@ def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective) -> 
             topic.counters.time_evictions += 1
             _evict_by_time(ctx, topic, quota.limitTime, policy)
         return
-    slowest = topic.slowest_cursor()
+    slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
     if slowest is not None and slowest.name == DEDUP_CURSOR:
         deduplication.timed_snapshot(ctx, topic)  # and nobody is disconnected in this round (§5)
         return
@@ -147,6 +147,8 @@ def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
         if cursor is None or cursor is previous:
             return
         skip = int((size - target) * float(cursor.backlog(ledger)) / size)
+        if ctx.config.backlogQuotaSkipByFactor:
+            skip = int((size - EVICTION_TARGET * limit) / size * cursor.backlog(ledger))
         if skip == 0:
             return
         position = cursor.position_after(ledger, skip, exclude_acked=False)

@@ -181,8 +181,9 @@ class Broker:
         except BadSetting as error:
             return "broker_config", str(error)
         ctx.policies_changed()
-        for block in self._state.topics.values():
-            block.idle = False  # it depends on the configuration
+        for topic in self._each_topic():  # whether it is idle, and its timers, depend on the configuration
+            if isinstance(topic, Topic) and (due := topic_lifecycle.next_due(ctx, topic)) >= 0:
+                ctx.wake(topic.name, due)
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 

@@ -9,6 +9,7 @@ from streaming.broker import backlog_quota, deduplication, message_expiry, subsc
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.managed_cursor import ManagedCursor
+from streaming.broker.policies import RetentionPolicies
 from streaming.broker.topic import Topic
 
 
@@ -27,7 +28,9 @@ def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
 
 def _consumed_ledgers(ctx: Context, topic: Topic) -> None:
     trimming.check_inactive_ledger(ctx, topic)
-    trimming.trim(ctx, topic)
+    retention = ctx.policy(topic.name, topic.policies, "retention")
+    if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
+        trimming.trim(ctx, topic)
 
 
 def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:

@@ -99,9 +99,31 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     backlogQuotaDefaultLimitSecond: int = -1
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
     preciseTimeBasedBacklogQuotaCheck: bool = False
-    # what differs between Pulsar versions and has no setting there
+    # what differs between Pulsar versions and has no setting there (see docs/profiles.md)
     messageExpirySharedPosition: bool = True
     """TTL: one search on the slowest cursor moves every subscription (4.x), or each subscription is searched (2.x)."""
+    messageExpirySearchActiveEntries: bool = False
+    """Expiry of one subscription searches its unacked entries alone (2.x), or all that is stored (4.x)."""
+    messageExpiryStopsAtOpenLedger: bool = True
+    """The closure-time pass ends before the open ledger (4.x), or takes its close time of 0 for an old one (2.x)."""
+    backlogSizeWholeLedgers: bool = True
+    """A ledger acked to its end counts nothing (4.x), or keeps the remainder of its size / entries (2.x)."""
+    backlogQuotaSkipByFactor: bool = False
+    """Size eviction multiplies entries by the part of the backlog over an exact 0.9 of the limit (2.x), or truncates the
+    target to bytes and divides last (4.x)."""
+    backlogQuotaSparesProducersForDedupCursor: bool = True
+    """When dedup's cursor is the slowest, a snapshot is tried and producers stay for that round (4.x), or they go (2.x)."""
+    backlogQuotaSkipsFencedTopics: bool = True
+    """The quota check leaves fenced topics alone (4.x), or acts on them too (2.x)."""
+    backlogQuotaMessageAge: bool = True
+    """There are quotas of type message_age (4.x), or of size alone: age quotas that are set have no effect (2.x)."""
+    deduplicationChecksLastChunkOnly: bool = True
+    """Only the last chunk of a message is judged and recorded (4.x), or each is, so that all but the first are
+    duplicates (2.x). Read when a topic is loaded or told of a policy."""
+    retentionWithoutDurableCursor: bool = True
+    """Retention holds on topics without a durable cursor (4.x), or they keep no closed ledger at all (2.x)."""
+    retentionCheckEveryTopic: bool = True
+    """The retention check trims every topic (4.x), or only those for which any level sets a retention (2.x)."""
     subscriptionBacklogSizeWithoutAcked: bool = False
     """A subscription's backlogSize takes individually acked entries off (HEAD), or counts all after the mark-delete."""
     removePendingAcksOnMarkDeleteMove: bool = False
@@ -111,15 +133,26 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     keepOldestPositionWhenUnknown: bool = True
     """Age quota: when the age becomes unknown the last known one holds until there is no backlog (4.0), or none (HEAD)."""
     trimLedgerAckedToItsEnd: bool = True
-    """A closed ledger whose last entry is the slowest mark-delete may go (HEAD), or waits till the next is entered."""
+    """A closed ledger whose last entry is the slowest mark-delete may go (4.x), or waits till the next is entered (2.x)."""
 
 
 PROFILES: dict[str, dict[str, Any]] = {
     "4.x": {},
     "2.x": {
-        "messageExpirySharedPosition": False,
-        "activeConsumerFailoverDelayTimeMillis": 1000,
+        "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
         "subscriptionKeySharedUseClassicPersistentImplementation": True,
+        "messageExpirySharedPosition": False,
+        "messageExpirySearchActiveEntries": True,
+        "messageExpiryStopsAtOpenLedger": False,
+        "backlogSizeWholeLedgers": False,
+        "backlogQuotaSkipByFactor": True,
+        "backlogQuotaSparesProducersForDedupCursor": False,
+        "backlogQuotaSkipsFencedTopics": False,
+        "backlogQuotaMessageAge": False,
+        "deduplicationChecksLastChunkOnly": False,
+        "retentionWithoutDurableCursor": False,
+        "retentionCheckEveryTopic": False,
+        "trimLedgerAckedToItsEnd": False,
     },
 }
 

@@ -15,6 +15,7 @@ def check_status(ctx: Context, topic: Topic) -> None:
     if topic.dedup.status == "Initialized":
         topic.dedup = MessageDeduplication()  # a topic that is loaded remembers nothing but its cursor
     dedup = topic.dedup
+    dedup.every_chunk = not ctx.config.deduplicationChecksLastChunkOnly
     if not wanted and dedup.status != "Disabled":
         dedup.status = "Disabled"
         dedup.clear()

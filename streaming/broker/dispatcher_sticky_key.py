@@ -260,7 +260,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self._replay_all(topic, subscription, ready)
         self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False
-        if self.replay and not skip and not self.stuck:
+        if not skip and not self.stuck:
             if taken := self._select(ctx, topic, subscription, wanted):
                 self.forget({position for position in taken if position in cursor.acked})
                 if positions := [position for position in taken if position not in cursor.acked]:

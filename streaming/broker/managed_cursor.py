@@ -3,6 +3,8 @@
 A cursor keeps no entries. Its backlog is a difference of two counters, so it costs nothing to know.
 """
 
+import math
+
 import msgspec
 
 from streaming.broker.ack_holes import AckHoles
@@ -293,14 +295,17 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def snapshot(self) -> Persisted:
         return Persisted(self.mark_delete, self.acked.copy(), dict(self.batches), self.properties)
 
-    def refill_permits(self, now: int, rate: float) -> bool:
-        """May a change be written now? The mark-delete rate limiter is a token bucket of one second's worth on the
-        logical clock; the caller takes 1 from `tokens` for a write. `rate` per second, ≤ 0: off."""
+    def permits_at(self, now: int, rate: float) -> float:
+        """Writes that the mark-delete rate limiter allows at `now` (ms): a token bucket of one second's worth on the
+        logical clock. `rate` per second, ≤ 0: off."""
         if rate <= 0:
-            return True
+            return math.inf
         if not self.tokens_at:
-            self.tokens = max(1.0, rate / 1000)  # a whole millisecond's worth: the clock knows nothing finer
-        else:
-            self.tokens = min(max(rate, 1.0), self.tokens + rate * (now - self.tokens_at) / 1000)
-        self.tokens_at = now
-        return self.tokens >= 1
+            return max(1.0, rate / 1000)  # a whole millisecond's worth: the clock knows nothing finer
+        return min(max(rate, 1.0), self.tokens + rate * (now - self.tokens_at) / 1000)
+
+    def written(self, now: int, permits: float) -> None:
+        """A write took one of `permits`."""
+        if permits != math.inf:
+            self.tokens, self.tokens_at = permits - 1, now
+        self.persisted = None

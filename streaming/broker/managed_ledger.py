@@ -23,7 +23,10 @@ class LedgerInfo(msgspec.Struct, array_like=True):
 
 
 class ManagedLedger(msgspec.Struct, array_like=True):
-    """`ledgers` ascending by id, the last is the open one; ids start at 1 in each topic and may have gaps."""
+    """`ledgers` ascending by id, the last is the open one; ids start at 1 in each topic and may have gaps.
+
+    `whole_ledgers`: the setting backlogSizeWholeLedgers as of the last entry.
+    """
 
     ledgers: dict[int, LedgerInfo] = {}
     current: int = 0
@@ -37,6 +40,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     last_add: int = 0
     terminated: bool = False
     rollover_checked: bool = False
+    whole_ledgers: bool = True
 
     @classmethod
     def create(cls, now: int) -> "ManagedLedger":
@@ -79,6 +83,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         position = Position(self.current, self.current_entries)
         self.current_entries += 1
         self.current_size += size
+        self.whole_ledgers = config.backlogSizeWholeLedgers
         return position, self.is_full(now, config)
 
     def confirm(self, position: Position, size: int, now: int) -> None:
@@ -231,12 +236,15 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         if info is None:
             return size if ledger <= self.last_confirmed.ledger else 0
         if info.entries == 0:
-            return size - consumed_size(self.current_size, self.current_entries, entry)
-        return size - consumed_size(info.size, info.entries, entry)
+            return size - consumed_size(
+                self.current_size, self.current_entries, entry, whole=self.whole_ledgers
+            )
+        return size - consumed_size(info.size, info.entries, entry, whole=self.whole_ledgers)
 
 
-def consumed_size(size: int, entries: int, entry: int) -> int:
-    """Bytes of a ledger up to and with `entry`, by the average rounded down before multiplying."""
+def consumed_size(size: int, entries: int, entry: int, *, whole: bool = True) -> int:
+    """Bytes of a ledger up to and with `entry`, by the average rounded down before multiplying; all if it is the last
+    and `whole`."""
     if entries <= 0 or entry < 0:
         return 0
-    return size if entries <= entry + 1 else (entry + 1) * (size // entries)
+    return size if whole and entries <= entry + 1 else (entry + 1) * (size // entries)

@@ -18,7 +18,8 @@ Verdict = Literal["NotDup", "Dup", "Unknown"]
 
 
 class MessageDeduplication(msgspec.Struct, array_like=True):
-    """`inactive`: name → ms when it disconnected; `snapshot_counter`: entries since the last counted snapshot."""
+    """`inactive`: name → ms when it disconnected; `snapshot_counter`: entries since the last counted snapshot;
+    `every_chunk`: the setting deduplicationChecksLastChunkOnly is off."""
 
     status: Status = "Initialized"
     persisted: dict[str, int] = {}
@@ -26,6 +27,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
     inactive: dict[str, int] = {}
     snapshot_counter: int = 0
     last_snapshot: int = 0
+    every_chunk: bool = False
 
     def pushed(self, name: str) -> int | None:
         """highestSequencedPushed of a producer name."""
@@ -42,7 +44,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         """Judge a publish by its lowest id; accept its highest as pushed when it is new (§3)."""
         if self.status != "Enabled" or metadata.marker_type is not None:
             return "NotDup"
-        if not is_last_chunk(metadata):
+        if not (self.every_chunk or is_last_chunk(metadata)):
             return "NotDup"
         pushed = self.pushed(name)
         if pushed is None or lowest > pushed:
@@ -55,7 +57,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         """The write was confirmed (§5). An assignment, not a maximum."""
         if self.status != "Enabled" or metadata.marker_type is not None:
             return
-        if is_last_chunk(metadata):
+        if self.every_chunk or is_last_chunk(metadata):
             pushed = self.pushed(name)
             self.persisted[name] = highest
             if pushed == highest:

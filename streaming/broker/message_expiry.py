@@ -26,8 +26,7 @@ def check(ctx: Context, topic: Topic) -> None:
     names = sorted(topic.subscriptions)
     if not ctx.config.messageExpirySharedPosition:
         for name in names:
-            if topic.subscriptions[name].durable:
-                expire_subscription(ctx, topic, topic.subscriptions[name], ttl.value, policy)
+            expire_subscription(ctx, topic, topic.subscriptions[name], ttl.value, policy)
         return
     slowest = topic.slowest_cursor()
     if slowest is None:
@@ -66,16 +65,20 @@ def expire_by_age(
     cause: str, policy: str,
 ) -> None:  # fmt: skip
     """The monitor: ledgers closed longer ago than `seconds`, then the search by timestamp (cursor.md §10)."""
+    cursor = topic.cursors[subscription.name]
     if seconds > 0:
-        end = _closed_before(topic, topic.cursors[subscription.name].mark_delete, ctx.clock - seconds * 1000)
+        end = _closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000)
         if end is not None:
             expire_to(ctx, topic, subscription, end, kind, f"{cause}: the ledger closed before", policy)
-    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000)
+    start = (
+        topic.ledger.next_valid(cursor.mark_delete) if ctx.config.messageExpirySearchActiveEntries else None
+    )
+    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, start)
     if found is not None:
         expire_to(ctx, topic, subscription, found, kind, cause, policy)
 
 
-def _closed_before(topic: Topic, mark_delete: Position, limit: int) -> Position | None:
+def _closed_before(ctx: Context, topic: Topic, mark_delete: Position, limit: int) -> Position | None:
     """The last entry of the newest of the ledgers in a row from the mark-delete on that closed before `limit`."""
     ledger, end = topic.ledger, None
     id_: int | None = (
@@ -83,7 +86,8 @@ def _closed_before(topic: Topic, mark_delete: Position, limit: int) -> Position 
     )
     while id_ is not None:
         info = ledger.ledgers[id_]
-        if not info.timestamp or not limit > info.timestamp:
+        is_open = not info.timestamp and ctx.config.messageExpiryStopsAtOpenLedger
+        if is_open or not limit > info.timestamp:
             break
         end = Position(id_, info.entries - 1)
         id_ = ledger.next_ledger(id_)
@@ -136,12 +140,15 @@ def expire_to(
 # -- finding by timestamp (cursor.md §9) --------------------------------------------------------------------------
 
 
-def find_newest_before(ctx: Context, topic: Topic, time: int) -> Position | None:
-    """The newest entry with a publish time < `time` (ms), by binary search over all that is stored: exact when
-    times never go back, some matching entry otherwise, nothing if the first one looked at doesn't match."""
+def find_newest_before(
+    ctx: Context, topic: Topic, time: int, start: Position | None = None
+) -> Position | None:
+    """The newest entry with a publish time < `time` (ms), by binary search over all that is stored, or from `start`:
+    exact when times never go back, some matching entry otherwise, nothing if the first one looked at doesn't match."""
     ledger = topic.ledger
     skew = ctx.config.managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
-    start, end = search_range(ledger, time, skew) if skew >= 0 else (None, None)
+    first, end = search_range(ledger, time, skew) if skew >= 0 else (None, None)
+    start = start or first
     if start is None:
         start = Position(next(iter(ledger.ledgers), ledger.current), 0)
     return find_newest(

@@ -5,6 +5,8 @@ DelayWrites, holds messages back; then the limit of a connection's messages in f
 of the whole connection; here it is of the connection's messages on one topic, since only these stand in one order.
 """
 
+from urllib.parse import unquote
+
 import msgspec
 
 from schemas import commands as c
@@ -23,6 +25,7 @@ from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.message_size import HEADER, metadata_size
 from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic, deliver, no_quota
 from streaming.broker.producer import Producer
+from streaming.broker.stats import stats_with_drops
 from streaming.broker.topic import PendingWrite
 from streaming.broker.topic_commands import TopicCommand
 
@@ -246,21 +249,26 @@ def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
 
 
 def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
-    """Policies, unload, the deletion of a subscription. Every other call is about what is stored, so refused."""
+    """Policies, stats, unload, the deletion of a subscription. Other calls are about what is stored, so refused."""
     parts = command.path.partition("?")[0].split("/", 5)
     call = "/" + parts[5] if len(parts) > 5 else ""
-    if not any(command.method == method and pattern.fullmatch(call) for method, pattern, _ in admin.ROUTES):
+    known = any(command.method == method and pattern.fullmatch(call) for method, pattern, _ in admin.ROUTES)
+    if not known or (command.method, call) == ("GET", "/internalStats"):
         admin.call_topic(ctx, topic, command)
         topic.policies.backlogQuota = no_quota()
         return
+    fields: dict[str, object] = {"status": 204}
     try:
-        if command.method == "PUT" and call == "/unload":
-            _unload(ctx, topic)
-        elif command.method == "DELETE" and call.startswith("/subscription/"):
-            _delete_subscription(ctx, topic, call.removeprefix("/subscription/"), command.path)
-        else:
-            raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
-        fields: dict[str, object] = {"status": 204}
+        match command.method, call:
+            case "GET", "/stats":
+                fields = {"status": 200, "response": stats_with_drops(topic, ctx.config, ctx.clock)}
+            case "PUT", "/unload":
+                _unload(ctx, topic)
+            case "DELETE", _ if call.startswith("/subscription/"):
+                name = unquote(call.removeprefix("/subscription/"))
+                _delete_subscription(ctx, topic, name, command.path)
+            case _:
+                raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
     except AdminError as error:
         fields = {"status": error.status, "response": {"reason": error.reason}}
     ctx.emit(AdminResponse(topic.name, command.connection, f"{command.method} {command.path}", fields))

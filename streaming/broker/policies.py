@@ -92,6 +92,8 @@ def effective_quota(
     type_: QuotaType, topic: Policies, namespace: Policies, config: ServiceConfiguration
 ) -> Effective:
     """The backlog quota of a type; setting one type at a level doesn't hide the other's (backlog_quota.md §1)."""
+    if type_ == "message_age" and not config.backlogQuotaMessageAge:
+        return Effective(BacklogQuota(), "broker")
     for level, policies in (("topic", topic), ("namespace", namespace)):
         if type_ in policies.backlogQuota:
             return Effective(policies.backlogQuota[type_], level)

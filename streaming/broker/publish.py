@@ -14,7 +14,7 @@ from streaming.broker.message_size import HEADER, metadata_size, plain_metadata_
 from streaming.broker.position import Position
 from streaming.broker.producer import Producer
 from streaming.broker.topic import PendingWrite, Topic
-from streaming.broker.trimming import roll_over
+from streaming.broker.trimming import open_ledger, roll_over
 
 _DUPLICATE = Position(-1, -1)
 
@@ -250,6 +250,6 @@ def _recover(ctx: Context, topic: Topic) -> None:
     info = ledger.close_current(ctx.clock)
     if info is not None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, "a write failed"))
-    ledger.open_ledger(ctx.clock)
+    open_ledger(ctx, topic)
     topic.fenced = False
     ctx.emit(TopicEvent(topic.name, "recovered: pushed sequence ids rolled back to persisted"))

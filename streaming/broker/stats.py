@@ -8,7 +8,7 @@ from streaming.broker.dispatcher_single_active import SingleActiveConsumer
 from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic
 
@@ -52,15 +52,19 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     return found
 
 
-def drop_rates(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """msgDropRate of the topic, of its publishers and of its subscriptions, by name: messages/s as of `now` (ms).
+def stats_with_drops(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
+    """`stats` with msgDropRate of the topic, of its publishers and of its subscriptions: messages/s as of `now` (ms).
 
     A publisher's messages are dropped above the limit in flight, a subscription's where nobody can take them. The
     topic's rate is that of its publishers.
     """
-    publishers = {name: drops.per_second(now, config) for name, drops in topic.publisher_drops.items()}
-    subscriptions = {name: drops.per_second(now, config) for name, drops in topic.drops.items()}
-    return {"msgDropRate": sum(publishers.values()), "publishers": publishers, "subscriptions": subscriptions}
+    found, none = stats(topic, config), DropRate()
+    for publisher in found["publishers"]:
+        drops = topic.publisher_drops.get(publisher["producerName"], none)
+        publisher["msgDropRate"] = drops.per_second(now, config)
+    for name, subscription in found["subscriptions"].items():
+        subscription["msgDropRate"] = topic.drops.get(name, none).per_second(now, config)
+    return {**found, "msgDropRate": sum(publisher["msgDropRate"] for publisher in found["publishers"])}
 
 
 def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:

@@ -95,31 +95,34 @@ class Subscription(msgspec.Struct, array_like=True):
     def _individual(
         self, ctx: Context, topic: "Topic", consumer: Consumer, command: Ack, index_acks: bool
     ) -> list[Consumer]:
-        """Ack each id; the consumers whose entries were acked as a whole."""
+        """Ack each id; the consumers whose entries were acked as a whole. Raises `CursorError` if none was acked."""
         cursor = topic.cursors[self.name]
-        owners = []
+        before, owners = cursor.consumed, []
         try:
             for message_id in command.message_id:
                 position, ack_set = _acked(message_id, index_acks)
                 if ack_set is not None and not index_acks:
                     continue  # batch-index acks are off: a partial ack has no effect
                 stored = cursor.batches.get(position)
-                cursor.acknowledge(topic.ledger, position, ack_set)
+                left = cursor.acknowledge(topic.ledger, position, ack_set)
                 if isinstance(self.dispatcher, MultipleConsumers):
-                    if ack_set:
+                    if ack_set and (left or position in cursor.batches):
+                        known = -1 if stored is None else to_bits(stored)
                         had = (
                             ctx.entries.get(topic.name, position).messages
                             if stored is None
-                            else to_bits(stored).bit_count()
+                            else known.bit_count()
                         )
-                        left = (ack_set if stored is None else ack_set & to_bits(stored)).bit_count()
-                        self.dispatcher.acknowledged_partly(self, consumer, position, had - left)
+                        acked = had - (ack_set & known).bit_count()
+                        self.dispatcher.acknowledged_partly(self, consumer, position, acked)
                     elif (
                         owner := self.dispatcher.acknowledged(ctx, topic, self, consumer, position)
                     ) is not None:
                         owners.append(owner)
         except CursorError:
-            pass  # quirk: the ids before the bad one stay acked
+            if cursor.consumed == before:
+                raise
+            # quirk: the ids before the bad one stay acked
         cursor.collapse(topic.ledger)
         return owners
 

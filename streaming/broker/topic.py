@@ -107,17 +107,16 @@ class Topic(msgspec.Struct, array_like=True):
         if not cursor.durable:
             operation()
             return None
-        permit = cursor.refill_permits(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
-        saved = cursor.snapshot() if not permit and cursor.persisted is None else cursor.persisted
+        permits = cursor.permits_at(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
+        saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
         key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
         operation()
         if (cursor.mark_delete, cursor.consumed) == before and not cursor.acked and not cursor.batches:
             return None
-        if not permit:
+        if permits < 1:
             cursor.persisted = saved
             return None
-        cursor.tokens -= 1
-        cursor.persisted = None
+        cursor.written(ctx.clock, permits)
         return key if cursor.mark_delete.ledger != key.ledger else None
 
     def backlog_size(self) -> int:

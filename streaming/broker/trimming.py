@@ -16,10 +16,15 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
     info = ledger.close_current(ctx.clock)
     if info is not None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
-    ledger.open_ledger(ctx.clock)
-    ctx.wake(topic.name, rollover_due(ctx, topic))
+    open_ledger(ctx, topic)
     advance_cursors(ctx, topic)
     trim(ctx, topic)
+
+
+def open_ledger(ctx: Context, topic: Topic) -> None:
+    """Open the next ledger, and see to it that its age is looked at."""
+    topic.ledger.open_ledger(ctx.clock)
+    ctx.wake(topic.name, rollover_due(ctx, topic))
 
 
 def advance_cursors(ctx: Context, topic: Topic) -> None:
@@ -85,15 +90,17 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
     minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
     doomed: list[tuple[int, str]] = []
     total = 0
+    unneeded = slowest is None and not ctx.config.retentionWithoutDurableCursor
     for id_, info in ledger.ledgers.items():
         if id_ >= boundary or id_ == ledger.current:
             break
         total += info.size
         over = megabytes >= 0 and ledger.total_size - total >= megabytes * MEGABYTE
         expired = minutes >= 0 and ctx.clock - info.timestamp > minutes * 60_000
-        if not (truncate or over or expired):
+        if not (truncate or over or expired or unneeded):
             break
-        doomed.append((id_, "truncate" if truncate else "retention size" if over else "retention time"))
+        cause = "retention size" if over else "retention time" if expired else "no durable subscription"
+        doomed.append((id_, "truncate" if truncate else cause))
     if doomed:
         text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
         _delete(ctx, topic, doomed, text)
