@@ -64,12 +64,12 @@ def _interval(now: int, config: ServiceConfiguration) -> int:
 
 
 class NonPersistentTopic(Topic, array_like=False, omit_defaults=True):
-    """Shares with `Topic` what concerns its producers; its ledger stays empty and it has no cursors.
+    """Shares with `Topic` what concerns its producers; its ledger stays empty, never rolls over, and has no cursors.
 
     `pending` = messages in flight, which only a fault makes last. `drops` by subscription, `publisher_drops` by producer.
     """
 
-    ledger: ManagedLedger = msgspec.field(default_factory=ManagedLedger)
+    ledger: ManagedLedger = msgspec.field(default_factory=lambda: ManagedLedger(rollover_checked=True))
     policies: Policies = msgspec.field(default_factory=lambda: Policies(backlogQuota=no_quota()))
     drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
     publisher_drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
