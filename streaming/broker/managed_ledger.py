@@ -61,8 +61,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         """Recover after an unload: the open ledger is closed or, when empty, dropped, and a new one opened (§2)."""
         if self.current_entries:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
-        else:
-            self.ledgers.pop(self.current, None)
+        self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
         self.entries_added = 0
         self.number_of_entries = sum(info.entries for info in self.ledgers.values())
         self.total_size = sum(info.size for info in self.ledgers.values())

@@ -411,6 +411,24 @@ def test_a_terminated_ledger_opens_no_other(last: int) -> None:
     assert list(topic.ledger.ledgers) == ([2] if last else [])
 
 
+def test_a_terminated_ledger_keeps_its_entries_however_often_it_is_reopened() -> None:
+    topic = BareTopic()
+    topic.add(1, 1)
+    topic.ledger.terminated = True
+    for _ in range(3):
+        topic.ledger.reopen(topic.ctx.clock)
+        assert list(topic.ledger.ledgers) == [1]
+        assert topic.ledger.number_of_entries == 2
+        assert topic.ledger.last_confirmed == P(1, 1)
+
+
+def test_an_empty_ledger_is_replaced_on_reopening() -> None:
+    topic = BareTopic()
+    topic.ledger.reopen(topic.ctx.clock)
+    assert list(topic.ledger.ledgers) == [2]
+    assert topic.ledger.last_confirmed == P(2, -1)
+
+
 def test_a_terminated_ledger_recovers_a_cursor_before_its_dropped_end() -> None:
     topic = BareTopic(**HEAD)
     cursor = topic.open()
