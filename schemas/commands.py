@@ -134,6 +134,10 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     event_time: Int64 | None = None
     deliver_at_time: Int64 | None = None
 
+    def __post_init__(self) -> None:
+        if self.payload and self.payload_bytes:
+            raise ValueError("give payload or payload_bytes, not both")
+
     def key_values(self) -> list[KeyValue]:
         """`properties` as the protocol has them."""
         return [KeyValue(key, value) for key, value in self.properties.items()]
@@ -196,6 +200,10 @@ class Send(Command, tag="SEND"):
     txnid_most_bits: Int64 = 0
     payload: str = ""
     payload_bytes: bytes = b""
+
+    def __post_init__(self) -> None:
+        if self.payload and self.payload_bytes:
+            raise ValueError("give payload or payload_bytes, not both")
 
 
 class CloseProducer(Command, tag="CLOSE_PRODUCER"):
@@ -336,7 +344,7 @@ class Fault(Command, tag="FAULT"):
     """
 
     fault: Literal["FailWrites", "DelayWrites", "CompleteWrites", "LoseWrites"]
-    count: Int32 = 0
+    count: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
 
 AnyCommand = (

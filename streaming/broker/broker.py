@@ -29,6 +29,9 @@ from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_per
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
+LATEST_TIME = 10**14
+"""No time of a record is later (ms; the year 5138): one that is was given in another unit."""
+
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 
@@ -81,6 +84,10 @@ class Broker:
                 "the source must give every record once, in order"
             )
         ctx.offset, ctx.ordinal = offset, 0
+        if timestamp > LATEST_TIME:
+            cause = f"timestamp {timestamp}: expected milliseconds since the epoch"
+            ctx.emit(Quarantined(topic, "timestamp", cause, value))
+            return
         self._advance(timestamp)
         try:
             command = c.decode(value)
@@ -120,7 +127,7 @@ class Broker:
             case c.BrokerConfig():
                 return self._configure(command)
             case c.RunCheck():
-                self._run_checks([command.check])
+                self._run_checks([command.check], self._busy())
                 return None
             case c.ConnectionLost():
                 self._ctx.lost.append(command.connection)
@@ -196,8 +203,14 @@ class Broker:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _advance(self, timestamp: int) -> None:
-        """Move the clock to `timestamp`, never back, stopping at every check and timer on the way."""
+        """Move the clock to `timestamp`, never back, stopping at every check and timer on the way.
+
+        A `timestamp` of 0 or less is none. Where every topic is idle, the checks are passed over.
+        """
         ctx = self._ctx
+        if timestamp <= 0:
+            return
+        busy: list[str] | None = None
         if self._state.origin < 0:
             self._state.origin = ctx.clock = timestamp
             self._next_check = next_due(ctx.config, timestamp, timestamp)
@@ -207,21 +220,37 @@ class Broker:
             if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
                 ctx.clock = max(ctx.clock, timer)
                 topic_lifecycle.run_timers(ctx, self._load(ctx.next_timer()))
+                busy = None
             elif check is not None and check[0] <= timestamp:
                 ctx.clock = max(ctx.clock, check[0])
-                self._run_checks(check[1])
-                self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
+                if busy is None:
+                    busy = self._busy()
+                before = ctx.ordinal
+                self._run_checks(check[1], busy)
+                if ctx.ordinal != before:
+                    busy = None  # something happened: perhaps nothing is left to do
+                passed = ctx.clock if busy or busy is None else min(timestamp, timestamp if timer is None else timer)
+                self._next_check = next_due(ctx.config, self._state.origin, passed)
             else:
                 break
         ctx.clock = max(ctx.clock, timestamp)
 
-    def _run_checks(self, names: list[str]) -> None:
-        """Run periodic checks on every topic that isn't idle, in the order of topic names."""
-        for topic_name in sorted(name for name in self._state.topics if not is_non_persistent(name)):
-            if topic_name in self._topics or not self._state.topics[topic_name].idle:
-                topic = self._load(topic_name)
-                for name in names:
-                    CHECKS[name][1](self._ctx, topic)
+    def _busy(self) -> list[str]:
+        """The topics that aren't idle, by name."""
+        found = []
+        for name, block in self._state.topics.items():
+            topic = self._topics.get(name)
+            idle = block.idle if topic is None else topic_lifecycle.is_idle(self._ctx, topic)
+            if not idle and not is_non_persistent(name):
+                found.append(name)
+        return sorted(found)
+
+    def _run_checks(self, names: list[str], topics: list[str]) -> None:
+        """Run periodic checks on topics, in this order."""
+        for topic_name in topics:
+            topic = self._load(topic_name)
+            for name in names:
+                CHECKS[name][1](self._ctx, topic)
 
     # -- state ----------------------------------------------------------------------------------------------------
 

@@ -466,17 +466,13 @@ def test_a_timestamp_from_the_past_does_not_move_the_clock() -> None:
     assert run.broker.clock == START
 
 
-# -- known to be wrong, outside the modules that these tests may mend ------------------------------------------------
+# -- acks of what isn't there -------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Topic.change_cursor takes a permit of the limiter before the cursor refuses"
-)
 def test_an_ack_that_changes_nothing_writes_nothing() -> None:
     aftermath(ack(1, id_(9, 9)))
 
 
-@pytest.mark.xfail(strict=True, reason="Subscription._individual reads an entry that isn't there, or no more")
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_partial_ack_of_what_is_not_there_changes_nothing(trimmed: bool) -> None:
     run = Run(acknowledgmentAtBatchIndexLevelEnabled=True, managedLedgerMaxEntriesPerLedger=1)
