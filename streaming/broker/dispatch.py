@@ -71,11 +71,31 @@ def filter_entries(
         ):
             kept.append((position, entry))
     if acked:
-        cursor = topic.cursors[subscription.name]
-        for position in acked:
+        _acknowledge(ctx, topic, subscription, acked)
+    return kept, rescheduled
+
+
+def redelivery_time(ctx: Context) -> int:
+    """When what a filter puts off now is judged again (ms); never now, or time would stand still."""
+    return ctx.clock + max(ctx.config.dispatcherEntryFilterRescheduledMessageDelay, 1)
+
+
+def _acknowledge(
+    ctx: Context, topic: "Topic", subscription: "Subscription", positions: list[Position]
+) -> None:
+    """The broker acks for the subscription. Ledgers that become free go with the next check."""
+    cursor = topic.cursors[subscription.name]
+    before = cursor.consumed
+
+    def acknowledge() -> None:
+        for position in positions:
             cursor.acknowledge(topic.ledger, position, None)
         cursor.collapse(topic.ledger)
-    return kept, rescheduled
+
+    topic.change_cursor(ctx, cursor, acknowledge)
+    subscription.acked += cursor.consumed - before
+    if topic.ledger.terminated and not subscription.end_reached:
+        subscription.tell_end(ctx, topic)
 
 
 def send(

@@ -9,7 +9,7 @@ import msgspec
 
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
-from streaming.broker.dispatch import filter_entries, read, send
+from streaming.broker.dispatch import filter_entries, read, redelivery_time, send
 from streaming.broker.effects import ActiveConsumerChange
 from streaming.broker.murmur3 import murmur3_31
 
@@ -27,14 +27,14 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
     """`active` = index in the subscription's consumers, −1: none. `pending_read` = entries a waiting read asked for.
 
     `takes_over` (ms, −1: no) = when the consumer that became active may start: the failover delay.
-    `redeliver_at` (ms, −1: no) = when what an entry filter put off is read again.
+    `redeliver_at` (ms) = when all is read again because an entry filter put something off; each time has its own.
     """
 
     failover: bool = False
     active: int = -1
     pending_read: int = 0
     takes_over: int = -1
-    redeliver_at: int = -1
+    redeliver_at: list[int] = []
 
     def active_consumer(self, subscription: "Subscription") -> Consumer | None:
         return subscription.consumers[self.active] if self.active >= 0 else None
@@ -59,6 +59,7 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             self._pick(ctx, topic, subscription, before)
         else:
             self.active, self.pending_read = -1, 0
+            self.redeliver_at.clear()
 
     def _pick(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", before: Consumer | None
@@ -86,6 +87,7 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         return True
 
     def _take_over(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        self.redeliver_at.clear()
         topic.cursors[subscription.name].rewind(topic.ledger)
         active = self.active_consumer(subscription)
         if self.failover:
@@ -132,7 +134,7 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
 
     def due(self, ctx: Context) -> int:
         """When a timer of the dispatcher fires (ms), −1: none."""
-        return min((at for at in (self.takes_over, self.redeliver_at) if at >= 0), default=-1)
+        return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
 
     def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """Do what is due: hand over to the active consumer of now, read again what a filter put off."""
@@ -140,8 +142,9 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             self.takes_over = -1
             if self.active >= 0:
                 self._take_over(ctx, topic, subscription)
-        if 0 <= self.redeliver_at <= ctx.clock:
-            self.redeliver_at = -1
+        later = [at for at in self.redeliver_at if at > ctx.clock]
+        if len(later) < len(self.redeliver_at):
+            self.redeliver_at = later
             if self.active >= 0 and self.takes_over < 0:
                 self._read_again(ctx, topic, subscription)
 
@@ -167,8 +170,10 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         assert active is not None  # a read is only ever issued for one
         found, rescheduled = filter_entries(ctx, topic, subscription, read(ctx, topic, positions), None)
         if rescheduled:
-            self.redeliver_at = ctx.clock + ctx.config.dispatcherEntryFilterRescheduledMessageDelay
-            ctx.wake(topic.name, self.redeliver_at)
+            due = redelivery_time(ctx)
+            if due not in self.redeliver_at:
+                self.redeliver_at.append(due)
+                ctx.wake(topic.name, due)
         send(ctx, topic, subscription, active, found, None)
         return True
 

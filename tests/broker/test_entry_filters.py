@@ -1,0 +1,249 @@
+"""What is left out before an entry is sent (dispatch_shared.md §8): entry filters, and markers for brokers only."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytest
+
+from schemas.commands import BrokerConfig, KeyValue, MessageMetadata
+from streaming.broker import entry_filters
+from streaming.broker.effects import Message, Quarantined, ReachedEndOfTopic
+from streaming.broker.entry_filters import FilterResult
+from tests.broker.kit import Run, of, one, sent
+
+Type = Literal["Exclusive", "Shared"]
+
+
+def by_key(metadata: MessageMetadata, properties: Mapping[str, str]) -> FilterResult:
+    """A message's key says what becomes of it."""
+    match metadata.partition_key:
+        case "reject":
+            return "REJECT"
+        case "later":
+            return "RESCHEDULE"
+    return "ACCEPT"
+
+
+def nothing(metadata: MessageMetadata, properties: Mapping[str, str]) -> FilterResult:
+    return "REJECT"
+
+
+entry_filters.register("ByKey", by_key)
+entry_filters.register("Nothing", nothing)
+
+
+def with_consumer(type_: Type = "Shared", names: str = "ByKey", **settings: Any) -> Run:
+    """A broker with a consumer and these filters."""
+    run = Run(entryFilterNames=names, **settings)
+    run.subscribe("s", type_, permits=100)
+    return run
+
+
+def unacked(run: Run) -> int:
+    return sum(consumer.unacked for consumer in run.topic.subscriptions["s"].consumers)
+
+
+def permits(run: Run) -> int:
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    return consumer.permits
+
+
+# -- REJECT -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_what_is_rejected_is_acked(type_: Type) -> None:
+    run = with_consumer(type_)
+    assert sent(run.publish(0)) == [0]
+    assert sent(run.publish(1, key="reject")) == []
+    assert sent(run.publish(2)) == [2]
+    assert run.backlog("s") == 2
+    assert run.topic.subscriptions["s"].acked == 1
+    assert permits(run) == 98
+    assert unacked(run) == (2 if type_ == "Shared" else 0)
+    run.ack("s", (1, 0), (1, 2))
+    assert run.mark_delete("s") == (1, 2)
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_a_terminated_topic_ends_when_the_rest_is_rejected(type_: Type) -> None:
+    run = with_consumer(type_)
+    run.close_consumer("s")
+    run.publish(0, key="reject")
+    run.admin("POST", "/terminate")
+    assert one(run.subscribe("s", type_, permits=10), ReachedEndOfTopic).consumer_id == 1
+
+
+def test_ledgers_of_rejected_entries_are_trimmed() -> None:
+    run = with_consumer(managedLedgerMaxEntriesPerLedger=1)
+    for sequence_id in range(3):
+        run.publish(sequence_id, key="reject")
+    run.check("consumedLedgers")
+    assert list(run.topic.ledger.ledgers) == [4]
+
+
+def test_a_rejection_is_no_write_above_the_limiters_rate() -> None:
+    run = with_consumer(managedLedgerDefaultMarkDeleteRateLimit=1)
+    run.publish(0, key="reject")
+    run.publish(1, key="reject")
+    assert run.mark_delete("s") == (1, 1)
+    assert run.cursor("s").key == (1, 0)
+
+
+# -- RESCHEDULE ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_rescheduled_comes_a_second_later_with_a_higher_count() -> None:
+    run = with_consumer()
+    assert sent(run.publish(0, key="later")) == []
+    assert sent(run.publish(1)) == [1]
+    assert run.backlog("s") == 2
+    assert permits(run) == 99
+    run.wait(0.999)
+    run.configure()
+    message = one(run.wait(0.001), Message)
+    assert (message.entry_id, message.redelivery_count) == (0, 1)
+
+
+def test_each_round_raises_the_count() -> None:
+    run = with_consumer()
+    run.publish(0, key="later")
+    assert sent(run.wait(2.5)) == []
+    run.configure()
+    assert one(run.wait(0.5), Message).redelivery_count == 3
+
+
+def test_how_much_later_is_a_setting() -> None:
+    run = with_consumer(dispatcherEntryFilterRescheduledMessageDelay=50)
+    run.publish(0, key="later")
+    run.configure()
+    assert sent(run.wait(0.049)) == []
+    assert sent(run.wait(0.001)) == [0]
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        "Exclusive",
+        pytest.param(
+            "Shared", marks=pytest.mark.xfail(strict=True, reason="MultipleConsumers: use redelivery_time")
+        ),
+    ],
+)
+def test_time_goes_on_without_a_delay(type_: Type) -> None:
+    run = with_consumer(type_, dispatcherEntryFilterRescheduledMessageDelay=0)
+    run.publish(0, key="later")
+    assert run.topic.subscriptions["s"].dispatcher.due(run.broker._ctx) > run.now  # type: ignore[union-attr]
+
+
+def test_on_exclusive_everything_unacked_comes_again() -> None:
+    run = with_consumer("Exclusive")
+    for sequence_id, key in enumerate((None, "later", None)):
+        run.publish(sequence_id, key=key)
+    run.ack("s", (1, 0))
+    again = of(run.wait(1), Message)
+    assert [message.entry_id for message in again] == [2]
+    run.configure()
+    again = of(run.wait(1), Message)
+    assert [(message.entry_id, message.redelivery_count) for message in again] == [(1, 0), (2, 0)]
+    assert run.wait(10) == []
+
+
+def test_on_exclusive_each_is_put_off_on_its_own() -> None:
+    run = with_consumer("Exclusive")
+    run.publish(0, key="later")
+    run.wait(0.6)
+    run.publish(1, key="later")
+    run.configure()
+    assert sent(run.wait(0.4)) == [0, 1]
+    run.ack("s", (1, 0))
+    assert sent(run.wait(0.6)) == [1], "the second's own time"
+    assert run.wait(10) == []
+
+
+def test_on_exclusive_the_next_consumer_starts_afresh() -> None:
+    run = with_consumer("Exclusive")
+    run.publish(0, key="later")
+    run.close_consumer("s")
+    run.configure()
+    assert sent(run.subscribe("s", permits=10)) == [0]
+    assert run.wait(10) == []
+
+
+# -- which filters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "entries"),
+    [("ByKey,Nothing", []), ("Nothing,ByKey", []), ("PropertyFilter", [0, 1]), ("", [0, 1])],
+)
+def test_the_first_that_does_not_accept_decides(names: str, entries: list[int]) -> None:
+    run = with_consumer(names=names)
+    run.publish(0, key="later")
+    run.publish(1)
+    assert run.backlog("s") == {"ByKey,Nothing": 1, "Nothing,ByKey": 0}.get(names, 2)
+    assert sorted(run.topic.subscriptions["s"].consumers[0].pending) == [(1, entry) for entry in entries]
+
+
+def test_a_subscriptions_properties_choose_its_messages() -> None:
+    run = Run(entryFilterNames="PropertyFilter")
+    run.subscribe("eu", permits=10, subscription_properties=[KeyValue("filter.region", "eu")])
+    run.subscribe("all", permits=10, subscription_properties=[KeyValue("region", "eu")])
+    got: dict[str, list[int]] = {}
+    for sequence_id, region in enumerate(("eu", "us", None)):
+        properties = {} if region is None else {"region": region}
+        for message in of(run.publish(sequence_id, properties=properties), Message):
+            got.setdefault(message.subscription, []).append(message.entry_id)
+    assert got == {"eu": [0], "all": [0, 1, 2]}
+
+
+def test_an_unknown_filter_is_refused_and_the_old_ones_stay() -> None:
+    run = with_consumer()
+    settings: dict[str, Any] = {"entryFilterNames": "ByKey,ByChance"}
+    refused = one(run.do(BrokerConfig(settings=settings), None), Quarantined)
+    assert (refused.rule, refused.cause) == ("broker_config", "unknown entry filters: ByChance")
+    assert sent(run.publish(0, key="reject")) == []
+
+
+def test_a_name_is_taken_once() -> None:
+    entry_filters.register("ByKey", by_key)
+    with pytest.raises(ValueError, match="ByKey is registered already"):
+        entry_filters.register("ByKey", nothing)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="MultipleConsumers.send keeps the redelivery count of what a filter had acked"
+)
+def test_the_count_of_what_is_rejected_is_forgotten() -> None:
+    run = with_consumer()
+    run.publish(0, key="later")
+    run.configure(entryFilterNames="Nothing")
+    run.wait(1)
+    assert run.backlog("s") == 0
+    assert run.topic.subscriptions["s"].dispatcher.counts == {}  # type: ignore[union-attr]
+
+
+# -- markers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+@pytest.mark.parametrize(
+    ("marker", "reaches"), [(9, True), (10, False), (13, False), (21, False), (22, True)]
+)
+def test_markers_for_brokers_reach_nobody(type_: Type, marker: int, reaches: bool) -> None:
+    run = with_consumer(type_, names="")
+    run.create_producer()
+    assert sent(run.send(0, marker_type=marker)) == ([0] if reaches else [])
+    assert run.backlog("s") == reaches
+    assert permits(run) == 100 - reaches
+    assert sent(run.send(1)) == [1]
+
+
+def test_a_filter_may_reject_a_marker_first() -> None:
+    run = with_consumer(names="ByKey")
+    run.create_producer()
+    run.send(0, marker_type=10, partition_key="later")
+    assert run.backlog("s") == 1
+    run.configure()
+    assert sent(run.wait(1)) == []
+    assert run.backlog("s") == 0
