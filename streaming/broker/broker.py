@@ -229,7 +229,11 @@ class Broker:
                 self._run_checks(check[1], busy)
                 if ctx.ordinal != before:
                     busy = None  # something happened: perhaps nothing is left to do
-                passed = ctx.clock if busy or busy is None else min(timestamp, timestamp if timer is None else timer)
+                passed = (
+                    ctx.clock
+                    if busy or busy is None
+                    else min(timestamp, timestamp if timer is None else timer)
+                )
                 self._next_check = next_due(ctx.config, self._state.origin, passed)
             else:
                 break

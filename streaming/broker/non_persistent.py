@@ -10,21 +10,18 @@ from urllib.parse import unquote
 import msgspec
 
 from schemas import commands as c
-from schemas.commands import MessageMetadata
 from streaming.broker import admin, non_persistent_consumers, producer_creation, producers
 from streaming.broker.context import Context
 from streaming.broker.effects import (
     AdminResponse,
-    SendError,
     SendReceipt,
     TopicEvent,
     Unsupported,
 )
 from streaming.broker.entries import Entry
-from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.message_size import HEADER, metadata_size
+from streaming.broker.errors import AdminError
+from streaming.broker.incoming import from_send, from_short, may_send, refuse, too_large
 from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic, deliver, no_quota
-from streaming.broker.producer import Producer
 from streaming.broker.stats import stats_with_drops
 from streaming.broker.topic import PendingWrite
 from streaming.broker.topic_commands import TopicCommand
@@ -93,61 +90,18 @@ def _forget_drops(topic: NonPersistentTopic) -> None:
 
 def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
     """A SEND of a connected producer."""
-    handle = (command.connection, command.producer_id)
-    name = topic.producer_handles.get(handle)
-    if name is None:
-        closed = topic.closed_producers.get(handle)
-        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
-            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
-            ctx.close_connection(topic.name, command.connection, cause)
-        return  # the broker closed it a moment ago: what was under way is dropped in silence
-    highest = command.highest_sequence_id
-    if highest is not None and highest < command.sequence_id:
-        highest = None
-    payload = command.payload_bytes or command.payload.encode()
-    write = _write(topic.producers[name], command.sequence_id, highest, command.metadata, payload)
-    encryption_required = ctx.policy(topic.name, topic.policies, "encryptionRequired").value
-    if _too_many_in_flight(ctx, topic, write, command.num_messages):
+    write = from_send(ctx, topic, command)
+    if write is None or _too_many_in_flight(ctx, topic, write, command.num_messages):
         return
-    if command.message_id is not None:
-        _refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
-    elif name in topic.closing_producers:
-        _refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
-    elif encryption_required and not command.metadata.encryption_keys:
-        _refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
-    else:
+    if may_send(ctx, topic, command, write):
         _publish(ctx, topic, write, command.num_messages)
 
 
 def _publish_short(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
-    """The short form: the producer is known by its name alone and registered at its first message."""
-    name = command.producer
-    producer = topic.producers.get(name) or Producer(name, "", None)
-    time = ctx.clock if command.publish_time is None else command.publish_time
-    metadata = MessageMetadata(
-        name, command.sequence_id, time, properties=command.key_values(), partition_key=command.key,
-        event_time=command.event_time, deliver_at_time=command.deliver_at_time,
-    )  # fmt: skip
-    payload = command.payload_bytes or command.payload.encode()
-    write = _write(producer, command.sequence_id, None, metadata, payload)
-    if name not in topic.producers:
-        try:
-            producer_creation.check_limits(ctx, topic, producer)
-            producer_creation.add(ctx, topic, producer)
-        except BrokerError as error:
-            _refuse(ctx, topic, write, error.code, error.cause)
-            return
-    if name in topic.closing_producers:
-        _refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
-    elif not _too_many_in_flight(ctx, topic, write, 1):
+    """The short form."""
+    write = from_short(ctx, topic, command)
+    if write is not None and not _too_many_in_flight(ctx, topic, write, 1):
         _publish(ctx, topic, write, 1)
-
-
-def _write(
-    producer: Producer, sequence_id: int, highest: int | None, metadata: MessageMetadata, payload: bytes
-) -> PendingWrite:
-    size = HEADER + metadata_size(metadata) + len(payload)
-    return PendingWrite(producer, sequence_id, highest, metadata, payload, size, plain=False)
 
 
 def _too_many_in_flight(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> bool:
@@ -163,26 +117,13 @@ def _publish(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messa
     """`messages` is what the command says of itself."""
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
-    if (refusal := _too_large(ctx, topic, write)) is not None:
-        _refuse(ctx, topic, write, "NotAllowedError", refusal)
+    if (refusal := too_large(ctx, topic, write)) is not None:
+        refuse(ctx, topic, write, "NotAllowedError", refusal)
     elif topic.delay_writes or topic.pending:
         topic.delay_writes = max(topic.delay_writes - 1, 0)
         topic.pending.append(write)
     else:
         _complete(ctx, topic, write)
-
-
-def _too_large(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> str | None:
-    largest, limit = (
-        ctx.config.maxMessageSize,
-        ctx.policy(topic.name, topic.policies, "maxMessageSize").value,
-    )
-    if write.metadata.chunk_id is None:
-        if len(write.payload) > largest:
-            return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
-        if 0 < limit < largest and write.size > limit:
-            return f"entry of {write.size} bytes, the topic takes {limit}"
-    return None
 
 
 def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
@@ -213,16 +154,6 @@ def _receipt(
 
 def _messages(write: PendingWrite) -> int:
     return Entry(write.metadata, write.size).messages
-
-
-def _refuse(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, error: str, cause: str) -> None:
-    producer, highest = write.producer, write.highest_sequence_id
-    ctx.emit(
-        SendError(
-            topic.name, producer.connection, producer.producer_id, producer.name,
-            write.sequence_id if highest is None else highest, error, cause,
-        )
-    )  # fmt: skip
 
 
 def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:

@@ -9,7 +9,8 @@ REPLICATOR_PREFIX = "pulsar.repl"
 
 class Producer(msgspec.Struct, array_like=True, gc=False):
     """`producer_id` is None for one known by the short form only. `epoch` counts its client's attempts to connect;
-    `topic_epoch` is the epoch of the topic that its request carried: the one of its last exclusive access."""
+    `topic_epoch` is the epoch of the topic that its request carried: the one of its last exclusive access.
+    `schema_version` in base64, empty for none."""
 
     name: str
     connection: str
@@ -17,6 +18,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
     epoch: int = 0
     access_mode: AccessMode = "Shared"
     topic_epoch: int | None = None
+    schema_version: str = ""
 
     @property
     def is_remote(self) -> bool:

@@ -1,7 +1,7 @@
 """Creation of a producer: PRODUCER and its refusals in Pulsar's order (producer.md §1, §2, §6)."""
 
 from schemas.commands import Producer as ProducerCommand
-from streaming.broker import backlog_quota, producers, subscribe
+from streaming.broker import backlog_quota, lookup, producers, subscribe
 from streaming.broker.context import Context
 from streaming.broker.effects import Error, ProducerSuccess
 from streaming.broker.errors import BrokerError
@@ -24,6 +24,7 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
     try:
         check_limits(ctx, topic, producer)
         _check_encryption(ctx, topic, command)
+        producer.schema_version = lookup.version_text(lookup.register(ctx, topic.name, command.schema))
         _create_initial_subscription(ctx, topic, command)
     except BrokerError as error:
         _refuse(ctx, topic, command, error.code, error.cause)

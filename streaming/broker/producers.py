@@ -1,5 +1,7 @@
 """Producers on a topic: registered, closed, disconnected, fenced out; who waits gets its turn (producer.md §2–§5, §8)."""
 
+from typing import Any
+
 from streaming.broker.context import Context
 from streaming.broker.effects import CloseProducer, Error, ProducerSuccess, Success, TopicEvent
 from streaming.broker.errors import BrokerError
@@ -37,7 +39,12 @@ def welcome(ctx: Context, topic: Topic, producer: Producer, request_id: int) -> 
 def succeed(ctx: Context, topic: Topic, producer: Producer, request_id: int, *, ready: bool) -> None:
     """PRODUCER_SUCCESS. The topic epoch is told to every mode as soon as the topic has one."""
     assert producer.producer_id is not None
-    fields = {"last_sequence_id": topic.dedup.last_sequence_id(producer.name), "producer_ready": ready}
+    fields: dict[str, Any] = {
+        "last_sequence_id": topic.dedup.last_sequence_id(producer.name),
+        "producer_ready": ready,
+    }
+    if producer.schema_version:
+        fields["schema_version"] = producer.schema_version
     if ready and topic.access.epoch is not None:
         fields["topic_epoch"] = topic.access.epoch
     ctx.emit(

@@ -4,15 +4,13 @@ Writes are confirmed at once, since a micro-batch commits its entries before its
 a write off or make it fail.
 """
 
-from schemas.commands import Fault, MessageMetadata, Publish, Send
-from streaming.broker import deduplication, producer_creation, producers
+from schemas.commands import Fault, Publish, Send
+from streaming.broker import deduplication, producers
 from streaming.broker.context import Context
-from streaming.broker.effects import LedgerClosed, SendError, SendReceipt, TopicEvent
+from streaming.broker.effects import LedgerClosed, SendReceipt, TopicEvent
 from streaming.broker.entries import Entry
-from streaming.broker.errors import BrokerError
-from streaming.broker.message_size import HEADER, metadata_size, plain_metadata_size
+from streaming.broker.incoming import from_send, from_short, may_send, refuse, too_large
 from streaming.broker.position import Position
-from streaming.broker.producer import Producer
 from streaming.broker.topic import PendingWrite, Topic
 from streaming.broker.trimming import open_ledger, roll_over
 
@@ -21,88 +19,39 @@ _DUPLICATE = Position(-1, -1)
 
 def send(ctx: Context, topic: Topic, command: Send) -> None:
     """A SEND of a connected producer."""
-    handle = (command.connection, command.producer_id)
-    name = topic.producer_handles.get(handle)
-    if name is None:
-        closed = topic.closed_producers.get(handle)
-        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
-            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
-            ctx.close_connection(topic.name, command.connection, cause)
-        return  # the broker closed it a moment ago: what was under way is dropped in silence
-    producer = topic.producers[name]
-    highest = command.highest_sequence_id
-    if highest is not None and highest < command.sequence_id:
-        highest = None
-    metadata = command.metadata
-    payload = command.payload_bytes or command.payload.encode()
-    size = HEADER + metadata_size(metadata) + len(payload)
-    if command.message_id is not None:
-        _refuse(ctx, topic, producer, command.sequence_id, highest, "NotAllowedError", "not a shadow topic")
-    elif name in topic.closing_producers:
-        _refuse(ctx, topic, producer, command.sequence_id, highest, "PersistenceError", "Producer is closed")
-    elif not metadata.encryption_keys and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
-        _refuse(
-            ctx, topic, producer, command.sequence_id, highest, "MetadataError", "Messages must be encrypted"
-        )
-    else:
-        write = PendingWrite(producer, command.sequence_id, highest, metadata, payload, size, False)
+    write = from_send(ctx, topic, command)
+    if write is not None and may_send(ctx, topic, command, write):
         publish(ctx, topic, write, command.num_messages)
 
 
 def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
-    """The short form: the producer is known by its name alone and registered at its first message."""
-    name = command.producer
-    producer = topic.producers.get(name)
-    if producer is None:
-        producer = Producer(name, "", None)
-        try:
-            producer_creation.check_limits(ctx, topic, producer)
-            producer_creation.add(ctx, topic, producer)
-        except BrokerError as error:
-            _refuse(ctx, topic, producer, command.sequence_id, None, error.code, error.cause)
-            return
-    elif name in topic.closing_producers:
-        _refuse(ctx, topic, producer, command.sequence_id, None, "PersistenceError", "Producer is closed")
-        return
-    time = ctx.clock if command.publish_time is None else command.publish_time
-    payload = command.payload_bytes or command.payload.encode()
-    metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
-    plain = not command.properties and command.event_time is None and command.deliver_at_time is None
-    if plain:
-        size = HEADER + plain_metadata_size(name, command.sequence_id, time, command.key) + len(payload)
-    else:
-        metadata.properties = command.key_values()
-        metadata.event_time, metadata.deliver_at_time = command.event_time, command.deliver_at_time
-        size = HEADER + metadata_size(metadata) + len(payload)
-    publish(ctx, topic, PendingWrite(producer, command.sequence_id, None, metadata, payload, size, plain), 1)
+    """The short form."""
+    write = from_short(ctx, topic, command)
+    if write is not None:
+        publish(ctx, topic, write, 1)
 
 
 def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> None:
     """Checks in Pulsar's order, then the write. `messages` is what the command says of itself."""
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
-    producer, metadata = write.producer, write.metadata
-    sequence_id, highest = write.sequence_id, write.highest_sequence_id
     if topic.fenced:
-        return _refuse(ctx, topic, producer, sequence_id, highest, "PersistenceError", "the topic is fenced")
+        return refuse(ctx, topic, write, "PersistenceError", "the topic is fenced")
     if topic.ledger.terminated:
-        return _refuse(
-            ctx, topic, producer, sequence_id, highest, "TopicTerminatedError", "the topic is terminated"
-        )
-    if (refusal := _too_large_or_late(ctx, topic, write)) is not None:
-        return _refuse(ctx, topic, producer, sequence_id, highest, "NotAllowedError", refusal)
+        return refuse(ctx, topic, write, "TopicTerminatedError", "the topic is terminated")
+    if (refusal := too_large(ctx, topic, write) or _too_late(ctx, write)) is not None:
+        return refuse(ctx, topic, write, "NotAllowedError", refusal)
+    name, highest = write.producer.name, write.highest_sequence_id
     verdict = topic.dedup.check(
-        producer.name, sequence_id, sequence_id if highest is None else highest, metadata
+        name, write.sequence_id, write.sequence_id if highest is None else highest, write.metadata
     )
     if verdict == "Dup":
         topic.counters.duplicates += messages
         return _receipt(ctx, topic, write, _DUPLICATE, "duplicate: sequence id already persisted")
     if verdict == "Unknown":
         topic.counters.unknown += messages
-        cause = (
-            f"[{topic.name}][{producer.name}]Cannot determine whether the message is a duplicate at this time"
-        )
-        return _refuse(ctx, topic, producer, sequence_id, highest, "PersistenceError", cause)
+        cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
+        return refuse(ctx, topic, write, "PersistenceError", cause)
     if topic.fail_writes:
         topic.fail_writes -= 1
         _fail(ctx, topic, [write])
@@ -117,14 +66,9 @@ def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> N
     return None
 
 
-def _too_large_or_late(ctx: Context, topic: Topic, write: PendingWrite) -> str | None:
+def _too_late(ctx: Context, write: PendingWrite) -> str | None:
+    """Why its delivery is delayed too long; None if it isn't."""
     metadata, config = write.metadata, ctx.config
-    limit = ctx.policy(topic.name, topic.policies, "maxMessageSize").value
-    if metadata.chunk_id is None:
-        if len(write.payload) > config.maxMessageSize:
-            return f"payload of {len(write.payload)} bytes, the broker takes {config.maxMessageSize}"
-        if 0 < limit < config.maxMessageSize and write.size > limit:
-            return f"entry of {write.size} bytes, the topic takes {limit}"
     if metadata.deliver_at_time is not None and config.delayedDeliveryEnabled:
         longest = config.delayedDeliveryMaxDelayInMillis
         if 0 < longest < metadata.deliver_at_time - metadata.publish_time:
@@ -171,23 +115,6 @@ def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position
     )  # fmt: skip
 
 
-def _refuse(
-    ctx: Context,
-    topic: Topic,
-    producer: Producer,
-    sequence_id: int,
-    highest: int | None,
-    error: str,
-    cause: str,
-) -> None:
-    ctx.emit(
-        SendError(
-            topic.name, producer.connection, producer.producer_id, producer.name,
-            sequence_id if highest is None else highest, error, cause,
-        )
-    )  # fmt: skip
-
-
 # -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
 
 
@@ -228,10 +155,7 @@ def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
     for producer in list(topic.producers.values()):
         producers.disconnect(ctx, topic, producer, "a write failed")
     for write in writes:
-        highest = write.highest_sequence_id
-        _refuse(
-            ctx, topic, write.producer, write.sequence_id, highest, "PersistenceError", "the write failed"
-        )
+        refuse(ctx, topic, write, "PersistenceError", "the write failed")
     if not topic.pending:
         _recover(ctx, topic)
 
