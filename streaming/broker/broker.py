@@ -33,6 +33,8 @@ LATEST_TIME = 10**14
 """No time of a record is later (ms; the year 5138): one that is was given in another unit."""
 
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
+ROUTED = frozenset({c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.ConnectionLost, c.Admin, *LOOKUPS})
+"""Commands that aren't, or not always, for a topic's own mechanisms."""
 TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 
 
@@ -121,6 +123,9 @@ class Broker:
 
     def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> tuple[str, str] | None:
         """Do a command. A reason (rule, text) comes back if the record can't be one."""
+        if name in self._state.topics and type(command) not in ROUTED:
+            self._carry_out(self._load(name), command)  # type: ignore[arg-type]  # the common case, kept short
+            return None
         match command:
             case c.Tick() | c.Connect():
                 return None
