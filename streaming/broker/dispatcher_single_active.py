@@ -9,9 +9,11 @@ import msgspec
 
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
-from streaming.broker.dispatch import filter_entries, read, redelivery_time, send
+from streaming.broker.dispatch import Found, filter_entries, read, redelivery_time, send
 from streaming.broker.effects import ActiveConsumerChange
 from streaming.broker.murmur3 import murmur3_31
+from streaming.broker.sticky_key import sticky_key_hash
+from streaming.broker.sticky_key_selectors import HashRangeExclusive
 
 if TYPE_CHECKING:
     from streaming.broker.subscription import Subscription
@@ -168,7 +170,10 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             return False
         active = self.active_consumer(subscription)
         assert active is not None  # a read is only ever issued for one
-        found, rescheduled = filter_entries(ctx, topic, subscription, read(ctx, topic, positions), None)
+        found = read(ctx, topic, positions)
+        if active.hash_ranges and not self.failover:
+            found = _in_ranges(found, active)
+        found, rescheduled = filter_entries(ctx, topic, subscription, found, None)
         if rescheduled:
             due = redelivery_time(ctx)
             if due not in self.redeliver_at:
@@ -176,6 +181,17 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
                 ctx.wake(topic.name, due)
         send(ctx, topic, subscription, active, found, None)
         return True
+
+
+def _in_ranges(found: Found, consumer: Consumer) -> Found:
+    """The entries whose keys an Exclusive consumer asked for; the others stay unacked."""
+    selector = HashRangeExclusive()
+    selector.assign(consumer.handle, consumer.hash_ranges)
+    return [
+        (position, entry)
+        for position, entry in found
+        if selector.select(selector.slot(sticky_key_hash(entry.metadata))) is not None
+    ]
 
 
 def pick_on_ring(names: list[str], topic: str) -> int:

@@ -25,6 +25,7 @@ from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.message_deduplication import DEDUP_CURSOR
 from streaming.broker.message_expiry import find_newest_before
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
+from streaming.broker.sticky_key_selectors import HashRangeExclusive
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.trimming import free_ledgers, trim
@@ -107,12 +108,8 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
         raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
     if not is_free_name(name):
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
-    for wanted, what in (
-        (command.read_compacted, "read_compacted"),
-        (command.keySharedMeta is not None and command.subType == "Exclusive", "Exclusive with hash ranges"),
-    ):
-        if wanted:
-            raise BrokerError("NotAllowedError", f"{what} isn't supported yet")
+    if command.read_compacted:
+        raise BrokerError("NotAllowedError", "read_compacted isn't supported yet")
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
     limit = ctx.policy(topic.name, topic.policies, "maxSubscriptionsPerTopic").value
@@ -159,8 +156,15 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
         -1 if command.consumer_epoch is None else command.consumer_epoch,
         hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
     )  # fmt: skip
-    if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
-        subscription.dispatcher.check(consumer)
+    try:
+        if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
+            subscription.dispatcher.check(consumer)
+        elif command.subType == "Exclusive" and consumer.hash_ranges:
+            HashRangeExclusive().check(consumer.hash_ranges)
+    except BrokerError:
+        if not subscription.durable and not subscription.consumers:
+            delete(ctx, topic, subscription, "its consumer was refused")
+        raise
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
     ctx.attach(command.connection, topic.name)

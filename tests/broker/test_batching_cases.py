@@ -237,6 +237,35 @@ def test_partly_acked_batches_come_whole_after_an_unload() -> None:
     assert one(run.subscribe("s", "Shared", permits=10), Message).ack_set is None
 
 
+def test_chunks_of_a_message_go_to_one_consumer() -> None:
+    run = Run()
+    run.create_producer()
+    for id_ in (1, 2):
+        run.subscribe("s", "Shared", id_=id_)
+    entries: list[tuple[str, int, int]] = [
+        ("A-0", 0, 1), ("A-1", 0, 3), ("A-1", 1, 3), ("B-0", 0, 1), ("B-1", 0, 2), ("A-1", 2, 3), ("B-1", 1, 2),
+    ]  # fmt: skip
+    for sequence_id, (uuid, chunk, chunks) in enumerate(entries):
+        fields: dict[str, Any] = {"uuid": uuid, "chunk_id": chunk, "num_chunks_from_msg": chunks}
+        run.send(sequence_id, **(fields if chunks > 1 else {}))
+    arrived = run.flow("s", 3, id_=1)
+    assert (sent(arrived, 1), sent(arrived, 2)) == ([0, 1, 2], [])
+    arrived = run.flow("s", 4, id_=2)
+    assert (sent(arrived, 1), sent(arrived, 2)) == ([], [3, 4, 6])
+    arrived = run.flow("s", 3, id_=1)
+    assert (sent(arrived, 1), sent(arrived, 2)) == ([5], [])
+
+
+def test_a_chunk_that_comes_before_the_first_is_kept_for_replay() -> None:
+    run = Run()
+    run.subscribe("s", "Shared")
+    run.create_producer()
+    for sequence_id, chunk in enumerate((1, 0, 2)):
+        run.send(sequence_id, uuid="A", chunk_id=chunk, num_chunks_from_msg=3)
+    assert sent(run.flow("s", 10)) == [1, 2]
+    assert run.backlog("s") == 3
+
+
 def test_a_corrupt_entry_is_acked_like_any_other() -> None:
     run = with_consumer()
     run.send(0, 2)

@@ -362,6 +362,12 @@ def test_peek_shows_the_unacked_ones() -> None:
     assert sent(run.flow("s", 10)) == [1, 1, 0], "peeking moves nothing"
 
 
+@pytest.mark.xfail(strict=True, reason="admin._peek: position 0 is the last acked entry")
+def test_peek_counts_from_one() -> None:
+    run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
+    assert called(run.admin("GET", "/subscription/s/position/0"))[0] >= 400
+
+
 @pytest.mark.parametrize(
     ("query", "position"),
     [
@@ -479,9 +485,6 @@ def test_schemas_are_numbered() -> None:
     assert get((2).to_bytes(8, "big")).error == "TopicNotFound"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="producer_creation knows no schemas: kept nowhere, no schema_version told"
-)
 def test_a_producers_schema_is_kept_and_its_version_told() -> None:
     run = Run()
     answer = one(run.create_producer(schema=SchemaData("a", b"{}", "Json")), ProducerSuccess)

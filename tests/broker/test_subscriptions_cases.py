@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import KeyValue, MessageIdData
+from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, MessageMetadata
 from streaming.broker.effects import (
     ActiveConsumerChange,
     CloseConsumer,
@@ -20,6 +20,7 @@ from streaming.broker.effects import (
     SubscriptionEvent,
     Success,
 )
+from streaming.broker.sticky_key import sticky_key_hash
 from tests.broker.kit import START, TOPIC, Run, of, one, sent
 
 LATEST = (2**63 - 1, 2**63 - 1)
@@ -64,6 +65,10 @@ def with_entries(count: int, *, name: str = "s", type_: str = "Shared", permits:
     if permits:
         run.flow(name, permits)
     return run
+
+
+def metadata(key: str) -> MessageMetadata:
+    return MessageMetadata("p", 0, START, partition_key=key)
 
 
 # -- the worked cases ---------------------------------------------------------------------------------------------
@@ -322,6 +327,14 @@ def test_a_rollback_duration_resets_the_cursor_before_the_consumer_comes(durable
         assert sent(run.subscribe("s", permits=100, **fields)) == [7, 8, 9]
 
 
+def test_a_rollback_duration_disconnects_who_was_there() -> None:
+    run = with_entries(3, permits=10)
+    run.wait(1)
+    effects = run.subscribe("s", "Shared", id_=2, permits=10, start_message_rollback_duration_sec=60)
+    assert one(effects, CloseConsumer).consumer_id == 1
+    assert sent(effects, 2) == [0, 1, 2]
+
+
 # -- readers (§3) -------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +383,26 @@ def test_a_reader_has_no_unacked_limit() -> None:
     run = Run(maxUnackedMessagesPerConsumer=1, maxUnackedMessagesPerSubscription=1)
     run.subscribe("r", "Shared", durable=False, permits=10)
     assert [sent(run.publish(sequence_id)) for sequence_id in range(3)] == [[0], [1], [2]]
+
+
+def test_a_reader_outlives_its_own_seek() -> None:
+    run = with_entries(3, name="keeper")
+    run.subscribe("r", durable=False, permits=10)
+    run.seek("r", (1, 1))
+    start = MessageIdData(*LATEST)
+    assert sent(run.subscribe("r", durable=False, start_message_id=start, permits=10)) == [1, 2]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="topic_lifecycle.unload keeps a reader without consumers: its cursor was in memory only",
+)
+def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
+    run = with_entries(3, name="keeper")
+    run.subscribe("r", durable=False, permits=10)
+    run.seek("r", (1, 1))
+    run.unload()
+    assert list(run.topic.cursors) == ["keeper"]
 
 
 def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
@@ -525,6 +558,36 @@ def test_exclusive_consumers_are_never_told() -> None:
     run = Run()
     assert told(run.subscribe("s", permits=1)) == []
     assert told(run.close_consumer("s")) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_exclusive_with_hash_ranges_gets_its_keys_and_acks_no_others(durable: bool) -> None:
+    keys = [f"k{number}" for number in range(20)]
+    mine = [entry for entry, key in enumerate(keys) if sticky_key_hash(metadata(key)) % 65536 <= 32767]
+    assert 0 < len(mine) < 20
+    run = Run()
+    run.subscribe("keeper")
+    for sequence_id, key in enumerate(keys):
+        run.publish(sequence_id, key=key)
+    lower = KeySharedMeta("STICKY", [IntRange(0, 9), IntRange(10, 32767)])
+    assert sent(run.subscribe("s", durable=durable, keySharedMeta=lower, permits=100)) == mine
+    assert run.backlog("s") == 20
+    assert sent(run.redeliver("s")) == mine
+    assert run.topic.subscriptions["s"].consumers[0].permits == 100 - 2 * len(mine)
+
+
+def test_exclusive_with_no_or_bad_hash_ranges() -> None:
+    run = Run()
+    run.publish(0)
+    overlap = KeySharedMeta("STICKY", [IntRange(0, 10), IntRange(10, 20)])
+    for name, durable in (("s", True), ("r", False)):
+        refused = run.subscribe(name, durable=durable, keySharedMeta=overlap)
+        assert one(refused, Error).error == "ConsumerAssignError"
+    assert list(run.topic.subscriptions) == ["s"], "a durable subscription is there all the same"
+    assert one(run.subscribe("s", keySharedMeta=KeySharedMeta("STICKY")), Success)
+    run.subscribe("f", "Failover", keySharedMeta=KeySharedMeta("STICKY", [IntRange(0, 0)]), permits=10)
+    run.publish(1)
+    assert sent(run.wait(1)) == [0, 1], "ranges mean nothing on Failover"
 
 
 def test_a_read_of_few_permits_is_never_larger() -> None:
