@@ -7,9 +7,10 @@ import pytest
 
 from schemas.commands import BrokerConfig, KeyValue, MessageMetadata
 from streaming.broker import entry_filters
+from streaming.broker.broker import Broker
 from streaming.broker.effects import Message, Quarantined, ReachedEndOfTopic
 from streaming.broker.entry_filters import FilterResult
-from tests.broker.kit import Run, of, one, sent
+from tests.broker.kit import Run, Stored, of, one, sent
 
 Type = Literal["Exclusive", "Shared"]
 
@@ -247,3 +248,15 @@ def test_a_filter_may_reject_a_marker_first() -> None:
     run.configure()
     assert sent(run.wait(1)) == []
     assert run.backlog("s") == 0
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_a_restart_between_changes_nothing(type_: Type) -> None:
+    store = Stored()
+    run = with_consumer(type_)
+    for sequence_id, key in enumerate(("later", "reject", None)):
+        store.add(run.publish(sequence_id, key=key))
+    run.broker = Broker.decode(run.broker.encode(), store)
+    assert sent(run.wait(0.999)) == []
+    run.configure()
+    assert sent(run.wait(0.001)) == ([0, 2] if type_ == "Exclusive" else [0])

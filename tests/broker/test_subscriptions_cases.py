@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, MessageMetadata
+from streaming.broker.broker import Broker
 from streaming.broker.effects import (
     ActiveConsumerChange,
     CloseConsumer,
@@ -21,7 +22,7 @@ from streaming.broker.effects import (
     Success,
 )
 from streaming.broker.sticky_key import sticky_key_hash
-from tests.broker.kit import START, TOPIC, Run, of, one, sent
+from tests.broker.kit import START, TOPIC, Run, Stored, of, one, sent
 
 LATEST = (2**63 - 1, 2**63 - 1)
 EARLIEST = (2**64 - 1, 2**64 - 1)
@@ -601,3 +602,14 @@ def test_time_is_the_logs() -> None:
     run = Run()
     join(run, "a", 1)
     assert run.topic.subscriptions["s"].last_active == START
+
+
+def test_the_failover_delay_outlives_a_restart() -> None:
+    store = Stored()
+    run = Run()
+    join(run, "a", 1, permits=10)
+    store.add(run.publish(0))
+    run.broker = Broker.decode(run.broker.encode(), store)
+    assert run.wait(0.999) == []
+    effects = run.wait(0.001)
+    assert (told(effects), sent(effects)) == ([(1, True)], [0])
