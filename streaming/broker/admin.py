@@ -263,6 +263,8 @@ def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str,
 
 def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     cursor = topic.cursors[_subscription(topic, match["name"]).name]
+    if int(match["n"]) == 0:
+        raise AdminError(400, "Message positions start at 1")
     return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
 
 

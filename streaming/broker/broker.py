@@ -4,7 +4,6 @@ The same records give the same effects and the same state, however they are cut 
 file and no random number; time comes with the records. After every command it has come to rest.
 """
 
-import re
 from typing import Any, NamedTuple
 
 from schemas import commands as c
@@ -23,7 +22,7 @@ from streaming.broker.context import Context, namespace_of
 from streaming.broker.effects import Quarantined, Row, Tick
 from streaming.broker.entries import EntryReader
 from streaming.broker.errors import LogOrderError
-from streaming.broker.lookup import LookupCommand
+from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.topic import Topic
@@ -35,7 +34,6 @@ LATEST_TIME = 10**14
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 ROUTED = frozenset({c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.ConnectionLost, c.Admin, *LOOKUPS})
 """Commands that aren't, or not always, for a topic's own mechanisms."""
-TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 
 
 class Summary(NamedTuple):

@@ -100,6 +100,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
     preciseTimeBasedBacklogQuotaCheck: bool = False
     # what differs between Pulsar versions and has no setting there (see docs/profiles.md)
+    activeConsumerFailoverRingForNonPartitioned: bool = True
+    """Failover on a topic that is no partition picks by the hash ring (4.x), or the first by priority and name (2.x)."""
     messageExpirySharedPosition: bool = True
     """TTL: one search on the slowest cursor moves every subscription (4.x), or each subscription is searched (2.x)."""
     messageExpirySearchActiveEntries: bool = False
@@ -141,6 +143,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     "2.x": {
         "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
         "subscriptionKeySharedUseClassicPersistentImplementation": True,
+        "activeConsumerFailoverRingForNonPartitioned": False,
         "messageExpirySharedPosition": False,
         "messageExpirySearchActiveEntries": True,
         "messageExpiryStopsAtOpenLedger": False,

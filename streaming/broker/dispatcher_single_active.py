@@ -71,7 +71,8 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
         best = sum(consumer.priority == consumers[0].priority for consumer in consumers)
         partition = _PARTITION.search(topic.name)
-        if not self.failover:
+        first = partition is None and not ctx.config.activeConsumerFailoverRingForNonPartitioned
+        if not self.failover or first:
             self.active = 0
         elif partition is not None and not ctx.config.activeConsumerFailoverConsistentHashing:
             self.active = int(partition[1]) % best

@@ -82,6 +82,8 @@ def unload(ctx: Context, topic: Topic) -> None:
     for subscription in list(topic.subscriptions.values()):
         for consumer in list(subscription.consumers):
             subscribe.disconnect(ctx, topic, subscription, consumer, "topic unloaded")
+        if not subscription.durable and subscription.name in topic.subscriptions:  # left by its reader's seek
+            subscribe.delete(ctx, topic, subscription, "topic unloaded")
     for cursor in topic.cursors.values():
         cursor.persisted = None  # a clean close writes every cursor
         cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back

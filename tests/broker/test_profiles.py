@@ -379,6 +379,20 @@ def test_key_shared_a_new_consumer_waits_for_all_before_it_or_for_its_keys_alone
     assert both(log) == ([False, True], [True, False])
 
 
+def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> None:
+    def log(run: Run) -> str:
+        topic = "persistent://public/default/t1"
+        run.subscribe("s", "Failover", id_=0, consumer_name="B", topic=topic)
+        changes = run.subscribe("s", "Failover", id_=1, consumer_name="A", topic=topic)
+        return next(
+            (("B", "A")[c.consumer_id] for c in of(changes, ActiveConsumerChange) if c.fields["is_active"]),
+            "B",
+        )
+
+    # the ring puts t1 on B (subscriptions.md, worked case 2)
+    assert both(log, activeConsumerFailoverDelayTimeMillis=0) == ("A", "B")
+
+
 # -- examples of the seeds ----------------------------------------------------------------------------------------
 
 

@@ -362,7 +362,6 @@ def test_peek_shows_the_unacked_ones() -> None:
     assert sent(run.flow("s", 10)) == [1, 1, 0], "peeking moves nothing"
 
 
-@pytest.mark.xfail(strict=True, reason="admin._peek: position 0 is the last acked entry")
 def test_peek_counts_from_one() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
     assert called(run.admin("GET", "/subscription/s/position/0"))[0] >= 400

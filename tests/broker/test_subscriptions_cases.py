@@ -394,10 +394,6 @@ def test_a_reader_outlives_its_own_seek() -> None:
     assert sent(run.subscribe("r", durable=False, start_message_id=start, permits=10)) == [1, 2]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="topic_lifecycle.unload keeps a reader without consumers: its cursor was in memory only",
-)
 def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
     run = with_entries(3, name="keeper")
     run.subscribe("r", durable=False, permits=10)
