@@ -98,6 +98,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         else:
             self._reassign(subscription.consumers, lambda: selector.add(handle, consumer.name))
         self.stuck = False
+        self.dispatch(ctx, topic, subscription)  # with one more, one may look further ahead
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
@@ -146,6 +147,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         self.unblocks_at = -1
         super().dispatch(ctx, topic, subscription)
+
+    def _unblock(self, consumer: Consumer) -> None:
+        self.stuck = False
+        super()._unblock(consumer)
 
     # -- entries that aren't pending any more ---------------------------------------------------------------------
 
