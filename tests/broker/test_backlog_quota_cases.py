@@ -52,6 +52,7 @@ def ledgers(run: Run) -> list[int]:
     return list(run.topic.ledger.ledgers)
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_01_two_equally_slow_cursors_are_each_moved() -> None:
     run = limited(10_240)
     run.subscribe("c1")
@@ -71,6 +72,7 @@ def test_backlog_quota_case_01_two_equally_slow_cursors_are_each_moved() -> None
     assert run.topic.counters.size_evictions == 1
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_02_evicted_entries_are_pending_no_more() -> None:
     run = limited(10_240, removePendingAcksOnMarkDeleteMove=True)
     run.subscribe("s", "Shared", permits=1000)
@@ -80,6 +82,7 @@ def test_backlog_quota_case_02_evicted_entries_are_pending_no_more() -> None:
     assert pending(run, "s") == 9
 
 
+@pytest.mark.feature("G1", "G3")
 def test_backlog_quota_case_03_by_age_whole_closed_ledgers_go() -> None:
     run = limited(time=2, removePendingAcksOnMarkDeleteMove=True)
     run.subscribe("c1", "Shared", permits=1000)
@@ -97,6 +100,7 @@ def test_backlog_quota_case_03_by_age_whole_closed_ledgers_go() -> None:
     assert ledgers(run) == [3]
 
 
+@pytest.mark.feature("G1", "G3")
 def test_backlog_quota_case_04_by_age_precisely() -> None:
     run = limited(time=2, preciseTimeBasedBacklogQuotaCheck=True)
     run.subscribe("c1")
@@ -108,6 +112,7 @@ def test_backlog_quota_case_04_by_age_precisely() -> None:
     assert run.topic.counters.time_evictions == 1
 
 
+@pytest.mark.feature("G1", "G3")
 def test_backlog_quota_case_05_a_ledger_that_closed_later_stays() -> None:
     run = limited(time=5)
     run.subscribe("s")
@@ -119,6 +124,7 @@ def test_backlog_quota_case_05_a_ledger_that_closed_later_stays() -> None:
     assert run.backlog("s") == 9
 
 
+@pytest.mark.feature("G1", "G3")
 def test_backlog_quota_case_06_an_empty_ledger_behind_the_last_entry() -> None:
     run = limited(time=2, preciseTimeBasedBacklogQuotaCheck=True)
     run.subscribe("s")
@@ -130,6 +136,7 @@ def test_backlog_quota_case_06_an_empty_ledger_behind_the_last_entry() -> None:
     assert ledgers(run) == [1, 2]
 
 
+@pytest.mark.feature("G1")
 def test_backlog_quota_case_07_readers_hold_nothing_back() -> None:
     run = limited(10_240, policy=EXCEPTION)
     run.subscribe("reader", durable=False)
@@ -154,15 +161,18 @@ def refusals_after_check(policy: str, entries: int) -> set[str]:
     return refusals
 
 
+@pytest.mark.feature("G1", "G2")
 @pytest.mark.parametrize("entries", [11, 10])
 def test_backlog_quota_case_08_hold_closes_and_refuses_producers(entries: int) -> None:
     assert refusals_after_check(HOLD, entries) == {"ProducerBlockedQuotaExceededError"}
 
 
+@pytest.mark.feature("G1", "G2")
 def test_backlog_quota_case_09_exception_closes_and_refuses_producers() -> None:
     assert refusals_after_check(EXCEPTION, 11) == {"ProducerBlockedQuotaExceededException"}
 
 
+@pytest.mark.feature("G2")
 @pytest.mark.parametrize("deduplication", [False, True])
 def test_backlog_quota_case_10_producers_return_when_all_is_acked(deduplication: bool) -> None:
     run = limited(10_240, policy=EXCEPTION, brokerDeduplicationEnabled=deduplication)
@@ -187,6 +197,7 @@ def oldest(run: Run) -> tuple[float, str] | None:
     return None if found is None else ((run.now - found.timestamp) / 1000, found.cursor)
 
 
+@pytest.mark.feature("G1")
 def test_backlog_quota_case_11_without_precision_an_open_ledger_has_no_age() -> None:
     run = limited(per_ledger=50)
     run.subscribe("slow")
@@ -202,6 +213,7 @@ def test_backlog_quota_case_11_without_precision_an_open_ledger_has_no_age() -> 
     assert oldest(run) == (10, "slow")
 
 
+@pytest.mark.feature("G3")
 @pytest.mark.parametrize(("entries", "skipped"), [(11, 2), (12, 3), (10, 1)])
 def test_backlog_quota_case_12_one_cursor_goes_down_to_nine_tenths(entries: int, skipped: int) -> None:
     run = limited(10_240)
@@ -211,6 +223,7 @@ def test_backlog_quota_case_12_one_cursor_goes_down_to_nine_tenths(entries: int,
     assert backlog_size(run) == 9216
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_13_one_skip_a_round() -> None:
     run = limited(15_360)
     run.subscribe("s")
@@ -220,6 +233,7 @@ def test_backlog_quota_case_13_one_skip_a_round() -> None:
     assert check(run) == []
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_14_a_stall_by_uneven_sizes() -> None:
     run = limited(5000, per_ledger=50)
     run.subscribe("s")
@@ -234,6 +248,7 @@ def test_backlog_quota_case_14_a_stall_by_uneven_sizes() -> None:
     assert backlog_size(run) == 5450
 
 
+@pytest.mark.feature("G3")
 @pytest.mark.parametrize("policy", [EVICTION, HOLD, EXCEPTION])
 def test_backlog_quota_case_15_an_entry_over_the_limit_is_never_evicted(policy: str) -> None:
     run = limited(5000, policy=policy)
@@ -246,6 +261,7 @@ def test_backlog_quota_case_15_an_entry_over_the_limit_is_never_evicted(policy: 
     assert blocked == (policy != EVICTION)
 
 
+@pytest.mark.feature("G3")
 @pytest.mark.parametrize(
     ("size", "skipped", "mark_delete", "left"), [(6000, 1, (1, 1), 8000), (10_000, None, (1, -1), 10_000)]
 )
@@ -264,6 +280,7 @@ def test_backlog_quota_case_16_individual_acks(
     assert run.backlog("s") == 6 - (skipped or 0)
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_17_a_cursor_without_backlog_stays() -> None:
     run = limited(10_240)
     run.subscribe("a")
@@ -294,6 +311,7 @@ def slow_deduplication(policy: str) -> Run:
     return run
 
 
+@pytest.mark.feature("A4", "G3")
 def test_backlog_quota_case_18_the_deduplication_cursor_is_evicted_too() -> None:
     run = slow_deduplication(EVICTION)
     move = one(check(run), Evicted)
@@ -305,6 +323,7 @@ def test_backlog_quota_case_18_the_deduplication_cursor_is_evicted_too() -> None
     assert backlog_size(run) == 5120
 
 
+@pytest.mark.feature("A4", "G2")
 def test_backlog_quota_case_18_the_deduplication_cursor_spares_the_producers_a_round() -> None:
     run = slow_deduplication(EXCEPTION)
     assert run.check("backlogQuota") == []
@@ -312,6 +331,7 @@ def test_backlog_quota_case_18_the_deduplication_cursor_spares_the_producers_a_r
     assert one(run.create_producer("r", 2), Error).error == "ProducerBlockedQuotaExceededException"
 
 
+@pytest.mark.feature("G3")
 def test_backlog_quota_case_19_a_limit_of_zero_evicts_everything() -> None:
     run = limited(0)
     run.subscribe("s")
@@ -322,6 +342,7 @@ def test_backlog_quota_case_19_a_limit_of_zero_evicts_everything() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("G1")
 def test_backlog_quota_case_19_a_negative_limit_is_off() -> None:
     run = limited(-1)
     run.subscribe("s")
@@ -330,6 +351,7 @@ def test_backlog_quota_case_19_a_negative_limit_is_off() -> None:
     assert run.topic.counters.size_evictions == 0
 
 
+@pytest.mark.feature("G1", "G3")
 def test_backlog_quota_case_20_the_last_ledger_with_entries_stays_while_the_open_one_is_empty() -> None:
     run = limited(time=60, per_ledger=50)
     run.subscribe("s")

@@ -127,6 +127,7 @@ def admin(method: str, call: str, body: Any = None) -> bytes:
 # -- records that are no command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("J6")
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
@@ -164,6 +165,7 @@ def test_what_is_no_command_is_quarantined(value: bytes, cause: str) -> None:
     assert cause in row.cause
 
 
+@pytest.mark.feature("J6")
 @pytest.mark.parametrize("topic", [None, ""])
 @pytest.mark.parametrize(
     "value", [send(), ack(1, id_(1, 0)), b'{"producer": "p", "sequence_id": 99}', admin("PUT", "/unload")]
@@ -173,6 +175,7 @@ def test_a_record_without_its_topic_is_quarantined(value: bytes, topic: str | No
     assert (row.rule, row.topic) == ("no_topic", topic)
 
 
+@pytest.mark.feature("J6")
 @pytest.mark.parametrize(
     "path",
     ["", "/", "/brokers/health", "/namespaces/public/default/messageTTL", "/persistent/public/default/t"],
@@ -182,6 +185,7 @@ def test_an_admin_call_on_something_else_than_the_topic_is_quarantined(path: str
     assert row.rule == "wrong_topic"
 
 
+@pytest.mark.feature("I1", "J6")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -205,6 +209,7 @@ def test_bad_settings_are_quarantined_and_the_old_ones_stay(fields: dict[str, An
     assert next(iter(fields)) in row.cause
 
 
+@pytest.mark.feature("I1", "J6")
 def test_an_unknown_profile_is_quarantined() -> None:
     assert one(aftermath(record("BROKER_CONFIG", profile="9.x"), None), Quarantined).rule == "malformed"
 
@@ -212,6 +217,7 @@ def test_an_unknown_profile_is_quarantined() -> None:
 # -- commands that the broker refuses -----------------------------------------------------------------------------
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -230,6 +236,7 @@ def test_who_breaks_the_protocol_loses_the_connection(value: bytes) -> None:
     assert about_neighbour(go_on(run)) == about_neighbour(undisturbed()[0])
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -242,6 +249,7 @@ def test_some_commands_of_an_unknown_consumer_are_dropped(name: str, fields: dic
     assert aftermath(record(name, consumer_id=9, **fields)) == []
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize("name", ["UNSUBSCRIBE", "SEEK", "GET_LAST_MESSAGE_ID"])
 def test_other_commands_of_an_unknown_consumer_are_errors(name: str) -> None:
     (answer,) = aftermath(record(name, consumer_id=9, request_id=5))
@@ -249,15 +257,18 @@ def test_other_commands_of_an_unknown_consumer_are_errors(name: str) -> None:
     assert (answer.error, answer.request_id, answer.connection) == ("MetadataError", 5, "client")
 
 
+@pytest.mark.feature("K1")
 def test_closing_what_is_not_there_succeeds() -> None:
     assert aftermath(record("CLOSE_PRODUCER", producer_id=9, request_id=5)) == [Success(TOPIC, "client", 5)]
     assert aftermath(record("CLOSE_CONSUMER", consumer_id=9, request_id=5)) == [Success(TOPIC, "client", 5)]
 
 
+@pytest.mark.feature("K1")
 def test_a_seek_to_nothing_is_an_error() -> None:
     assert one(aftermath(record("SEEK", consumer_id=1, request_id=5)), Error).error == "MetadataError"
 
 
+@pytest.mark.feature("D1")
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -274,6 +285,7 @@ def test_refused_subscribes(fields: dict[str, Any], error: str) -> None:
     assert one(aftermath(record("SUBSCRIBE", consumer_id=9, request_id=5, **fields)), Error).error == error
 
 
+@pytest.mark.feature("B2")
 def test_a_producer_name_that_is_taken() -> None:
     run = resumed()
     answer = one(run.raw(record("PRODUCER", producer_id=9, request_id=5, producer_name="p")), Error)
@@ -282,6 +294,7 @@ def test_a_producer_name_that_is_taken() -> None:
     assert go_on(run) == undisturbed()[0]
 
 
+@pytest.mark.feature("B2")
 @pytest.mark.parametrize(
     "value",
     [
@@ -302,10 +315,12 @@ def test_too_large_a_payload_is_refused_and_only_counted(value: bytes) -> None:
     assert (go_on(run), run.broker.encode()) == (go_on(control), control.broker.encode())
 
 
+@pytest.mark.feature("B2")
 def test_a_payload_of_the_largest_size_is_taken() -> None:
     one(resumed().publish(50, payload="x" * 1000), SendReceipt)
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -324,12 +339,14 @@ def test_only_producers_and_consumers_create_a_topic(value: bytes) -> None:
     assert about_neighbour(go_on(run)) == about_neighbour(undisturbed()[0])
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize("topic", [" ", "t", "persistent://", "persistent://public/default", "ftp://a/b/c"])
 def test_a_topic_has_a_full_name(topic: str) -> None:
     effects = aftermath(b'{"producer": "p", "sequence_id": 99}', topic)
     assert len(effects) == 1
 
 
+@pytest.mark.feature("I1")
 @pytest.mark.parametrize(
     ("value", "status"),
     [
@@ -380,6 +397,7 @@ def test_bad_admin_calls(value: bytes, status: int) -> None:
     assert answer.fields["response"]["reason"]
 
 
+@pytest.mark.feature("I1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -395,6 +413,7 @@ def test_unknown_admin_calls_are_told_to_be_unsupported(value: bytes) -> None:
     assert one(effects, AdminResponse).fields["status"] == 404
 
 
+@pytest.mark.feature("I1")
 def test_a_bad_call_on_a_namespace_leaves_nothing() -> None:
     value = record("ADMIN", method="POST", path="/namespaces/public/new/messageTTL", body="x")
     assert one(aftermath(value, None), AdminResponse).fields["status"] == 400
@@ -403,6 +422,7 @@ def test_a_bad_call_on_a_namespace_leaves_nothing() -> None:
 # -- ids out of range ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize(
     "position", [(9, 9), (3, 1), (2**63 - 1, 2**63 - 1), (-1, -1), (BEFORE_FIRST, BEFORE_FIRST), (1, -1)]
 )
@@ -410,6 +430,7 @@ def test_a_cumulative_ack_out_of_range_is_ignored(position: tuple[int, int]) -> 
     assert aftermath(ack(2, id_(*position))) == []
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize(
     "position",
     [
@@ -434,6 +455,7 @@ def test_an_individual_ack_out_of_range_changes_nothing_in_the_backlog(position:
     assert go_on(run) == go_on(control)
 
 
+@pytest.mark.feature("D4")
 @pytest.mark.parametrize("position", [(9, 9), (-7, 5), (99, -1), (2, -9), (1, 2**62), (2**63, 2**63)])
 def test_a_seek_out_of_range_lands_somewhere(position: tuple[int, int]) -> None:
     run = resumed()
@@ -448,6 +470,7 @@ def test_a_seek_out_of_range_lands_somewhere(position: tuple[int, int]) -> None:
 # -- the log itself -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("J3")
 @pytest.mark.parametrize("back", [0, 1, 5])
 def test_an_offset_that_comes_again_stops_the_fold(back: int) -> None:
     run = resumed()
@@ -458,6 +481,7 @@ def test_an_offset_that_comes_again_stops_the_fold(back: int) -> None:
     assert run.broker.encode() == before
 
 
+@pytest.mark.feature("J4")
 def test_a_timestamp_from_the_past_does_not_move_the_clock() -> None:
     run = resumed()
     run.now -= 1_000_000
@@ -469,10 +493,12 @@ def test_a_timestamp_from_the_past_does_not_move_the_clock() -> None:
 # -- acks of what isn't there -------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 def test_an_ack_that_changes_nothing_writes_nothing() -> None:
     aftermath(ack(1, id_(9, 9)))
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_partial_ack_of_what_is_not_there_changes_nothing(trimmed: bool) -> None:
     run = Run(acknowledgmentAtBatchIndexLevelEnabled=True, managedLedgerMaxEntriesPerLedger=1)
@@ -569,18 +595,21 @@ def harmless(value: bytes, topic: str | None) -> None:
 TOPICS = st.sampled_from([TOPIC, TOPIC, TOPIC, None, ""])
 
 
+@pytest.mark.feature("J6")
 @given(st.binary(max_size=40), TOPICS)
 @settings(max_examples=100, deadline=None)
 def test_any_bytes(value: bytes, topic: str | None) -> None:
     harmless(value, topic)
 
 
+@pytest.mark.feature("J6")
 @given(JSON, TOPICS)
 @settings(max_examples=100, deadline=None)
 def test_any_json(value: Any, topic: str | None) -> None:
     harmless(json.dumps(value).encode(), topic)
 
 
+@pytest.mark.feature("J6")
 @given(mutated(), TOPICS)
 @settings(max_examples=300, deadline=None)
 def test_any_mutation_of_a_command(value: bytes, topic: str | None) -> None:

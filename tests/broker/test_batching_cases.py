@@ -41,6 +41,7 @@ def words(*indices: int) -> list[int]:
 # -- the worked cases ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("B3")
 def test_batching_case_02_a_batch_is_stored_as_it_came() -> None:
     payload = bytes.fromhex("00000004 18014000 61 00000004 18024001 6263")
     assert len(payload) == 19
@@ -58,6 +59,7 @@ def test_batching_case_02_a_batch_is_stored_as_it_came() -> None:
     assert one(effects, Message).messages == 2
 
 
+@pytest.mark.feature("E1")
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
 def test_batching_case_03_permits_may_go_below_zero(type_: str) -> None:
     run = with_consumer(type_, permits=10)
@@ -68,6 +70,7 @@ def test_batching_case_03_permits_may_go_below_zero(type_: str) -> None:
     assert sent(run.flow("s", 1)) == [1]
 
 
+@pytest.mark.feature("D3", "E5")
 def test_batching_case_04_acked_messages_of_batches_never_come_again() -> None:
     run = with_consumer(permits=100)
     for first in range(0, 100, 20):
@@ -90,6 +93,7 @@ def test_batching_case_04_acked_messages_of_batches_never_come_again() -> None:
     assert len(arrived) == 50
 
 
+@pytest.mark.feature("D3", "E5")
 def test_batching_case_04_derived() -> None:
     run = with_consumer(permits=200)
     run.send(0, 99)
@@ -101,6 +105,7 @@ def test_batching_case_04_derived() -> None:
     assert (consumer(run).unacked, consumer(run).permits) == (50, 50)
 
 
+@pytest.mark.feature("D3")
 def test_batching_case_05_a_cumulative_ack_inside_a_batch() -> None:
     run = with_consumer("Exclusive")
     run.send(0)
@@ -114,6 +119,7 @@ def test_batching_case_05_a_cumulative_ack_inside_a_batch() -> None:
     assert consumer(run).permits == 50
 
 
+@pytest.mark.feature("D3", "E8")
 def test_batching_case_06_an_acked_batch_needs_no_dead_letter() -> None:
     run = with_consumer()
     first = one(run.send(0, 4), Message)
@@ -132,6 +138,7 @@ def test_batching_case_06_an_acked_batch_needs_no_dead_letter() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("D3", "E5")
 def test_batching_case_06_a_partial_ack_forgets_the_count() -> None:
     run = with_consumer()
     run.send(0, 4)
@@ -140,6 +147,7 @@ def test_batching_case_06_a_partial_ack_forgets_the_count() -> None:
     assert one(run.redeliver("s", (1, 0)), Message).redelivery_count == 1
 
 
+@pytest.mark.feature("A6")
 def test_batching_case_07_a_resent_chunk_leaves_no_hole() -> None:
     run = with_consumer("Exclusive")
     arrived = []
@@ -153,6 +161,7 @@ def test_batching_case_07_a_resent_chunk_leaves_no_hole() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("A2")
 def test_batching_case_08_possible_duplicates_are_alone_in_their_batch() -> None:
     run = with_consumer(brokerDeduplicationEnabled=True)
     for sequence_id in (0, 1, 2):
@@ -163,6 +172,7 @@ def test_batching_case_08_possible_duplicates_are_alone_in_their_batch() -> None
     assert [(r.ledger_id, r.entry_id) for r in receipts] == [(-1, -1), (-1, -1), (1, 3), (1, 4)]
 
 
+@pytest.mark.feature("A6")
 @pytest.mark.parametrize("deduplication", [False, True])
 def test_batching_case_09_chunks_have_one_sequence_id(deduplication: bool) -> None:
     run = with_consumer(brokerDeduplicationEnabled=deduplication)
@@ -179,6 +189,7 @@ def test_batching_case_09_chunks_have_one_sequence_id(deduplication: bool) -> No
     assert consumer(run).unacked == 10
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
 def test_batching_case_10_without_index_acks_a_partial_ack_stores_nothing(type_: str) -> None:
     run = with_consumer(type_, index_acks=False)
@@ -193,6 +204,7 @@ def test_batching_case_10_without_index_acks_a_partial_ack_stores_nothing(type_:
 # -- what no case says --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 def test_how_an_ack_set_looks_on_the_wire() -> None:
     run = with_consumer()
     run.send(0, 2)
@@ -203,12 +215,14 @@ def test_how_an_ack_set_looks_on_the_wire() -> None:
     assert of(run.redeliver("s"), Message)[1].ack_set == [-2, 2**36 - 1]
 
 
+@pytest.mark.feature("E1")
 def test_a_batch_of_no_messages_counts_one() -> None:
     run = with_consumer(permits=10)
     run.send(0, num_messages_in_batch=0)
     assert (consumer(run).permits, consumer(run).unacked) == (9, 1)
 
 
+@pytest.mark.feature("D3")
 def test_partial_acks_that_leave_nothing_are_a_full_ack() -> None:
     run = with_consumer("Exclusive")
     run.send(0, 2)
@@ -218,6 +232,7 @@ def test_partial_acks_that_leave_nothing_are_a_full_ack() -> None:
     assert run.cursor("s").batches == {}
 
 
+@pytest.mark.feature("D4")
 def test_a_seek_into_a_batch_brings_its_tail() -> None:
     run = with_consumer("Exclusive")
     run.send(0)
@@ -229,6 +244,7 @@ def test_a_seek_into_a_batch_brings_its_tail() -> None:
     assert consumer(run).permits == 100 - 5 - 1
 
 
+@pytest.mark.feature("D3")
 def test_partly_acked_batches_come_whole_after_an_unload() -> None:
     run = with_consumer()
     run.send(0, 2)
@@ -237,6 +253,7 @@ def test_partly_acked_batches_come_whole_after_an_unload() -> None:
     assert one(run.subscribe("s", "Shared", permits=10), Message).ack_set is None
 
 
+@pytest.mark.feature("A6")
 def test_chunks_of_a_message_go_to_one_consumer() -> None:
     run = Run()
     run.create_producer()
@@ -256,6 +273,7 @@ def test_chunks_of_a_message_go_to_one_consumer() -> None:
     assert (sent(arrived, 1), sent(arrived, 2)) == ([5], [])
 
 
+@pytest.mark.feature("A6")
 def test_a_chunk_that_comes_before_the_first_is_kept_for_replay() -> None:
     run = Run()
     run.subscribe("s", "Shared")
@@ -266,6 +284,7 @@ def test_a_chunk_that_comes_before_the_first_is_kept_for_replay() -> None:
     assert run.backlog("s") == 3
 
 
+@pytest.mark.feature("D3")
 def test_a_corrupt_entry_is_acked_like_any_other() -> None:
     run = with_consumer()
     run.send(0, 2)

@@ -34,6 +34,7 @@ def received(effects: list[Effect]) -> list[Message]:
     return of(effects, Message)
 
 
+@pytest.mark.feature("E1")
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
 @pytest.mark.parametrize(("queue", "returned"), [(1000, 500), (1, 1), (4, 2)])
 def test_client_side_case_04_permits_come_back_by_halves(type_: str, queue: int, returned: int) -> None:
@@ -46,6 +47,7 @@ def test_client_side_case_04_permits_come_back_by_halves(type_: str, queue: int,
         assert sent(run.flow("s", returned)) == [*range(first, first + returned)]
 
 
+@pytest.mark.feature("E5", "E8")
 def test_client_side_case_05_nacked_until_dead() -> None:
     run, messages = client("Shared", messages=100)
     counts: Counter[int] = Counter()
@@ -68,6 +70,7 @@ def test_client_side_case_05_nacked_until_dead() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("E8")
 @pytest.mark.parametrize(("messages", "m", "receives"), [(10, 3, 40), (100, 2, 300)])
 def test_client_side_case_06_reconsumed_later(messages: int, m: int, receives: int) -> None:
     run, arrived = client("Shared", messages=messages)
@@ -97,6 +100,7 @@ def test_client_side_case_06_reconsumed_later(messages: int, m: int, receives: i
     assert run.broker.topic(RETRY).cursors["s"].backlog(run.broker.topic(RETRY).ledger) == 0
 
 
+@pytest.mark.feature("E5")
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
 def test_client_side_case_07_ack_timeout(type_: str) -> None:
     run, first = client(type_, messages=15, permits=5)
@@ -114,6 +118,7 @@ def test_client_side_case_07_ack_timeout(type_: str) -> None:
         assert [message.entry_id for message in again] == [*range(5)]
 
 
+@pytest.mark.feature("D3", "E5")
 @pytest.mark.parametrize("index_acks", [False, True])
 def test_client_side_case_08_one_nack_of_a_batch(index_acks: bool) -> None:
     run, _ = client("Shared", messages=0, acknowledgmentAtBatchIndexLevelEnabled=index_acks)
@@ -125,6 +130,7 @@ def test_client_side_case_08_one_nack_of_a_batch(index_acks: bool) -> None:
     assert (message.messages, message.ack_set) == (10, [512] if index_acks else None)
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize("index_acks", [False, True])
 def test_client_side_case_10_a_cumulative_ack_inside_a_batch(index_acks: bool) -> None:
     run, _ = client("Exclusive", messages=7, acknowledgmentAtBatchIndexLevelEnabled=index_acks)
@@ -144,6 +150,7 @@ def test_client_side_case_10_a_cumulative_ack_inside_a_batch(index_acks: bool) -
 # -- what no case says --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
 def test_repeated_ids_in_an_ack_are_harmless(type_: str) -> None:
     run, _ = client(type_, messages=3)
@@ -153,6 +160,7 @@ def test_repeated_ids_in_an_ack_are_harmless(type_: str) -> None:
     assert run.topic.subscriptions["s"].consumers[0].unacked == (1 if type_ == "Shared" else 0)
 
 
+@pytest.mark.feature("A1")
 def test_a_producer_that_reconnects_sends_all_again() -> None:
     run = Run(brokerDeduplicationEnabled=True)
     run.subscribe("s", "Shared", permits=100)
@@ -164,6 +172,7 @@ def test_a_producer_that_reconnects_sends_all_again() -> None:
     assert arrived == [3, 4]
 
 
+@pytest.mark.feature("D4")
 def test_a_reader_asks_what_is_left() -> None:
     run, _ = client("Shared", messages=3)
     assert sent(run.subscribe("reader", durable=False, permits=10)) == [0, 1, 2]

@@ -44,6 +44,7 @@ def without(*indices: int, size: int = 10) -> int:
     return sum(1 << index for index in range(size) if index not in indices)
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_01_backlog() -> None:
     topic = ledgers_of(2)
     cursors, positions = [topic.open("0", earliest=False)], []
@@ -61,6 +62,7 @@ def test_cursor_case_01_backlog() -> None:
     assert [backlog(topic, cursor) for cursor in cursors[1:]] == [3, 2, 1, 0]
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_02_single_deletes() -> None:
     topic = ledgers_of(3)
     cursor = topic.open()
@@ -73,6 +75,7 @@ def test_cursor_case_02_single_deletes() -> None:
     assert backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_03_counting_with_deletes() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -83,6 +86,7 @@ def test_cursor_case_03_counting_with_deletes() -> None:
         assert backlog(topic, cursor) == left
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_04_mark_delete_out_of_order() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -94,6 +98,7 @@ def test_cursor_case_04_mark_delete_out_of_order() -> None:
     assert backlog(topic, cursor) == 0
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_04_mark_delete_twice() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -104,6 +109,7 @@ def test_cursor_case_04_mark_delete_twice() -> None:
     assert backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D4")
 def test_cursor_case_05_skip_with_deletes() -> None:
     topic = ledgers_of(5)
     cursor = topic.open()
@@ -124,6 +130,7 @@ def test_cursor_case_05_skip_with_deletes() -> None:
     assert cursor.entries_to_read(topic.ledger) == backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D4")
 def test_cursor_case_06_skip() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -145,6 +152,7 @@ def test_cursor_case_06_skip() -> None:
     assert cursor.entries_to_read(topic.ledger) == backlog(topic, cursor) == 0
 
 
+@pytest.mark.feature("D4")
 def test_cursor_case_07_peek() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -155,6 +163,7 @@ def test_cursor_case_07_peek() -> None:
     assert cursor.peek(topic.ledger, 4) is None
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_08_cumulative_ack_inside_a_batch() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -166,6 +175,7 @@ def test_cursor_case_08_cumulative_ack_inside_a_batch() -> None:
         assert backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_09_individual_acks_inside_a_batch() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -189,6 +199,7 @@ def test_cursor_case_09_individual_acks_inside_a_batch() -> None:
     assert cursor.batches == {}
 
 
+@pytest.mark.feature("C2")
 def test_cursor_case_10_size_with_individual_acks() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -199,6 +210,7 @@ def test_cursor_case_10_size_with_individual_acks() -> None:
     assert backlog(topic, cursor) == 2
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_11_rate_limited_mark_deletes_are_lost_in_a_crash() -> None:
     topic = ledgers_of(10, managedLedgerDefaultMarkDeleteRateLimit=1)
     cursor = topic.open()
@@ -213,6 +225,7 @@ def test_cursor_case_11_rate_limited_mark_deletes_are_lost_in_a_crash() -> None:
     assert backlog(topic, cursor) == 2
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_12_positions_past_the_end() -> None:
     topic = ledgers_of(100)
     cursor = topic.open()
@@ -225,6 +238,7 @@ def test_cursor_case_12_positions_past_the_end() -> None:
     assert backlog(topic, cursor) == 20
 
 
+@pytest.mark.feature("E5")
 def test_cursor_case_13_rewind() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -238,6 +252,7 @@ def test_cursor_case_13_rewind() -> None:
     assert cursor.entries_to_read(topic.ledger) == 3
 
 
+@pytest.mark.feature("F2")
 def test_cursor_case_14_find_newest_with_deletes() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -247,6 +262,7 @@ def test_cursor_case_14_find_newest_with_deletes() -> None:
     assert find_newest(topic.ledger, lambda position: position != p[6], start, None) == p[5]
 
 
+@pytest.mark.feature("F2")
 def test_cursor_case_14_find_newest_after_a_rollover() -> None:
     topic = ledgers_of(10)
     topic.open()
@@ -254,6 +270,7 @@ def test_cursor_case_14_find_newest_after_a_rollover() -> None:
     assert find_newest(topic.ledger, lambda position: position != p[1], p[0], None) == p[2]
 
 
+@pytest.mark.feature("C3")
 def test_cursor_case_15_readers_lose_data_to_trimming() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=1)
     durable = topic.open("c1")
@@ -268,6 +285,7 @@ def test_cursor_case_15_readers_lose_data_to_trimming() -> None:
     assert backlog(topic, reader) == 0
 
 
+@pytest.mark.feature("D2")
 def test_cursor_case_16_readers_start_where_data_starts() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=1)
     durable = topic.open("durable")
@@ -285,6 +303,7 @@ def test_cursor_case_16_readers_start_where_data_starts() -> None:
     assert backlog(topic, reader) == 5
 
 
+@pytest.mark.feature("F2", "F4")
 def test_cursor_case_17_expiry_to_a_position() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=5)
     run.subscribe("s")
@@ -308,6 +327,7 @@ def test_cursor_case_17_expiry_to_a_position() -> None:
         assert run.mark_delete("s") == mark_delete
 
 
+@pytest.mark.feature("D4")
 @pytest.mark.parametrize(
     ("target", "mark_delete", "read_position", "left"),
     [
@@ -334,6 +354,7 @@ def test_cursor_case_18_reset(
     assert cursor.backlog(topic.ledger) == left
 
 
+@pytest.mark.feature("F2")
 @pytest.mark.parametrize(
     ("entries", "probes", "found"),
     [
@@ -358,6 +379,7 @@ def test_cursor_case_19_search_probes(entries: str, probes: list[int] | None, fo
     assert probes is None or probed == probes
 
 
+@pytest.mark.feature("D3")
 def test_cursor_case_20_mark_delete_before_an_empty_ledger() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -371,6 +393,7 @@ def test_cursor_case_20_mark_delete_before_an_empty_ledger() -> None:
     assert backlog(topic, cursor) == 0
 
 
+@pytest.mark.feature("F2")
 @pytest.mark.parametrize(
     ("closed", "time", "skew", "expected"),
     [
@@ -393,6 +416,7 @@ def test_cursor_case_21_search_range(
 # -- beyond the worked cases --------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 def test_a_mark_delete_runs_on_over_acked_ledgers() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -404,6 +428,7 @@ def test_a_mark_delete_runs_on_over_acked_ledgers() -> None:
     assert backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D3")
 @pytest.mark.parametrize("position", [P(1, 2), P(1, 2**62), P(2, -1), P(2, -7), P(7, 0), P(7, 2**62)])
 def test_an_ack_of_what_was_never_written_changes_nothing(position: Position) -> None:
     topic = ledgers_of(2)
@@ -419,6 +444,7 @@ def test_an_ack_of_what_was_never_written_changes_nothing(position: Position) ->
         assert repr(cursor) == before
 
 
+@pytest.mark.feature("D3")
 def test_a_cumulative_ack_past_the_end_of_a_ledger_is_one_of_its_end() -> None:
     topic = ledgers_of(3)
     cursor = topic.open()
@@ -428,6 +454,7 @@ def test_a_cumulative_ack_past_the_end_of_a_ledger_is_one_of_its_end() -> None:
     assert backlog(topic, cursor) == 2
 
 
+@pytest.mark.feature("D3")
 def test_a_cumulative_ack_inside_a_batch_past_the_end_leaves_no_trace() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -438,6 +465,7 @@ def test_a_cumulative_ack_inside_a_batch_past_the_end_leaves_no_trace() -> None:
     assert repr(cursor) == before
 
 
+@pytest.mark.feature("D3")
 def test_a_cumulative_ack_inside_an_acked_batch_leaves_no_trace() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -452,6 +480,7 @@ def test_a_cumulative_ack_inside_an_acked_batch_leaves_no_trace() -> None:
     assert backlog(topic, cursor) == 1
 
 
+@pytest.mark.feature("D3")
 def test_a_mark_delete_into_the_empty_ledger_counts_the_entry_to_come() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -464,6 +493,7 @@ def test_a_mark_delete_into_the_empty_ledger_counts_the_entry_to_come() -> None:
     assert backlog(topic, cursor) == 0
 
 
+@pytest.mark.feature("D4")
 def test_nothing_to_skip_wipes_the_properties_all_the_same() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -480,6 +510,7 @@ def test_nothing_to_skip_wipes_the_properties_all_the_same() -> None:
         assert (cursor.mark_delete, cursor.properties) == (p1, {})
 
 
+@pytest.mark.feature("D4")
 def test_a_cursor_before_the_next_ledger_has_nothing_to_skip() -> None:
     topic = ledgers_of(2)
     cursor = topic.open()
@@ -493,6 +524,7 @@ def test_a_cursor_before_the_next_ledger_has_nothing_to_skip() -> None:
     assert cursor.backlog_size(topic.ledger) == 0
 
 
+@pytest.mark.feature("D4")
 def test_a_reset_forward_over_acked_entries_counts_them_twice() -> None:
     """Quirk, seen in a real broker: the counter runs ahead, so the backlog by counters is too small."""
     topic = ledgers_of(10)
@@ -505,6 +537,7 @@ def test_a_reset_forward_over_acked_entries_counts_them_twice() -> None:
     assert cursor.backlog(topic.ledger, precise=True) == 2
 
 
+@pytest.mark.feature("D4")
 def test_a_seek_into_a_batch_leaves_its_rest_unacked() -> None:
     topic = ledgers_of(10)
     cursor = topic.open()
@@ -516,6 +549,7 @@ def test_a_seek_into_a_batch_leaves_its_rest_unacked() -> None:
     assert backlog(topic, cursor) == 2
 
 
+@pytest.mark.feature("D2")
 def test_a_reader_starts_at_the_end_or_the_beginning_when_its_start_is_ahead() -> None:
     topic = ledgers_of(10)
     topic.open()
@@ -524,6 +558,7 @@ def test_a_reader_starts_at_the_end_or_the_beginning_when_its_start_is_ahead() -
     assert backlog(topic, topic.open_reader("earliest", P(5, 0), earliest=True)) == 2
 
 
+@pytest.mark.feature("D3")
 def test_write_permits_are_refilled_by_the_clock() -> None:
     topic = ledgers_of(10, managedLedgerDefaultMarkDeleteRateLimit=2)
     cursor = topic.open()

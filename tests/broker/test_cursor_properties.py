@@ -440,6 +440,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.feature("C1", "D3", "D4")
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.booleans(), STEPS)
 def test_a_random_life_agrees_with_the_model(entries_per_ledger: int, head: bool, steps: list[Step]) -> None:
@@ -453,6 +454,7 @@ POSITIONS = st.builds(Position, st.integers(1, 3), st.integers(0, 5))
 BOUNDS = st.builds(Position, st.integers(0, 4), st.integers(-1, 6))
 
 
+@pytest.mark.feature("D3")
 @settings(deadline=None)
 @given(st.sets(POSITIONS), st.lists(BOUNDS, max_size=3), BOUNDS, BOUNDS)
 def test_ack_holes_are_a_set_of_positions(
@@ -484,10 +486,12 @@ def test_ack_holes_are_a_set_of_positions(
     assert holes.count(start, end) == sum(start <= position <= end for position in expected)
 
 
+@pytest.mark.feature("D3")
 def test_ack_holes_are_equal_to_nothing_else() -> None:
     assert AckHoles() != {}
 
 
+@pytest.mark.feature("D3")
 @given(st.sets(st.integers(0, 200)))
 def test_ack_sets_as_words_and_bytes(unacked: set[int]) -> None:
     bits = sum(1 << index for index in unacked)

@@ -226,6 +226,7 @@ def fold(log: list[Record], cuts: Iterable[int]) -> tuple[list[Row], bytes]:
     return rows, broker.encode()
 
 
+@pytest.mark.feature("J3", "J4")
 @given(
     settings_of_a_broker(),
     st.lists(record(), min_size=10, max_size=60),
@@ -255,6 +256,7 @@ LEDGERS_OF_ONE: Any = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinL
 PUBLISHED: Record = (0, TOPIC, Publish(producer="p", sequence_id=0, payload="payload"))
 
 
+@pytest.mark.feature("J4")
 @pytest.mark.parametrize(
     "log",
     [
@@ -300,6 +302,7 @@ A_MINUTE: Any = {
 }
 
 
+@pytest.mark.feature("J4")
 @pytest.mark.parametrize(
     "log",
     [

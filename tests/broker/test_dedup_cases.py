@@ -6,6 +6,8 @@ mechanism alone.
 
 from typing import Any
 
+import pytest
+
 from streaming.broker.effects import Message, ProducerSuccess, SendError, SendReceipt, TopicEvent
 from streaming.broker.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
@@ -60,6 +62,7 @@ def last_sequence_id(effects: list[Any]) -> int:
     return fields["last_sequence_id"]
 
 
+@pytest.mark.feature("A1")
 def test_dedup_case_01_unpersisted_ids_are_unknown() -> None:
     run = deduplicating()
     run.fault("DelayWrites", 10)
@@ -70,6 +73,7 @@ def test_dedup_case_01_unpersisted_ids_are_unknown() -> None:
     assert marks(run) == (5, None)
 
 
+@pytest.mark.feature("A1")
 def test_dedup_case_02_a_persisted_id_is_a_duplicate() -> None:
     run = deduplicating()
     run.fault("DelayWrites", 10)
@@ -81,6 +85,7 @@ def test_dedup_case_02_a_persisted_id_is_a_duplicate() -> None:
     assert marks(run) == (5, 0)
 
 
+@pytest.mark.feature("A2")
 def test_dedup_case_03_a_batch_is_judged_by_its_lowest_id_and_pushes_its_highest() -> None:
     run = deduplicating()
     p1(run, 0)
@@ -101,6 +106,7 @@ def four_appended() -> Run:
     return run
 
 
+@pytest.mark.feature("A1")
 def test_dedup_case_04_a_duplicate_gets_a_receipt_without_a_position() -> None:
     run = four_appended()
     assert p1(run, 0) == DUPLICATE
@@ -109,6 +115,7 @@ def test_dedup_case_04_a_duplicate_gets_a_receipt_without_a_position() -> None:
     assert run.topic.counters.messages_in == 5
 
 
+@pytest.mark.feature("A1")
 def test_dedup_case_05_an_id_in_flight_is_unknown_until_it_persists() -> None:
     run = four_appended()
     run.fault("DelayWrites", 1)
@@ -120,6 +127,7 @@ def test_dedup_case_05_an_id_in_flight_is_unknown_until_it_persists() -> None:
     assert marks(run) == (6, 6)
 
 
+@pytest.mark.feature("A3")
 def test_dedup_case_06_a_failed_write_rolls_pushed_back_to_persisted() -> None:
     run = four_appended()
     assert p1(run, 6) == (1, 4)
@@ -137,6 +145,7 @@ def test_dedup_case_06_a_failed_write_rolls_pushed_back_to_persisted() -> None:
     assert marks(run) == (8, 8)
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_07_producers_long_inactive_are_forgotten() -> None:
     run = Run(brokerDeduplicationEnabled=True, brokerDeduplicationProducerInactivityTimeoutMinutes=1)
     names = ["test1", "test2", "test3"]
@@ -156,6 +165,7 @@ def test_dedup_case_07_producers_long_inactive_are_forgotten() -> None:
     assert run.cursor(DEDUP_CURSOR).properties == {"test1": 2}
 
 
+@pytest.mark.feature("A4", "A5")
 def test_dedup_case_08_without_deduplication_the_purge_keeps_the_marks() -> None:
     dedup = MessageDeduplication("Disabled", persisted={"a": 2, "b": 2}, inactive={"a": 1_000, "b": 1_000})
     assert not dedup.purge_inactive(81_000 - 60_000)
@@ -163,6 +173,7 @@ def test_dedup_case_08_without_deduplication_the_purge_keeps_the_marks() -> None
     assert dedup.persisted == {"a": 2, "b": 2}
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_09_duplicates_stay_out_across_an_unload() -> None:
     run = deduplicating()
     run.subscribe("s", permits=100)
@@ -184,6 +195,7 @@ def test_dedup_case_09_duplicates_stay_out_across_an_unload() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("A7")
 def test_dedup_case_10_a_producer_learns_its_last_sequence_id() -> None:
     run = Run(brokerDeduplicationEnabled=True)
     assert last_sequence_id(run.create_producer()) == -1
@@ -193,6 +205,7 @@ def test_dedup_case_10_a_producer_learns_its_last_sequence_id() -> None:
     assert last_sequence_id(run.create_producer()) == 9
 
 
+@pytest.mark.feature("A2")
 def test_dedup_case_11_gaps_are_no_matter() -> None:
     run = deduplicating()
     run.subscribe("s", permits=100)
@@ -202,6 +215,7 @@ def test_dedup_case_11_gaps_are_no_matter() -> None:
     assert last_sequence_id(run.create_producer("p1")) == 6
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_12_the_timer_snapshots_at_the_last_entry() -> None:
     run = deduplicating(
         brokerDeduplicationEntriesInterval=20_000,
@@ -218,6 +232,7 @@ def test_dedup_case_12_the_timer_snapshots_at_the_last_entry() -> None:
     assert run.mark_delete(DEDUP_CURSOR) == (1, 50)
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_12_without_the_timer_nothing_snapshots() -> None:
     run = deduplicating(
         brokerDeduplicationEntriesInterval=20_000, brokerDeduplicationSnapshotIntervalSeconds=1
@@ -228,6 +243,7 @@ def test_dedup_case_12_without_the_timer_nothing_snapshots() -> None:
     assert run.mark_delete(DEDUP_CURSOR) == (1, -1)
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_13_loading_below_the_interval_takes_no_snapshot() -> None:
     run = deduplicating(brokerDeduplicationEntriesInterval=1000)
     for id_ in range(999):
@@ -239,6 +255,7 @@ def test_dedup_case_13_loading_below_the_interval_takes_no_snapshot() -> None:
     assert run.cursor(DEDUP_CURSOR).properties == {}
 
 
+@pytest.mark.feature("A5")
 def test_dedup_case_14_topic_before_namespace_before_broker() -> None:
     run = deduplicating()
     p1(run, 5)
@@ -257,6 +274,7 @@ def test_dedup_case_14_topic_before_namespace_before_broker() -> None:
     assert p1(run, 7) == DUPLICATE
 
 
+@pytest.mark.feature("A2")
 def test_dedup_case_15_overlapping_batches_are_judged_as_a_whole() -> None:
     run = deduplicating()
     assert p1(run, 0, 7) == (1, 0)
@@ -271,6 +289,7 @@ def test_dedup_case_15_overlapping_batches_are_judged_as_a_whole() -> None:
     assert marks(run) == (10, 7)
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_16_every_entry_counts_towards_the_snapshot() -> None:
     run = deduplicating(brokerDeduplicationEntriesInterval=10)
     for id_ in range(1, 10):
@@ -287,6 +306,7 @@ def test_dedup_case_16_every_entry_counts_towards_the_snapshot() -> None:
         assert marks(run) == (persisted, persisted)
 
 
+@pytest.mark.feature("A4", "A6")
 def test_dedup_case_17_a_replay_takes_a_stale_chunk_at_its_word() -> None:
     run = deduplicating()
     assert p1(run, 5) == (1, 0)
@@ -299,6 +319,7 @@ def test_dedup_case_17_a_replay_takes_a_stale_chunk_at_its_word() -> None:
     assert p1(run, 4) == (2, 0)
 
 
+@pytest.mark.feature("A4")
 def test_dedup_case_18_a_snapshot_during_load_leaves_the_counter() -> None:
     run = deduplicating()
     for id_ in range(25):
@@ -317,6 +338,7 @@ def test_dedup_case_18_a_snapshot_during_load_leaves_the_counter() -> None:
 # -- what no case says --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("A4")
 def test_a_topic_that_is_loaded_again_may_snapshot_at_once() -> None:
     run = deduplicating(brokerDeduplicationSnapshotIntervalSeconds=120)
     for id_ in (0, 1):
@@ -328,6 +350,7 @@ def test_a_topic_that_is_loaded_again_may_snapshot_at_once() -> None:
     assert run.mark_delete(DEDUP_CURSOR) == (1, 1)
 
 
+@pytest.mark.feature("A5")
 def test_a_topic_that_is_loaded_without_deduplication_knows_no_producer() -> None:
     run = deduplicating()
     p1(run, 5)

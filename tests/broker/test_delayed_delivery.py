@@ -10,6 +10,8 @@ from streaming.broker.broker import Broker
 from streaming.broker.effects import Effect, Message, SendError
 from tests.broker.kit import Run, Stored, of, one, sent
 
+pytestmark = pytest.mark.feature("B3", "E6")
+
 BASE = 2**40
 """A multiple of every bucket's width."""
 

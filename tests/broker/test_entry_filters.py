@@ -12,6 +12,8 @@ from streaming.broker.effects import Message, Quarantined, ReachedEndOfTopic
 from streaming.broker.entry_filters import FilterResult
 from tests.broker.kit import Run, Stored, of, one, sent
 
+pytestmark = pytest.mark.feature("E7")
+
 Type = Literal["Exclusive", "Shared"]
 
 

@@ -48,6 +48,8 @@ from streaming.broker.sticky_key_selectors import (
 )
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, of, one, sent
 
+pytestmark = pytest.mark.feature("E4")
+
 KEYS = [f"k{i}" for i in range(10)]
 WITH_TWO = ["c1", "c2", "c2", "c1", "c2", "c2", "c2", "c1", "c1", "c2"]
 """Who has `KEYS` when c1 and c2 are there, and when c3 has joined them (§2).

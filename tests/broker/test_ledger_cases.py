@@ -31,6 +31,7 @@ def bare(*ledgers: int) -> ManagedLedger:
     return topic.ledger
 
 
+@pytest.mark.feature("C2")
 def test_ledger_case_01_backlog_size_in_an_open_ledger() -> None:
     topic = BareTopic()
     cursor = topic.open()
@@ -42,6 +43,7 @@ def test_ledger_case_01_backlog_size_in_an_open_ledger() -> None:
     assert topic.topic.backlog_size() == 0
 
 
+@pytest.mark.feature("C2")
 def test_ledger_case_02_backlog_size_from_any_position() -> None:
     ledger = bare(2, 2, 2, 2, 2, 0)
     assert ledger.backlog_size_from(EARLIEST) == 10
@@ -49,6 +51,7 @@ def test_ledger_case_02_backlog_size_from_any_position() -> None:
     assert ledger.backlog_size_from(P(5, 2)) == 0
 
 
+@pytest.mark.feature("H1")
 def test_ledger_case_03_retention_by_size() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
     keep(run, 60, 5)
@@ -63,6 +66,7 @@ def test_ledger_case_03_retention_by_size() -> None:
     assert run.topic.ledger.current_entries == 0
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_04_total_size() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=1)
     cursor = topic.open()
@@ -73,6 +77,7 @@ def test_ledger_case_04_total_size() -> None:
     assert topic.ledger.total_size == 5
 
 
+@pytest.mark.feature("C3")
 @pytest.mark.parametrize(("to_its_end", "left"), [(True, 1), (False, 2)])
 def test_ledger_case_05_trimmer(to_its_end: bool, left: int) -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1, trimLedgerAckedToItsEnd=to_its_end)
@@ -83,6 +88,7 @@ def test_ledger_case_05_trimmer(to_its_end: bool, left: int) -> None:
     assert run.topic.ledger.number_of_entries == left
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_06_minimum_rollover_time() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerMinLedgerRolloverTimeMinutes=1 / 60)
     run.subscribe("s")
@@ -95,6 +101,7 @@ def test_ledger_case_06_minimum_rollover_time() -> None:
     assert list(run.topic.ledger.ledgers) == [1, 2]
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_07_position_after() -> None:
     ledger = bare(5, 5, 0)
     assert ledger.position_after(P(1, 0), 1) == P(1, 1)
@@ -106,6 +113,7 @@ def test_ledger_case_07_position_after() -> None:
     assert ledger.position_after(P(999, 0), 10) == P(2, 4)
 
 
+@pytest.mark.feature("C1")
 @pytest.mark.parametrize(
     ("interval", "entries"),
     [
@@ -120,6 +128,7 @@ def test_ledger_case_08_count(interval: str, entries: int) -> None:
     assert ledger.count(start, end, include_start=include_start, include_end=include_end) == entries
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_09_empty_ledgers_go_on_reopening() -> None:
     run = Run()
     run.subscribe("s")  # holds the entry back
@@ -132,6 +141,7 @@ def test_ledger_case_09_empty_ledgers_go_on_reopening() -> None:
     assert run.topic.ledger.last_confirmed == P(1, 0)
 
 
+@pytest.mark.feature("H1")
 def test_ledger_case_10_infinite_retention_and_none() -> None:
     for minutes, megabytes, kept in ((-1, -1, 10), (0, 0, 0)):
         run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
@@ -144,6 +154,7 @@ def test_ledger_case_10_infinite_retention_and_none() -> None:
         assert run.topic.ledger.total_size == kept * 100
 
 
+@pytest.mark.feature("C1", "H2")
 def test_ledger_case_11_inactive_ledgers() -> None:
     run = Run(managedLedgerInactiveLedgerRolloverTimeSeconds=10)
     keep(run, -1, -1)
@@ -162,6 +173,7 @@ def test_ledger_case_11_inactive_ledgers() -> None:
     assert list(run.topic.ledger.ledgers) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_12_rollover_when_full() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
     run.subscribe("s")
@@ -172,6 +184,7 @@ def test_ledger_case_12_rollover_when_full() -> None:
     assert run.topic.ledger.total_size == run.topic.ledger.number_of_entries == 0
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_12_rollover_when_full_by_size() -> None:
     run = Run(managedLedgerMaxSizePerLedgerMbytes=2)
     run.subscribe("s")
@@ -179,6 +192,7 @@ def test_ledger_case_12_rollover_when_full_by_size() -> None:
     assert len(run.topic.ledger.ledgers) == 6
 
 
+@pytest.mark.feature("C3", "H1")
 def test_ledger_case_13_truncate_heeds_no_retention() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
     keep(run, 24 * 60, 50)
@@ -193,6 +207,7 @@ def test_ledger_case_13_truncate_heeds_no_retention() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("C2")
 @pytest.mark.parametrize(
     ("mark_delete", "size"), [(P(1, 2), 11264), (P(1, 4), 9216), (P(1, -1), 14336), (P(2, 4), 4096)]
 )
@@ -208,6 +223,7 @@ def test_ledger_case_14_backlog_size_over_ledgers(mark_delete: Position, size: i
     assert topic.topic.backlog_size() == size
 
 
+@pytest.mark.feature("C2")
 def test_ledger_case_15_average_sizes_are_rounded_down() -> None:
     topic = BareTopic()
     topic.add(10, 10, 10, 13)
@@ -224,6 +240,7 @@ def test_ledger_case_15_average_sizes_are_rounded_down() -> None:
     assert topic.ledger.backlog_size_from(P(1, 2)) == 253
 
 
+@pytest.mark.feature("C2", "H1")
 def test_ledger_case_16_retained_data_is_no_backlog() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=4)
     topic.topic.policies.retention = RetentionPolicies(-1, -1)
@@ -239,6 +256,7 @@ def test_ledger_case_16_retained_data_is_no_backlog() -> None:
     assert positions[7] == P(2, 3)
 
 
+@pytest.mark.feature("H1")
 @pytest.mark.parametrize(
     ("minutes", "megabytes", "deleted"),
     [(1, -1, 1), (-1, 1, 3), (1, 1, 3), (1, 0, 4), (0, 0, 4), (-1, -1, 0), (-1, 4, 0), (-1, 3, 1)],
@@ -261,6 +279,7 @@ def test_ledger_case_17_retention_by_age_and_size(minutes: int, megabytes: int, 
     assert len(of([row.effect for row in topic.ctx.rows], LedgerDeleted)) == deleted
 
 
+@pytest.mark.feature("H1")
 def test_ledger_case_18_a_younger_ledger_is_never_deleted_first() -> None:
     topic = BareTopic(**HEAD)
     topic.topic.policies.retention = RetentionPolicies(24 * 60, -1)
@@ -275,6 +294,7 @@ def test_ledger_case_18_a_younger_ledger_is_never_deleted_first() -> None:
     assert list(topic.ledger.ledgers) == [1, 2, 3]
 
 
+@pytest.mark.feature("C1")
 def test_ledger_case_19_full_but_too_young() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=50000, managedLedgerMinLedgerRolloverTimeMinutes=10)
     topic.open()
@@ -290,6 +310,7 @@ def test_ledger_case_19_full_but_too_young() -> None:
     assert topic.ledger.ledgers[1].entries == 50_003
 
 
+@pytest.mark.feature("C1", "D3")
 def test_ledger_case_20_ledger_closes_behind_a_cursor_that_caught_up() -> None:
     run = Run(managedLedgerMaxLedgerRolloverTimeMinutes=5, **HEAD)
     run.subscribe("s")
@@ -305,6 +326,7 @@ def test_ledger_case_20_ledger_closes_behind_a_cursor_that_caught_up() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("C1", "D3")
 def test_ledger_case_20_ack_after_the_ledger_closed() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=5, **HEAD)
     run.subscribe("s")
@@ -319,6 +341,7 @@ def test_ledger_case_20_ack_after_the_ledger_closed() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("C1", "D3")
 def test_ledger_case_20_without_the_settings_of_head() -> None:
     run = Run(
         managedLedgerMaxLedgerRolloverTimeMinutes=5,
@@ -338,23 +361,27 @@ def test_ledger_case_20_without_the_settings_of_head() -> None:
 # -- beyond the worked cases --------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("C1")
 def test_an_interval_has_its_beginning_first() -> None:
     with pytest.raises(ValueError, match="reversed"):
         bare(5).count(P(1, 2), P(1, 1), include_start=True, include_end=True)
 
 
+@pytest.mark.feature("C1")
 def test_a_closed_ledger_counts_to_its_end() -> None:
     ledger = bare(10, 10, 10, 5)
     assert ledger.count(P(1, 0), P(2, 100), include_start=True, include_end=True) == 20
     assert ledger.count(P(1, 100), P(2, 3), include_start=False, include_end=True) == 4 - 91  # by arithmetic
 
 
+@pytest.mark.feature("C1")
 def test_a_position_has_nothing_before_it() -> None:
     ledger = bare(0)
     assert ledger.previous(P(1, 0)) == P(1, -1)
     assert ledger.previous(P(999, 0)) == P(1, -1)
 
 
+@pytest.mark.feature("C1")
 def test_nothing_lies_behind_the_end() -> None:
     ledger = bare(5, 5)
     assert ledger.backlog_size_from(P(9, 0)) == 0
@@ -362,6 +389,7 @@ def test_nothing_lies_behind_the_end() -> None:
     assert ledger.next_valid(P(9, 0)) == P(2, 5)
 
 
+@pytest.mark.feature("C1")
 def test_entries_of_a_deleted_ledger_count_within_it() -> None:
     """Quirk, seen in a real broker: an Earliest cursor on a topic whose entries are all deleted has a backlog."""
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
@@ -374,6 +402,7 @@ def test_entries_of_a_deleted_ledger_count_within_it() -> None:
     assert cursor.read(topic.ledger, 10) == []
 
 
+@pytest.mark.feature("A3", "C1")
 def test_unconfirmed_entries_are_dropped() -> None:
     topic = BareTopic()
     topic.add(7)
@@ -389,6 +418,7 @@ def test_unconfirmed_entries_are_dropped() -> None:
     assert (topic.ledger.current_entries, topic.ledger.current_size) == (0, 0)
 
 
+@pytest.mark.feature("C1")
 @pytest.mark.parametrize("last", [3, 0])
 def test_a_terminated_ledger_opens_no_other(last: int) -> None:
     topic = BareTopic(**HEAD)
@@ -411,6 +441,7 @@ def test_a_terminated_ledger_opens_no_other(last: int) -> None:
     assert list(topic.ledger.ledgers) == ([2] if last else [])
 
 
+@pytest.mark.feature("C1")
 def test_a_terminated_ledger_keeps_its_entries_however_often_it_is_reopened() -> None:
     topic = BareTopic()
     topic.add(1, 1)
@@ -422,6 +453,7 @@ def test_a_terminated_ledger_keeps_its_entries_however_often_it_is_reopened() ->
         assert topic.ledger.last_confirmed == P(1, 1)
 
 
+@pytest.mark.feature("C1")
 def test_an_empty_ledger_is_replaced_on_reopening() -> None:
     topic = BareTopic()
     topic.ledger.reopen(topic.ctx.clock)
@@ -429,6 +461,7 @@ def test_an_empty_ledger_is_replaced_on_reopening() -> None:
     assert topic.ledger.last_confirmed == P(2, -1)
 
 
+@pytest.mark.feature("C1")
 def test_a_terminated_ledger_recovers_a_cursor_before_its_dropped_end() -> None:
     topic = BareTopic(**HEAD)
     cursor = topic.open()
@@ -444,6 +477,7 @@ def test_a_terminated_ledger_recovers_a_cursor_before_its_dropped_end() -> None:
     assert cursor.backlog(topic.ledger) == 0
 
 
+@pytest.mark.feature("C1")
 def test_an_empty_ledger_of_maximum_age_closes_with_its_first_entry() -> None:
     run = Run(managedLedgerMaxLedgerRolloverTimeMinutes=5)
     run.subscribe("s")
@@ -452,6 +486,7 @@ def test_an_empty_ledger_of_maximum_age_closes_with_its_first_entry() -> None:
     assert (closed.ledger_id, closed.entries, closed.cause) == (1, 1, "ledger full")
 
 
+@pytest.mark.feature("H1")
 def test_a_ledger_outlives_its_retention_time() -> None:
     topic = BareTopic(**HEAD)
     topic.topic.policies.retention = RetentionPolicies(1, -1)
@@ -466,6 +501,7 @@ def test_a_ledger_outlives_its_retention_time() -> None:
     assert list(topic.ledger.ledgers) == [2]
 
 
+@pytest.mark.feature("C3")
 @pytest.mark.parametrize("slow", [(1, 1), (2, 0)])
 def test_acks_look_for_free_ledgers_only_when_the_slowest_cursor_moves(slow: tuple[int, int]) -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2, **HEAD)
@@ -480,6 +516,7 @@ def test_acks_look_for_free_ledgers_only_when_the_slowest_cursor_moves(slow: tup
     assert one(run.check("consumedLedgers"), LedgerDeleted).ledger_id == 1
 
 
+@pytest.mark.feature("C3")
 def test_a_cursor_that_is_not_the_slowest_frees_nothing() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1, **HEAD)
     run.subscribe("slow")
@@ -490,6 +527,7 @@ def test_a_cursor_that_is_not_the_slowest_frees_nothing() -> None:
     assert [effect.ledger_id for effect in deleted] == [1, 2]
 
 
+@pytest.mark.feature("C3", "D3")
 def test_mark_deletes_that_are_not_written_hold_ledgers_back() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerDefaultMarkDeleteRateLimit=1, **HEAD)
     run.subscribe("s")
@@ -501,6 +539,7 @@ def test_mark_deletes_that_are_not_written_hold_ledgers_back() -> None:
     assert [effect.ledger_id for effect in of(run.check("cursorFlush"), LedgerDeleted)] == [2, 3, 4]
 
 
+@pytest.mark.feature("C3")
 def test_trimming_tells_which_cursors_it_moved() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
     topic.open_reader("reader", EARLIEST)

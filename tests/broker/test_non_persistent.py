@@ -52,6 +52,8 @@ from streaming.broker.non_persistent_topic import NonPersistentTopic
 from streaming.broker.stats import stats
 from tests.broker.kit import TOPIC, Run, of, one
 
+pytestmark = pytest.mark.feature("A8")
+
 NAME = "non-persistent://public/default/t"
 
 

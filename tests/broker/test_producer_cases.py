@@ -88,6 +88,7 @@ def told(effects: list[Effect]) -> dict[int, Any]:
     return answers
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_01_exclusive_and_fencing() -> None:
     run = Clients()
     assert run.create("p1", "Exclusive") == 0
@@ -102,6 +103,7 @@ def test_producer_case_01_exclusive_and_fencing() -> None:
     assert run.sends("p3")
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_02_fencing_and_waiting() -> None:
     run = Clients()
     assert run.create("p4", "Exclusive") == 0
@@ -117,6 +119,7 @@ def test_producer_case_02_fencing_and_waiting() -> None:
     assert run.sends("p7")
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_03_waiting_in_order() -> None:
     run = Clients()
     assert run.create("p1", "WaitForExclusive") == 0
@@ -127,6 +130,7 @@ def test_producer_case_03_waiting_in_order() -> None:
     assert run.close("p2") == [("p3", 2)]
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_04_waiting_for_the_last_shared_producer() -> None:
     run = Clients()
     assert run.create("p1") == "ready"
@@ -137,12 +141,14 @@ def test_producer_case_04_waiting_for_the_last_shared_producer() -> None:
     assert run.close("p2") == [("p3", 0)]
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_05_exclusive_beside_shared() -> None:
     run = Clients()
     assert run.create("p1") == "ready"
     assert run.create("p2", "Exclusive") == "ProducerFenced"
 
 
+@pytest.mark.feature("B1")
 @pytest.mark.parametrize("mode", EXCLUSIVE_MODES)
 def test_producer_case_06_the_epoch_moved_while_away(mode: AccessMode) -> None:
     run = Clients()
@@ -157,6 +163,7 @@ def test_producer_case_06_the_epoch_moved_while_away(mode: AccessMode) -> None:
     assert run.epoch == 1
 
 
+@pytest.mark.feature("B1")
 @pytest.mark.parametrize("mode", EXCLUSIVE_MODES)
 def test_producer_case_07_reconnection_with_the_same_epoch(mode: AccessMode) -> None:
     run = Clients()
@@ -167,6 +174,7 @@ def test_producer_case_07_reconnection_with_the_same_epoch(mode: AccessMode) -> 
     assert run.sends("p1")
 
 
+@pytest.mark.feature("B2")
 def test_producer_case_08_the_same_name_with_a_later_epoch() -> None:
     bare = BareTopic()
     connected = bare.topic.producers
@@ -192,6 +200,7 @@ def test_producer_case_08_the_same_name_with_a_later_epoch() -> None:
         assert [producer.epoch for producer in connected.values()] == [epoch]
 
 
+@pytest.mark.feature("B2")
 @pytest.mark.parametrize("user_provided", [True, False])
 def test_producer_case_08_on_the_wire_the_id_is_known_first(user_provided: bool) -> None:
     """The name's origin plays no role, and a later epoch with a known id is a repeated request."""
@@ -205,6 +214,7 @@ def test_producer_case_08_on_the_wire_the_id_is_known_first(user_provided: bool)
     assert run.topic.producers["p"].epoch == 0
 
 
+@pytest.mark.feature("B2")
 def test_producer_case_09_the_same_name_twice_on_a_connection() -> None:
     run = Clients()
     run.create_producer("p", 1)
@@ -212,6 +222,7 @@ def test_producer_case_09_the_same_name_twice_on_a_connection() -> None:
     assert run.connected == ["p"]
 
 
+@pytest.mark.feature("B2")
 def test_producer_case_09_the_same_id_twice_on_a_connection() -> None:
     run = Clients(brokerDeduplicationEnabled=True)
     first = one(run.create_producer("p", 1), ProducerSuccess)
@@ -223,6 +234,7 @@ def test_producer_case_09_the_same_id_twice_on_a_connection() -> None:
     assert run.connected == ["p"]
 
 
+@pytest.mark.feature("B2", "K1")
 def test_producer_case_10_a_second_request_while_the_first_is_pending() -> None:
     run = Clients()
     run.create("owner", "Exclusive")
@@ -232,6 +244,7 @@ def test_producer_case_10_a_second_request_while_the_first_is_pending() -> None:
     assert run.connected == ["p"]
 
 
+@pytest.mark.feature("B2", "K1")
 def test_producer_case_11_messages_after_the_broker_closed_their_producer() -> None:
     run = Clients()
     run.create("p")
@@ -244,6 +257,7 @@ def test_producer_case_11_messages_after_the_broker_closed_their_producer() -> N
     assert run.topic.ledger.number_of_entries == 0
 
 
+@pytest.mark.feature("B2")
 def test_producer_case_12_encryption_is_required() -> None:
     run = Clients(encryptionRequireOnProducer=True)
     assert run.create("plain") == "MetadataError"
@@ -253,6 +267,7 @@ def test_producer_case_12_encryption_is_required() -> None:
     assert of(run.send(1, connection="p", encryption_keys=keys), SendReceipt)
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_14_one_fences_a_crowd_out() -> None:
     run = Clients()
     assert run.create("a") == "ready"
@@ -269,6 +284,7 @@ def test_producer_case_14_one_fences_a_crowd_out() -> None:
     assert run.queue == []
 
 
+@pytest.mark.feature("B1")
 def test_producer_case_15_a_waiting_client_that_is_gone_uses_up_an_epoch() -> None:
     run = Clients()
     assert run.create("owner", "Exclusive", topic_epoch=4) == 4

@@ -27,6 +27,7 @@ SITUATIONS: list[set[Situation]] = [
 ]
 
 
+@pytest.mark.feature("B1")
 @pytest.mark.parametrize("situations", SITUATIONS, ids=str)
 def test_the_gate(situations: set[Situation]) -> None:
     """The whole product of modes and situations, each mode said in one sentence."""
@@ -43,6 +44,7 @@ def test_the_gate(situations: set[Situation]) -> None:
 # -- §1: the order of checks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("B2", "G1")
 def test_refusals_come_in_order() -> None:
     """Producers, quota, encryption, initial subscription, the gate, the topic, the name: repair one, meet the next."""
     run = Clients()
@@ -82,6 +84,7 @@ def test_refusals_come_in_order() -> None:
     assert ask("Shared") == "ready"
 
 
+@pytest.mark.feature("B2")
 def test_a_failure_is_told_twice() -> None:
     run = Clients()
     run.create("p", connection="a")
@@ -91,6 +94,7 @@ def test_a_failure_is_told_twice() -> None:
     assert run.create("p", connection="b") == "ready"
 
 
+@pytest.mark.feature("B2")
 def test_a_refusal_by_a_limit_is_told_once() -> None:
     run = Clients(maxProducersPerTopic=1)
     run.create("p")
@@ -99,6 +103,7 @@ def test_a_refusal_by_a_limit_is_told_once() -> None:
     assert run.create("q") == "ready"
 
 
+@pytest.mark.feature("B2")
 @pytest.mark.parametrize("forget", ["close", "lose"])
 def test_a_failure_is_forgotten(forget: str) -> None:
     run = Clients()
@@ -109,6 +114,7 @@ def test_a_failure_is_forgotten(forget: str) -> None:
     assert run.create("p", connection="b") == "ready"
 
 
+@pytest.mark.feature("B2")
 def test_the_number_of_producers_leaves_replicators_out() -> None:
     run = Clients(maxProducersPerTopic=1)
     assert run.create("pulsar.repl.east") == "ready"
@@ -118,6 +124,7 @@ def test_the_number_of_producers_leaves_replicators_out() -> None:
     assert one(run.publish(0, "q"), SendError).error == "ProducerBusy"
 
 
+@pytest.mark.feature("B1", "B2")
 def test_waiting_producers_arent_counted_again_when_their_turn_comes() -> None:
     run = Clients(maxProducersPerTopic=2)
     run.create("a", "Exclusive")
@@ -127,12 +134,14 @@ def test_waiting_producers_arent_counted_again_when_their_turn_comes() -> None:
     assert run.close("a") == [("b", 1)]
 
 
+@pytest.mark.feature("B2")
 def test_generated_names_differ() -> None:
     run = Clients()
     names = [one(run.create_producer(None, id_), ProducerSuccess).producer_name for id_ in (1, 2)]
     assert names == ["standalone-0-0", "standalone-0-1"]
 
 
+@pytest.mark.feature("D2")
 def test_the_initial_subscription_is_at_the_earliest_message() -> None:
     run = Clients()
     run.publish(0, "p")
@@ -140,6 +149,7 @@ def test_the_initial_subscription_is_at_the_earliest_message() -> None:
     assert run.backlog("s") == 1
 
 
+@pytest.mark.feature("K1")
 def test_a_disconnection_is_remembered_although_the_producer_came_back() -> None:
     run = Clients()
     run.create("p")
@@ -154,6 +164,7 @@ def test_a_disconnection_is_remembered_although_the_producer_came_back() -> None
 # -- §3: epochs, the queue ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("B1")
 def test_the_epoch_is_told_to_shared_producers_too() -> None:
     run = Clients()
     assert run.create("a") == "ready"
@@ -163,6 +174,7 @@ def test_the_epoch_is_told_to_shared_producers_too() -> None:
     assert run.create("a") == 0
 
 
+@pytest.mark.feature("B1")
 def test_a_larger_epoch_moves_the_topic_forward() -> None:
     run = Clients()
     assert run.create("a", "Exclusive", topic_epoch=7) == 7
@@ -173,6 +185,7 @@ def test_a_larger_epoch_moves_the_topic_forward() -> None:
     assert run.create("a", "Exclusive") == 8
 
 
+@pytest.mark.feature("B1")
 def test_the_largest_epoch_is_followed_by_the_smallest() -> None:
     """As Java's 64 bits: not an error, and a state that can be written."""
     run = Clients()
@@ -182,6 +195,7 @@ def test_the_largest_epoch_is_followed_by_the_smallest() -> None:
     assert run.broker.encode()
 
 
+@pytest.mark.feature("B1")
 def test_waiting_producers_may_set_the_epoch_back() -> None:
     """quirk: a promotion doesn't ask whether the carried epoch has passed."""
     run = Clients()
@@ -191,6 +205,7 @@ def test_waiting_producers_may_set_the_epoch_back() -> None:
     assert run.epoch == 3
 
 
+@pytest.mark.feature("B1")
 def test_fencing_with_a_passed_epoch_closes_the_others_all_the_same() -> None:
     run = Clients()
     run.create("a", "Exclusive", topic_epoch=7)
@@ -201,6 +216,7 @@ def test_fencing_with_a_passed_epoch_closes_the_others_all_the_same() -> None:
     assert run.create("d") == 7
 
 
+@pytest.mark.feature("B1")
 def test_who_is_fenced_out_of_the_queue_is_told_twice() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -211,6 +227,7 @@ def test_who_is_fenced_out_of_the_queue_is_told_twice() -> None:
     assert run.create("b", "WaitForExclusive") == "waits"
 
 
+@pytest.mark.feature("B1")
 @pytest.mark.parametrize("leave", ["close", "lose"])
 def test_nobody_is_told_for_a_client_that_left_the_queue(leave: str) -> None:
     run = Clients()
@@ -222,6 +239,7 @@ def test_nobody_is_told_for_a_client_that_left_the_queue(leave: str) -> None:
     assert run.queue == []
 
 
+@pytest.mark.feature("B1")
 def test_fencing_names_those_it_closed() -> None:
     run = Clients()
     run.create("a")
@@ -231,6 +249,7 @@ def test_fencing_names_those_it_closed() -> None:
     assert of(effects, CloseProducer) == []
 
 
+@pytest.mark.feature("A7")
 def test_the_first_answer_carries_the_last_sequence_id() -> None:
     run = Clients(brokerDeduplicationEnabled=True)
     run.create("b")
@@ -241,6 +260,7 @@ def test_the_first_answer_carries_the_last_sequence_id() -> None:
     assert one(effects, ProducerSuccess).fields == {"last_sequence_id": 5, "producer_ready": False}
 
 
+@pytest.mark.feature("K1")
 def test_a_message_of_a_waiting_producer_closes_its_connection() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -251,6 +271,7 @@ def test_a_message_of_a_waiting_producer_closes_its_connection() -> None:
     assert (run.connected, run.queue, run.epoch) == ([], [], 1)
 
 
+@pytest.mark.feature("K1")
 def test_a_closed_connection_takes_its_other_producers_along() -> None:
     run = Clients()
     run.create("a", "Exclusive", connection="x", id_=1)
@@ -261,6 +282,7 @@ def test_a_closed_connection_takes_its_other_producers_along() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("B1")
 def test_a_waiting_producer_that_is_closed_keeps_its_place_and_frees_its_id() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -272,6 +294,7 @@ def test_a_waiting_producer_that_is_closed_keeps_its_place_and_frees_its_id() ->
     assert run.sends("b")
 
 
+@pytest.mark.feature("B1")
 def test_a_long_queue_of_dead_clients() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -282,6 +305,7 @@ def test_a_long_queue_of_dead_clients() -> None:
     assert (run.connected, run.queue, run.epoch) == ([], [], 2000)
 
 
+@pytest.mark.feature("B1")
 def test_the_owner_that_shares_a_connection_with_those_who_wait() -> None:
     run = Clients()
     run.create("a", "Exclusive", "x", id_=1)
@@ -290,6 +314,7 @@ def test_the_owner_that_shares_a_connection_with_those_who_wait() -> None:
     assert (run.connected, run.queue) == ([], [])
 
 
+@pytest.mark.feature("B1")
 def test_the_flag_of_an_owner_that_was_refused_stays() -> None:
     """quirk: until the topic is loaded again, only ExclusiveWithFencing gets through the gate."""
     run = Clients()
@@ -307,6 +332,7 @@ def test_the_flag_of_an_owner_that_was_refused_stays() -> None:
     assert run.create("f") == 1
 
 
+@pytest.mark.feature("B1")
 def test_unload_leaves_nothing_but_the_epoch() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -320,6 +346,7 @@ def test_unload_leaves_nothing_but_the_epoch() -> None:
     assert run.create("d", "WaitForExclusive") == 2
 
 
+@pytest.mark.feature("B1", "G2")
 def test_a_producer_blocking_quota_hands_the_access_on() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -332,6 +359,7 @@ def test_a_producer_blocking_quota_hands_the_access_on() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("B1", "I2")
 def test_stats_show_producers_epoch_and_queue() -> None:
     run = Clients()
     run.create("s")
@@ -348,6 +376,7 @@ def test_stats_show_producers_epoch_and_queue() -> None:
 # -- unconfirmed writes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("A3", "K1")
 def test_close_is_answered_when_its_writes_are_confirmed() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -364,6 +393,7 @@ def test_close_is_answered_when_its_writes_are_confirmed() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("K1")
 def test_a_lost_connection_waits_for_nothing() -> None:
     run = Clients()
     run.create("a", "Exclusive")
@@ -377,6 +407,7 @@ def test_a_lost_connection_waits_for_nothing() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("A3", "B1")
 def test_a_fenced_producer_with_an_unconfirmed_write_leaves_later() -> None:
     """quirk: its leaving then ends the access of the one that fenced it out."""
     run = Clients()
@@ -394,6 +425,7 @@ def test_a_fenced_producer_with_an_unconfirmed_write_leaves_later() -> None:
     assert run.create("c") == 1
 
 
+@pytest.mark.feature("B2")
 def test_the_short_form_of_a_closing_producer() -> None:
     run = Clients()
     run.fault("DelayWrites", 1)
@@ -404,6 +436,7 @@ def test_the_short_form_of_a_closing_producer() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("B2")
 def test_the_short_form_meets_the_gate() -> None:
     run = Clients()
     run.create("b", "Exclusive")
@@ -411,6 +444,7 @@ def test_the_short_form_meets_the_gate() -> None:
     assert (refused.error, refused.producer_id) == ("ProducerBusy", None)
 
 
+@pytest.mark.feature("A3", "B1")
 def test_a_failed_write_refuses_who_waits() -> None:
     """The topic is fenced when the owner is disconnected: the next in the queue is refused."""
     run = Clients()

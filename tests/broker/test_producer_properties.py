@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from streaming.broker.broker import Broker
 from streaming.broker.effects import Effect, Error, ProducerSuccess
 from streaming.broker.entries import NoEntries
 from tests.broker.kit import Run
+
+pytestmark = pytest.mark.feature("B1")
 
 CONNECTIONS, IDS = ["x", "y", "z"], [1, 2]
 NAMES = ["a", "b", "c", None]

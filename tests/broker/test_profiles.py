@@ -67,6 +67,7 @@ def positions(effects: list[Effect]) -> list[tuple[int, int]]:
 # -- the table of settings ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("I1")
 @EITHER
 def test_every_setting_of_a_profile_exists_and_is_valid(profile: Profile) -> None:
     assert set(PROFILES[profile]) <= set(ServiceConfiguration.__struct_fields__)
@@ -74,12 +75,14 @@ def test_every_setting_of_a_profile_exists_and_is_valid(profile: Profile) -> Non
     assert {name: getattr(config, name) for name in PROFILES[profile]} == PROFILES[profile]
 
 
+@pytest.mark.feature("I1")
 def test_profile_4_is_the_defaults_and_2_names_only_what_differs() -> None:
     assert PROFILES["4.x"] == {}
     defaults = configuration("4.x", {})
     assert [name for name, value in PROFILES["2.x"].items() if getattr(defaults, name) == value] == []
 
 
+@pytest.mark.feature("I1")
 def test_a_setting_beats_the_profile() -> None:
     assert configuration("2.x", {"messageExpirySharedPosition": True}).messageExpirySharedPosition
 
@@ -87,6 +90,7 @@ def test_a_setting_beats_the_profile() -> None:
 # -- backlog quota (seed 000) -------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("C2")
 def test_backlog_size_whole_ledgers_the_remainder_of_the_average_stays() -> None:
     def log(run: Run) -> list[int]:
         run.subscribe("s")
@@ -102,6 +106,7 @@ def test_backlog_size_whole_ledgers_the_remainder_of_the_average_stays() -> None
     assert both(log) == ([803, 403, 3], [803, 403, 0])
 
 
+@pytest.mark.feature("C2", "I2")
 def test_backlog_size_whole_ledgers_in_stats_too() -> None:
     def log(run: Run) -> int:
         run.subscribe("s")
@@ -113,6 +118,7 @@ def test_backlog_size_whole_ledgers_in_stats_too() -> None:
     assert both(log) == (3, 0)
 
 
+@pytest.mark.feature("G3")
 @pytest.mark.parametrize(
     ("entries", "limit_size", "old", "new"),
     [
@@ -132,6 +138,7 @@ def test_backlog_quota_skip_by_factor(entries: int, limit_size: int, old: int, n
     assert both(log) == (old, new)
 
 
+@pytest.mark.feature("G2")
 def test_backlog_quota_spares_producers_while_the_dedup_cursor_is_slowest() -> None:
     def log(run: Run) -> list[str]:
         run.namespace("POST", "deduplication", True)
@@ -147,6 +154,7 @@ def test_backlog_quota_spares_producers_while_the_dedup_cursor_is_slowest() -> N
     assert both(log) == (["a"], [])
 
 
+@pytest.mark.feature("G2")
 def test_backlog_quota_of_a_fenced_topic() -> None:
     def log(run: Run) -> int:
         run.subscribe("s")
@@ -162,6 +170,7 @@ def test_backlog_quota_of_a_fenced_topic() -> None:
     assert both(log) == (2, 0)  # target 1800 of 4000: 2200·4/4000 = 2.2
 
 
+@pytest.mark.feature("G1")
 def test_backlog_quota_of_age_is_none_in_2x() -> None:
     def log(run: Run) -> tuple[int, list[str]]:
         run.wait(1)
@@ -186,6 +195,7 @@ def test_backlog_quota_of_age_is_none_in_2x() -> None:
 # -- TTL (seeds 002, 004) -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("F3")
 def test_message_expiry_shared_position_or_a_rule_for_those_who_nearly_caught_up() -> None:
     def log(run: Run) -> list[int]:
         run.subscribe("connected")
@@ -200,6 +210,7 @@ def test_message_expiry_shared_position_or_a_rule_for_those_who_nearly_caught_up
     assert both(log) == ([1, 0], [0, 0])
 
 
+@pytest.mark.feature("F2")
 def test_message_expiry_by_close_time_outdoes_a_client_clock_ten_days_ahead() -> None:
     def log(run: Run) -> int:
         create_subscription(run, "s")
@@ -214,6 +225,7 @@ def test_message_expiry_by_close_time_outdoes_a_client_clock_ten_days_ahead() ->
     assert both(log, managedLedgerMaxEntriesPerLedger=1) == (0, 10)
 
 
+@pytest.mark.feature("F2")
 def test_message_expiry_search_active_entries_passes_an_acked_young_head() -> None:
     def log(run: Run) -> tuple[int, int]:
         run.subscribe("s")
@@ -228,6 +240,7 @@ def test_message_expiry_search_active_entries_passes_an_acked_young_head() -> No
     assert both(log) == ((1, 3), (1, 0))
 
 
+@pytest.mark.feature("F2")
 def test_message_expiry_stops_at_the_open_ledger_or_before_its_first_entry() -> None:
     def log(run: Run) -> tuple[tuple[int, int], int]:
         create_subscription(run, "s")
@@ -245,6 +258,7 @@ def test_message_expiry_stops_at_the_open_ledger_or_before_its_first_entry() -> 
     assert both(log, managedLedgerMaxEntriesPerLedger=2) == (((2, -1), 1), ((1, 1), 1))
 
 
+@pytest.mark.feature("F2")
 def test_message_expiry_by_close_time_ends_at_the_last_entry_when_the_open_ledger_is_empty() -> None:
     def log(run: Run) -> tuple[int, int]:
         create_subscription(run, "s")
@@ -259,6 +273,7 @@ def test_message_expiry_by_close_time_ends_at_the_last_entry_when_the_open_ledge
     assert both(log, managedLedgerMaxEntriesPerLedger=2) == ((1, 1), (1, 1))
 
 
+@pytest.mark.feature("F3")
 def test_message_expiry_of_readers_needs_no_durable_cursor_in_2x() -> None:
     def log(run: Run) -> int:
         run.subscribe("reader", durable=False)
@@ -271,6 +286,7 @@ def test_message_expiry_of_readers_needs_no_durable_cursor_in_2x() -> None:
     assert both(log) == (0, 1)
 
 
+@pytest.mark.feature("D4", "F2")
 def test_close_times_restrict_no_search_by_time_in_2x() -> None:
     def log(run: Run) -> tuple[int, int]:
         create_subscription(run, "s")
@@ -290,6 +306,7 @@ def test_close_times_restrict_no_search_by_time_in_2x() -> None:
 # -- deduplication (seed 003) -------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("A6")
 def test_deduplication_checks_the_last_chunk_only_or_each() -> None:
     def log(run: Run) -> list[tuple[int, int]]:
         run.namespace("POST", "deduplication", True)
@@ -309,6 +326,7 @@ def test_deduplication_checks_the_last_chunk_only_or_each() -> None:
 # -- retention (seed 004) -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("H2")
 def test_retention_without_a_durable_cursor() -> None:
     def log(run: Run) -> list[int]:
         retain(run, 10, 100)
@@ -319,6 +337,7 @@ def test_retention_without_a_durable_cursor() -> None:
     assert both(log, managedLedgerMaxEntriesPerLedger=1) == ([4], [1, 2, 3, 4])
 
 
+@pytest.mark.feature("H1")
 def test_retention_check_passes_over_topics_for_which_none_is_set() -> None:
     def log(run: Run) -> list[list[int]]:
         retain(run, -1, -1)
@@ -336,6 +355,7 @@ def test_retention_check_passes_over_topics_for_which_none_is_set() -> None:
     assert both(log, managedLedgerMaxEntriesPerLedger=1) == ([[1, 2, 3, 4], [3, 4]], [[4], [4]])
 
 
+@pytest.mark.feature("H1")
 def test_retention_check_counts_the_brokers_default_as_set() -> None:
     run = Run(profile="2.x", managedLedgerMaxEntriesPerLedger=1, defaultRetentionTimeInMinutes=1,
               defaultRetentionSizeInMB=-1)  # fmt: skip
@@ -347,6 +367,7 @@ def test_retention_check_counts_the_brokers_default_as_set() -> None:
     assert ledgers(run) == [2, 3]
 
 
+@pytest.mark.feature("C3")
 def test_trim_of_the_ledger_that_the_slowest_position_is_in() -> None:
     def log(run: Run) -> list[list[int]]:
         retain(run, 0, 0)
@@ -365,6 +386,7 @@ def test_trim_of_the_ledger_that_the_slowest_position_is_in() -> None:
 # -- Key_Shared (seed 001) ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("E4")
 def test_key_shared_a_new_consumer_waits_for_all_before_it_or_for_its_keys_alone() -> None:
     def log(run: Run) -> list[bool]:
         run.subscribe("s", "Key_Shared", consumer_name="first", permits=100)
@@ -379,6 +401,7 @@ def test_key_shared_a_new_consumer_waits_for_all_before_it_or_for_its_keys_alone
     assert both(log) == ([False, True], [True, False])
 
 
+@pytest.mark.feature("E3")
 def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> None:
     def log(run: Run) -> str:
         topic = "persistent://public/default/t1"
@@ -396,6 +419,7 @@ def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> No
 # -- examples of the seeds ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("G3")
 @EITHER
 def test_seed_000_eviction_goes_down_to_nine_tenths(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -406,6 +430,7 @@ def test_seed_000_eviction_goes_down_to_nine_tenths(profile: Profile) -> None:
     assert run.topic.backlog_size() == 9216
 
 
+@pytest.mark.feature("G3")
 @EITHER
 def test_seed_000_every_slowest_cursor_has_its_turn_but_none_twice_in_a_row(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -419,6 +444,7 @@ def test_seed_000_every_slowest_cursor_has_its_turn_but_none_twice_in_a_row(prof
     assert run.topic.backlog_size() == 14_336
 
 
+@pytest.mark.feature("G3")
 @EITHER
 def test_seed_000_nothing_to_skip_ends_it(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -428,6 +454,7 @@ def test_seed_000_nothing_to_skip_ends_it(profile: Profile) -> None:
     assert evicted(run) == 0  # (6000 − 4500)/6000 of 1 entry
 
 
+@pytest.mark.feature("G1", "G2")
 @EITHER
 @pytest.mark.parametrize(
     ("policy", "answer"),
@@ -452,6 +479,7 @@ def test_seed_000_producers_before_and_after_the_quota_is_exceeded(
     assert ("before" in closed) == bool(answer)
 
 
+@pytest.mark.feature("E2")
 @EITHER
 def test_seed_001_priorities_c1_to_c5(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -461,6 +489,7 @@ def test_seed_001_priorities_c1_to_c5(profile: Profile) -> None:
     assert order == [1, 2, 3, 1, 4, 5, 4]
 
 
+@pytest.mark.feature("E3")
 @EITHER
 @pytest.mark.parametrize(
     ("partition", "consumers", "active"),
@@ -490,6 +519,7 @@ def test_seed_001_failover_picks_by_priority_then_name_then_partition(
     assert [consumers[number][0] for number, is_active in told.items() if is_active] == [active]
 
 
+@pytest.mark.feature("D3")
 @EITHER
 def test_seed_001_cumulative_and_individual_acks_move_the_mark_delete(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -503,6 +533,7 @@ def test_seed_001_cumulative_and_individual_acks_move_the_mark_delete(profile: P
     assert (run.mark_delete("s"), run.backlog("s")) == ((1, 4), 1)
 
 
+@pytest.mark.feature("F1")
 @EITHER
 def test_seed_002_intervals_and_no_ttl(profile: Profile) -> None:
     config = configuration(profile, {})
@@ -514,6 +545,7 @@ def test_seed_002_intervals_and_no_ttl(profile: Profile) -> None:
     assert run.check("messageExpiry") == []
 
 
+@pytest.mark.feature("F2")
 @EITHER
 def test_seed_002_a_ledger_that_closed_in_time_ends_the_closure_pass(profile: Profile) -> None:
     run = Run(now=0, profile=profile, managedLedgerMaxEntriesPerLedger=1)
@@ -526,6 +558,7 @@ def test_seed_002_a_ledger_that_closed_in_time_ends_the_closure_pass(profile: Pr
     assert run.mark_delete("s") == (2, 0)
 
 
+@pytest.mark.feature("F4", "H2")
 @EITHER
 def test_seed_002_expired_entries_stay_readable(profile: Profile) -> None:
     run = Run(now=0, profile=profile)
@@ -538,6 +571,7 @@ def test_seed_002_expired_entries_stay_readable(profile: Profile) -> None:
     assert run.backlog("s") == 1
 
 
+@pytest.mark.feature("A1")
 @EITHER
 def test_seed_003_pushed_and_persisted_tell_duplicates_from_unknowns(profile: Profile) -> None:
     run = Run(profile=profile)
@@ -583,6 +617,7 @@ def set_retention(topic: BareTopic, minutes: int, megabytes: int) -> None:
     topic.ctx.policies_changed()
 
 
+@pytest.mark.feature("H1")
 @EITHER
 @pytest.mark.parametrize(
     ("minutes", "megabytes", "left"),
@@ -604,6 +639,7 @@ def test_seed_004_table_of_retention(profile: Profile, minutes: int, megabytes: 
     assert trimmed(topic, 30 * minute) == left
 
 
+@pytest.mark.feature("H1")
 @EITHER
 @pytest.mark.parametrize(("minutes", "megabytes"), [(0, 2), (15, 0)])
 def test_seed_004_what_takes_no_effect_is_refused_by_the_admin_api(
@@ -613,6 +649,7 @@ def test_seed_004_what_takes_no_effect_is_refused_by_the_admin_api(
     assert one(retain(run, minutes, megabytes), AdminResponse).fields["status"] == 412
 
 
+@pytest.mark.feature("H1")
 @EITHER
 def test_seed_004_ledgers_20_and_21_of_its_stats_with_10_minutes_and_500_mb(profile: Profile) -> None:
     topic = consumed(profile, [(500_000, 1_627_584_000_000), (500_000, 1_627_585_000_000)], first=20)
@@ -626,6 +663,7 @@ def test_seed_004_ledgers_20_and_21_of_its_stats_with_10_minutes_and_500_mb(prof
         assert trimmed(topic, now) == left
 
 
+@pytest.mark.feature("H1")
 @EITHER
 def test_seed_004_defaults(profile: Profile) -> None:
     config = configuration(profile, {})
@@ -634,6 +672,7 @@ def test_seed_004_defaults(profile: Profile) -> None:
     assert config.messageExpiryCheckIntervalInMinutes == 5
 
 
+@pytest.mark.feature("H1", "I1")
 @EITHER
 def test_seed_004_the_topics_retention_covers_the_namespaces(profile: Profile) -> None:
     run = Run(profile=profile, managedLedgerMaxEntriesPerLedger=1)
@@ -649,6 +688,7 @@ def test_seed_004_the_topics_retention_covers_the_namespaces(profile: Profile) -
     assert ledgers(run)[0] > 1
 
 
+@pytest.mark.feature("H2")
 @EITHER
 def test_seed_004_what_nobody_consumed_stays_whatever_the_retention(profile: Profile) -> None:
     run = Run(profile=profile, managedLedgerMaxEntriesPerLedger=1)
@@ -664,6 +704,7 @@ def test_seed_004_what_nobody_consumed_stays_whatever_the_retention(profile: Pro
     assert run.topic.ledger.number_of_entries >= 2
 
 
+@pytest.mark.feature("F2")
 @EITHER
 def test_seed_004_times_out_of_order_keep_old_entries(profile: Profile) -> None:
     run = Run(now=0, profile=profile)

@@ -67,6 +67,7 @@ def called(effects: list[Effect]) -> tuple[int, Any]:
 # -- the worked cases ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_03_sequence_ids_are_echoed() -> None:
     run = Run()
     run.create_producer()
@@ -74,6 +75,7 @@ def test_protocol_case_03_sequence_ids_are_echoed() -> None:
     assert [(r.sequence_id, r.highest_sequence_id) for r in receipts] == [(5, 9), (5, None), (9, None)]
 
 
+@pytest.mark.feature("A1", "K1")
 def test_protocol_case_04_a_duplicate_has_no_position() -> None:
     run = Run(brokerDeduplicationEnabled=True)
     run.create_producer()
@@ -82,6 +84,7 @@ def test_protocol_case_04_a_duplicate_has_no_position() -> None:
     assert (receipt.sequence_id, receipt.ledger_id, receipt.entry_id) == (3, -1, -1)
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_05_request_ids_may_collide() -> None:
     run = Run()
     looked_up = one(run.do(Lookup(connection="client", request_id=1)), LookupResponse)
@@ -90,6 +93,7 @@ def test_protocol_case_05_request_ids_may_collide() -> None:
     assert (looked_up.request_id, created.request_id) == (1, 1)
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_06_subscribe_and_producer_may_be_repeated() -> None:
     run = Run()
     first, second = one(run.subscribe("s"), Success), one(run.subscribe("s"), Success)
@@ -102,6 +106,7 @@ def test_protocol_case_06_subscribe_and_producer_may_be_repeated() -> None:
     assert one(run.subscribe("s", id_=2), Error).error == "ConsumerBusy"
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_06_not_while_the_first_is_being_created() -> None:
     run = Run()
     run.create_producer("a", producer_access_mode="Exclusive")
@@ -111,6 +116,7 @@ def test_protocol_case_06_not_while_the_first_is_being_created() -> None:
     assert one(again, Error).error == "ServiceNotReady"
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_07_send_after_the_client_closed() -> None:
     run = Run()
     run.create_producer()
@@ -118,6 +124,7 @@ def test_protocol_case_07_send_after_the_client_closed() -> None:
     assert one(run.send(0), CloseConnection).connection == "client"
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_07_send_after_the_broker_closed() -> None:
     run = Run()
     run.create_producer()
@@ -128,12 +135,14 @@ def test_protocol_case_07_send_after_the_broker_closed() -> None:
     assert one(run.send(1), CloseConnection).connection == "client"
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_07_send_before_any_producer() -> None:
     run = Run()
     run.subscribe("s")
     assert one(run.send(0), CloseConnection).connection == "client"
 
 
+@pytest.mark.feature("K1")
 def test_protocol_case_08_the_last_ack_on_a_terminated_topic() -> None:
     run = Run()
     run.subscribe("s", "Shared", permits=10)
@@ -147,6 +156,7 @@ def test_protocol_case_08_the_last_ack_on_a_terminated_topic() -> None:
     assert run.ack("s", (1, 1)) == [], "once"
 
 
+@pytest.mark.feature("D4")
 def test_protocol_case_09_the_last_id_of_a_batch() -> None:
     run = Run()
     run.subscribe("s")
@@ -163,6 +173,7 @@ def test_protocol_case_09_the_last_id_of_a_batch() -> None:
     assert last_id(run).fields["batch_index"] == 2
 
 
+@pytest.mark.feature("B1")
 def test_protocol_case_10_exclusive_producers() -> None:
     run = Run()
     run.create_producer("P1")
@@ -175,6 +186,7 @@ def test_protocol_case_10_exclusive_producers() -> None:
     assert one(run.create_producer("P3", id_=4), Error).error == "ProducerBusy"
 
 
+@pytest.mark.feature("B1")
 def test_protocol_case_10_nobody_shares_with_one_that_waits() -> None:
     run = Run()
     run.create_producer("P1")
@@ -182,6 +194,7 @@ def test_protocol_case_10_nobody_shares_with_one_that_waits() -> None:
     assert one(run.create_producer("P3", id_=3), Error).error == "ProducerBusy"
 
 
+@pytest.mark.feature("D4")
 def test_protocol_case_11_a_seek_closes_the_consumers_then_succeeds() -> None:
     run = Run()
     for id_ in (1, 2):
@@ -194,6 +207,7 @@ def test_protocol_case_11_a_seek_closes_the_consumers_then_succeeds() -> None:
         assert one(run.subscribe("s", "Shared", id_=id_), Success)
 
 
+@pytest.mark.feature("D3")
 def test_protocol_case_12_an_ack_is_answered_if_it_asks_for_it() -> None:
     run = Run()
     run.subscribe("s", id_=3)
@@ -208,6 +222,7 @@ def test_protocol_case_12_an_ack_is_answered_if_it_asks_for_it() -> None:
 # -- consumers (§6) -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D3")
 def test_an_ack_that_the_cursor_refuses_is_answered_all_the_same() -> None:
     run = Run()
     run.subscribe("s", "Shared")
@@ -218,6 +233,7 @@ def test_an_ack_that_the_cursor_refuses_is_answered_all_the_same() -> None:
     assert run.ack("nobody", (1, 0), request_id=3) == []
 
 
+@pytest.mark.feature("E1")
 def test_a_flow_before_its_consumer_is_lost() -> None:
     run = Run()
     run.publish(0)
@@ -226,6 +242,7 @@ def test_a_flow_before_its_consumer_is_lost() -> None:
     assert sent(run.flow("s", 10)) == [0]
 
 
+@pytest.mark.feature("E1")
 def test_a_flow_of_nothing_costs_the_connection() -> None:
     run = Run()
     run.subscribe("s", permits=10)
@@ -233,6 +250,7 @@ def test_a_flow_of_nothing_costs_the_connection() -> None:
     assert run.topic.subscriptions["s"].consumers == []
 
 
+@pytest.mark.feature("K1")
 def test_nothing_is_sent_after_a_consumer_is_closed() -> None:
     run = Run()
     run.subscribe("s", permits=10)
@@ -241,6 +259,7 @@ def test_nothing_is_sent_after_a_consumer_is_closed() -> None:
     assert sent(run.publish(0)) == []
 
 
+@pytest.mark.feature("D4")
 def test_a_position_beyond_the_end_is_the_end() -> None:
     run = Run()
     run.subscribe("s")
@@ -249,6 +268,7 @@ def test_a_position_beyond_the_end_is_the_end() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("D4")
 def test_a_seek_to_a_time() -> None:
     run = Run(now=0)
     run.subscribe("s")
@@ -263,6 +283,7 @@ def test_a_seek_to_a_time() -> None:
 # -- the last id --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D4")
 def test_the_last_id_passes_over_markers() -> None:
     run = Run()
     run.subscribe("s")
@@ -276,6 +297,7 @@ def test_the_last_id_passes_over_markers() -> None:
     assert (last_id(run).ledger_id, last_id(run).entry_id) == (1, 0)
 
 
+@pytest.mark.feature("D4")
 def test_the_last_id_of_nothing_but_markers_is_none() -> None:
     run = Run()
     run.subscribe("s")
@@ -284,6 +306,7 @@ def test_the_last_id_of_nothing_but_markers_is_none() -> None:
     assert (last_id(run).ledger_id, last_id(run).entry_id) == (-1, -1)
 
 
+@pytest.mark.feature("D4")
 def test_the_last_id_tells_the_mark_delete_position() -> None:
     run = Run()
     run.subscribe("s")
@@ -295,6 +318,7 @@ def test_the_last_id_tells_the_mark_delete_position() -> None:
         assert found == {"ledgerId": 1, "entryId": entry}
 
 
+@pytest.mark.feature("D4")
 def test_the_last_id_of_trimmed_data_is_none() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1)
     run.subscribe("s")
@@ -308,6 +332,7 @@ def test_the_last_id_of_trimmed_data_is_none() -> None:
 # -- the end of a topic -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("K1")
 def test_terminate_tells_where_the_topic_ends() -> None:
     run = Run()
     run.create_producer()
@@ -322,6 +347,7 @@ def test_terminate_tells_where_the_topic_ends() -> None:
     assert sent(run.flow("s", 1)) == [0]
 
 
+@pytest.mark.feature("K1")
 def test_the_end_is_told_at_once_where_nothing_is_left() -> None:
     run = Run()
     run.subscribe("s")
@@ -330,6 +356,7 @@ def test_the_end_is_told_at_once_where_nothing_is_left() -> None:
     assert one(late, ReachedEndOfTopic).connection == "t"
 
 
+@pytest.mark.feature("K1")
 def test_the_end_is_told_after_a_skip_and_again_after_a_seek_back() -> None:
     run = Run()
     run.subscribe("s", permits=10)
@@ -353,6 +380,7 @@ def stored(run: Run) -> Run:
     return run
 
 
+@pytest.mark.feature("D4")
 def test_peek_shows_the_unacked_ones() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
     found = [called(run.admin("GET", f"/subscription/s/position/{n}")) for n in (1, 2, 3)]
@@ -362,11 +390,13 @@ def test_peek_shows_the_unacked_ones() -> None:
     assert sent(run.flow("s", 10)) == [1, 1, 0], "peeking moves nothing"
 
 
+@pytest.mark.feature("D4")
 def test_peek_counts_from_one() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
     assert called(run.admin("GET", "/subscription/s/position/0"))[0] >= 400
 
 
+@pytest.mark.feature("D4")
 @pytest.mark.parametrize(
     ("query", "position"),
     [
@@ -387,6 +417,7 @@ def test_examine_counts_from_an_end(query: str, position: tuple[int, int] | None
         assert (status, found) == (200, position)
 
 
+@pytest.mark.feature("D4")
 def test_an_entry_is_got_by_its_id() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
     assert called(run.admin("GET", "/ledger/2/entry/1")) == (200, (2, 1))
@@ -397,6 +428,7 @@ def test_an_entry_is_got_by_its_id() -> None:
 # -- what is asked before a topic is used (§4, §7) ----------------------------------------------------------------
 
 
+@pytest.mark.feature("K1")
 def test_partitions_of_a_topic() -> None:
     run = Run()
     assert partitions(run, NOWHERE).fields == {"response": "Success", "partitions": 0}
@@ -407,17 +439,20 @@ def test_partitions_of_a_topic() -> None:
     assert run.broker.topic_names() == [TOPIC], "asking creates nothing"
 
 
+@pytest.mark.feature("K1")
 def test_partitions_where_topics_are_not_created_by_use() -> None:
     run = Run(allowAutoTopicCreation=False)
     assert partitions(run, NOWHERE).error == "TopicNotFound"
 
 
+@pytest.mark.feature("K1")
 @pytest.mark.parametrize("name", ["t", "persistent://public/t", "http://public/default/t"])
 def test_partitions_of_a_bad_name(name: str) -> None:
     answer = partitions(Run(), name)
     assert (answer.fields["response"], answer.error) == ("Failed", "InvalidTopicName")
 
 
+@pytest.mark.feature("K1")
 def test_a_partition_has_no_partitions() -> None:
     run = Run()
     run.admin("PUT", "/partitions", 4)
@@ -427,6 +462,7 @@ def test_a_partition_has_no_partitions() -> None:
     }
 
 
+@pytest.mark.feature("K1")
 def test_partitions_are_made_and_multiplied() -> None:
     run = Run()
     assert called(run.admin("PUT", "/partitions", 4))[0] == 204
@@ -440,6 +476,7 @@ def test_partitions_are_made_and_multiplied() -> None:
         assert called(run.admin("PUT", "/partitions", body, topic=NOWHERE))[0] == 406
 
 
+@pytest.mark.feature("K1")
 def test_partitions_are_not_deleted() -> None:
     run = Run()
     run.admin("PUT", "/partitions", 4)
@@ -449,6 +486,7 @@ def test_partitions_are_not_deleted() -> None:
     assert partitions(run).fields["partitions"] == 4
 
 
+@pytest.mark.feature("K1")
 def test_a_lookup_always_connects() -> None:
     run = Run()
     answer = one(run.do(Lookup(connection="c", request_id=4), NOWHERE), LookupResponse)
@@ -461,6 +499,7 @@ def version(number: int) -> str:
     return base64.b64encode(number.to_bytes(8, "big")).decode()
 
 
+@pytest.mark.feature("K1")
 def test_schemas_are_numbered() -> None:
     run = Run()
     a, b = SchemaData("a", b"{}", "Json"), SchemaData("b", b"[]", "Avro")
@@ -484,6 +523,7 @@ def test_schemas_are_numbered() -> None:
     assert get((2).to_bytes(8, "big")).error == "TopicNotFound"
 
 
+@pytest.mark.feature("K1")
 def test_a_producers_schema_is_kept_and_its_version_told() -> None:
     run = Run()
     answer = one(run.create_producer(schema=SchemaData("a", b"{}", "Json")), ProducerSuccess)
@@ -492,6 +532,7 @@ def test_a_producers_schema_is_kept_and_its_version_told() -> None:
     assert found.fields["schema"]["name"] == "a"
 
 
+@pytest.mark.feature("K1")
 def test_the_answers_survive_a_restart() -> None:
     run = Run()
     run.admin("PUT", "/partitions", 4)
@@ -504,6 +545,7 @@ def test_the_answers_survive_a_restart() -> None:
     )
 
 
+@pytest.mark.feature("E5")
 def test_messages_keep_the_brokers_order() -> None:
     run = Run()
     run.subscribe("s", "Shared", permits=10)

@@ -75,6 +75,7 @@ def metadata(key: str) -> MessageMetadata:
 # -- the worked cases ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("E3")
 def test_subscriptions_case_01_pick_by_partition_index() -> None:
     run, topic = Run(activeConsumerFailoverDelayTimeMillis=0), topic_of("t-partition-4")
     assert told(join(run, "Cons1", 1, topic)) == [(1, True)]
@@ -89,6 +90,7 @@ def test_subscriptions_case_01_pick_by_partition_index() -> None:
     assert active(run, topic) == "Cons1"
 
 
+@pytest.mark.feature("E3")
 @pytest.mark.parametrize(
     ("topic", "picked"),
     [
@@ -107,6 +109,7 @@ def test_subscriptions_case_02_the_ring(topic: str, picked: tuple[str, str, str]
         assert active(run, topic_of(topic)) == winner
 
 
+@pytest.mark.feature("E3")
 def test_subscriptions_case_03_partitions_are_spread() -> None:
     run = Run(activeConsumerFailoverDelayTimeMillis=0)
     topics = [topic_of(f"t-partition-{index}") for index in range(4)]
@@ -126,6 +129,7 @@ def test_subscriptions_case_03_partitions_are_spread() -> None:
     assert actives() == ["2", "3", "2", "3"]
 
 
+@pytest.mark.feature("E3")
 def test_subscriptions_case_04_only_the_best_priority_is_active() -> None:
     run = Run(activeConsumerFailoverDelayTimeMillis=0)
     topics = [topic_of(f"t-partition-{index}") for index in range(9)]
@@ -136,6 +140,7 @@ def test_subscriptions_case_04_only_the_best_priority_is_active() -> None:
     assert {name: actives.count(name) for name in set(actives)} == {"bbb1": 3, "bbb2": 3, "bbb3": 3}
 
 
+@pytest.mark.feature("E3")
 def test_subscriptions_case_05_failover_hand_over() -> None:
     run, topic = Run(), topic_of("t1")
     join(run, "c1", 1, topic)
@@ -150,6 +155,7 @@ def test_subscriptions_case_05_failover_hand_over() -> None:
     assert sent(run.wait(1), 2) == [*range(5, 100)]
 
 
+@pytest.mark.feature("D1")
 def test_subscriptions_case_06_exclusive_is_busy() -> None:
     run = Run()
     run.subscribe("s", connection="A")
@@ -162,6 +168,7 @@ def test_subscriptions_case_06_exclusive_is_busy() -> None:
     assert one(run.subscribe("s", "Shared", connection="B"), Success)
 
 
+@pytest.mark.feature("D1")
 def test_subscriptions_case_07_the_type_changes_while_nobody_is_connected() -> None:
     run = with_entries(3, permits=10)
     run.ack("s", (1, 0))
@@ -171,6 +178,7 @@ def test_subscriptions_case_07_the_type_changes_while_nobody_is_connected() -> N
     assert run.topic.subscriptions["s"].type == "Exclusive"
 
 
+@pytest.mark.feature("E5")
 def test_subscriptions_case_08_redelivery_on_exclusive() -> None:
     run = with_entries(10, type_="Exclusive", permits=10)
     run.ack("s", (1, 0), (1, 1), (1, 2))
@@ -180,6 +188,7 @@ def test_subscriptions_case_08_redelivery_on_exclusive() -> None:
     assert {message.redelivery_count for message in of(effects, Message)} == {0}
 
 
+@pytest.mark.feature("D5")
 def test_subscriptions_case_09_the_consumer_limit() -> None:
     run = with_entries(600, permits=10, maxUnackedMessagesPerConsumer=500)
     received = 10
@@ -198,6 +207,7 @@ def test_subscriptions_case_09_the_consumer_limit() -> None:
     assert received == 100
 
 
+@pytest.mark.feature("D5")
 def test_subscriptions_case_10_a_partial_ack_does_not_unblock() -> None:
     run = Run(maxUnackedMessagesPerConsumer=100, acknowledgmentAtBatchIndexLevelEnabled=True)
     run.subscribe("s", "Shared", permits=1)
@@ -213,6 +223,7 @@ def test_subscriptions_case_10_a_partial_ack_does_not_unblock() -> None:
     assert (consumer.unacked, consumer.blocked) == (1, False)
 
 
+@pytest.mark.feature("E5")
 def test_subscriptions_case_11_a_disconnect_keeps_the_counts() -> None:
     run = Run()
     for id_ in (0, 1):
@@ -224,6 +235,7 @@ def test_subscriptions_case_11_a_disconnect_keeps_the_counts() -> None:
     assert {(message.consumer_id, message.redelivery_count) for message in again} == {(1, 0)}
 
 
+@pytest.mark.feature("E5")
 def test_subscriptions_case_11_an_ack_timeout_raises_the_count() -> None:
     run = with_entries(1, permits=100)
     for count in (1, 2, 3):
@@ -231,12 +243,14 @@ def test_subscriptions_case_11_an_ack_timeout_raises_the_count() -> None:
         assert one(run.redeliver("s", (1, 0)), Message).redelivery_count == count
 
 
+@pytest.mark.feature("D2")
 def test_subscriptions_case_12_a_reader_gets_its_start_entry_too() -> None:
     run = with_entries(3, name="keeper")
     effects = run.subscribe("r", durable=False, start_message_id=MessageIdData(1, 1), permits=10)
     assert sent(effects) == [1, 2]
 
 
+@pytest.mark.feature("D4")
 def test_subscriptions_case_13_unsubscribe_with_two_shared_consumers() -> None:
     run = Run()
     for id_ in (1, 2):
@@ -248,6 +262,7 @@ def test_subscriptions_case_13_unsubscribe_with_two_shared_consumers() -> None:
     assert run.topic.subscriptions == {}
 
 
+@pytest.mark.feature("D4")
 @pytest.mark.parametrize(
     ("target", "backlog"),
     [(LATEST, 0), (EARLIEST, 10), ((1, 5), 5), ((0, 4), 10), ((2, 4), 0)],
@@ -265,6 +280,7 @@ def test_subscriptions_case_14_seek(target: tuple[int, int], backlog: int, after
 # -- SUBSCRIBE (§1–3) ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D1")
 def test_the_same_consumer_again_is_no_second_one() -> None:
     run = Run(maxConsumersPerTopic=1)
     run.subscribe("s")
@@ -272,6 +288,7 @@ def test_the_same_consumer_again_is_no_second_one() -> None:
     assert len(run.topic.subscriptions["s"].consumers) == 1
 
 
+@pytest.mark.feature("D1")
 def test_refusals_come_in_their_order() -> None:
     run = Run(maxConsumersPerTopic=1, allowAutoSubscriptionCreation=False, subscriptionTypesEnabled="Shared")
     run.admin("PUT", "/subscription/taken")
@@ -284,6 +301,7 @@ def test_refusals_come_in_their_order() -> None:
     assert refusal(run.subscribe(" ", "Shared", durable=False)) == "ProducerBusy"
 
 
+@pytest.mark.feature("D1")
 @pytest.mark.parametrize("durable", [True, False])
 def test_one_name_one_durability(durable: bool) -> None:
     run = Run()
@@ -291,6 +309,7 @@ def test_one_name_one_durability(durable: bool) -> None:
     assert refusal(run.subscribe("s", connection="other", durable=not durable)) == "NotAllowedError"
 
 
+@pytest.mark.feature("D1")
 def test_limits_of_subscriptions_and_consumers() -> None:
     run = Run(maxSubscriptionsPerTopic=1, maxConsumersPerSubscription=1)
     run.subscribe("s", "Shared")
@@ -298,6 +317,7 @@ def test_limits_of_subscriptions_and_consumers() -> None:
     assert refusal(run.subscribe("s", "Shared", id_=2)) == "ConsumerBusy"
 
 
+@pytest.mark.feature("D2")
 def test_properties_and_position_count_at_creation_only() -> None:
     run = with_entries(2, name="keeper")
     run.subscribe("s", subscription_properties=[KeyValue("a", "1")])
@@ -311,6 +331,7 @@ def test_properties_and_position_count_at_creation_only() -> None:
     assert run.topic.subscriptions["s"].properties == {"a": "1"}
 
 
+@pytest.mark.feature("D2")
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_rollback_duration_resets_the_cursor_before_the_consumer_comes(durable: bool) -> None:
     run = Run()
@@ -328,6 +349,7 @@ def test_a_rollback_duration_resets_the_cursor_before_the_consumer_comes(durable
         assert sent(run.subscribe("s", permits=100, **fields)) == [7, 8, 9]
 
 
+@pytest.mark.feature("D2")
 def test_a_rollback_duration_disconnects_who_was_there() -> None:
     run = with_entries(3, permits=10)
     run.wait(1)
@@ -339,6 +361,7 @@ def test_a_rollback_duration_disconnects_who_was_there() -> None:
 # -- readers (§3) -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D2")
 @pytest.mark.parametrize(
     ("start", "earliest", "expected"),
     [
@@ -361,6 +384,7 @@ def test_where_a_reader_starts(start: tuple[int, int] | None, earliest: bool, ex
     assert sent(run.publish(3)) == [3]
 
 
+@pytest.mark.feature("D1")
 def test_a_reader_goes_with_its_last_consumer() -> None:
     run = Run()
     run.subscribe("r", "Shared", durable=False)
@@ -371,6 +395,7 @@ def test_a_reader_goes_with_its_last_consumer() -> None:
     assert list(run.topic.cursors) == []
 
 
+@pytest.mark.feature("D1")
 def test_a_second_consumer_of_a_reader_uses_its_cursor() -> None:
     run = with_entries(3, name="keeper")
     run.subscribe("r", "Shared", durable=False, permits=1)
@@ -380,12 +405,14 @@ def test_a_second_consumer_of_a_reader_uses_its_cursor() -> None:
     assert sent(effects) == [1, 2]
 
 
+@pytest.mark.feature("D5")
 def test_a_reader_has_no_unacked_limit() -> None:
     run = Run(maxUnackedMessagesPerConsumer=1, maxUnackedMessagesPerSubscription=1)
     run.subscribe("r", "Shared", durable=False, permits=10)
     assert [sent(run.publish(sequence_id)) for sequence_id in range(3)] == [[0], [1], [2]]
 
 
+@pytest.mark.feature("E1")
 def test_a_reader_outlives_its_own_seek() -> None:
     run = with_entries(3, name="keeper")
     run.subscribe("r", durable=False, permits=10)
@@ -394,6 +421,7 @@ def test_a_reader_outlives_its_own_seek() -> None:
     assert sent(run.subscribe("r", durable=False, start_message_id=start, permits=10)) == [1, 2]
 
 
+@pytest.mark.feature("E1")
 def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
     run = with_entries(3, name="keeper")
     run.subscribe("r", durable=False, permits=10)
@@ -402,6 +430,7 @@ def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
     assert list(run.topic.cursors) == ["keeper"]
 
 
+@pytest.mark.feature("C3")
 def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2)
     run.subscribe("s")
@@ -419,6 +448,7 @@ def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
 # -- leaving (§7) -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("D4")
 def test_a_lone_consumer_unsubscribes_and_the_data_goes() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1)
     run.subscribe("s")
@@ -429,6 +459,7 @@ def test_a_lone_consumer_unsubscribes_and_the_data_goes() -> None:
     assert refusal(run.unsubscribe("s")) == "MetadataError"
 
 
+@pytest.mark.feature("D4")
 def test_a_failover_consumer_among_others_may_not_unsubscribe() -> None:
     run = Run()
     join(run, "a", 1)
@@ -437,6 +468,7 @@ def test_a_failover_consumer_among_others_may_not_unsubscribe() -> None:
     assert len(run.topic.subscriptions["s"].consumers) == 2
 
 
+@pytest.mark.feature("D6")
 def test_subscriptions_expire() -> None:
     run = Run(subscriptionExpirationTimeMinutes=10)
     for name in ("gone", "acked", "connected"):
@@ -456,6 +488,7 @@ def test_subscriptions_expire() -> None:
     assert list(run.topic.subscriptions) == ["connected"]
 
 
+@pytest.mark.feature("D6")
 def test_the_expiry_check_runs_by_itself() -> None:
     run = Run(subscriptionExpirationTimeMinutes=1, subscriptionExpiryCheckIntervalInMinutes=5)
     run.subscribe("s")
@@ -467,6 +500,7 @@ def test_the_expiry_check_runs_by_itself() -> None:
 # -- Failover (§8) ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("E3")
 def test_even_the_first_consumer_waits_the_delay() -> None:
     run, topic = Run(), topic_of("t1")
     assert told(join(run, "c1", 1, topic, permits=10)) == []
@@ -477,6 +511,7 @@ def test_even_the_first_consumer_waits_the_delay() -> None:
     assert sent(effects) == [0]
 
 
+@pytest.mark.feature("E3")
 def test_a_second_change_does_not_restart_the_delay() -> None:
     run, topic = Run(), topic_of("t-partition-0")
     join(run, "b", 1, topic, permits=10)
@@ -492,6 +527,7 @@ def test_a_second_change_does_not_restart_the_delay() -> None:
     assert run.wait(10) == []
 
 
+@pytest.mark.feature("E3", "E5")
 def test_a_redelivery_during_the_delay_is_ignored() -> None:
     run = Run()
     join(run, "a", 1, permits=10)
@@ -500,6 +536,7 @@ def test_a_redelivery_during_the_delay_is_ignored() -> None:
     assert sent(run.wait(1)) == [0]
 
 
+@pytest.mark.feature("E3", "E5")
 def test_only_the_active_consumer_may_have_all_again() -> None:
     run = Run(activeConsumerFailoverDelayTimeMillis=0)
     for id_, name in enumerate("ab"):
@@ -510,6 +547,7 @@ def test_only_the_active_consumer_may_have_all_again() -> None:
     assert sent(run.redeliver("s", id_=chosen), chosen) == [0]
 
 
+@pytest.mark.feature("E5")
 def test_the_epoch_of_the_last_redelivery_goes_with_the_messages() -> None:
     run = with_entries(2, type_="Exclusive", permits=10)
     assert [m.consumer_epoch for m in of(run.redeliver("s", epoch=3), Message)] == [3, 3]
@@ -517,6 +555,7 @@ def test_the_epoch_of_the_last_redelivery_goes_with_the_messages() -> None:
     assert one(run.publish(2), Message).consumer_epoch == 3
 
 
+@pytest.mark.feature("E3")
 def test_the_first_named_is_active_by_utf16_order() -> None:
     run, topic = Run(activeConsumerFailoverDelayTimeMillis=0), topic_of("t-partition-0")
     join(run, "\uff5e", 1, topic)
@@ -524,6 +563,7 @@ def test_the_first_named_is_active_by_utf16_order() -> None:
     assert active(run, topic) == "\U0001f600", "a surrogate is smaller than U+FF5E, the code point is larger"
 
 
+@pytest.mark.feature("E3", "E5")
 def test_a_better_priority_takes_over_and_gets_what_is_unacked() -> None:
     run, topic = Run(activeConsumerFailoverDelayTimeMillis=0), topic_of("t-partition-0")
     join(run, "a", 1, topic, permits=10, level=1)
@@ -536,6 +576,7 @@ def test_a_better_priority_takes_over_and_gets_what_is_unacked() -> None:
     assert sent(run.publish(3, topic=topic)) == [3]
 
 
+@pytest.mark.feature("D4", "E3")
 def test_a_seek_on_failover_closes_the_active_consumer_only() -> None:
     run = Run(activeConsumerFailoverDelayTimeMillis=0)
     for id_, name in enumerate("ab"):
@@ -551,12 +592,14 @@ def test_a_seek_on_failover_closes_the_active_consumer_only() -> None:
     assert sent(effects, 1 - chosen) == [1, 2]
 
 
+@pytest.mark.feature("E3")
 def test_exclusive_consumers_are_never_told() -> None:
     run = Run()
     assert told(run.subscribe("s", permits=1)) == []
     assert told(run.close_consumer("s")) == []
 
 
+@pytest.mark.feature("E3")
 @pytest.mark.parametrize("durable", [True, False])
 def test_exclusive_with_hash_ranges_gets_its_keys_and_acks_no_others(durable: bool) -> None:
     keys = [f"k{number}" for number in range(20)]
@@ -573,6 +616,7 @@ def test_exclusive_with_hash_ranges_gets_its_keys_and_acks_no_others(durable: bo
     assert run.topic.subscriptions["s"].consumers[0].permits == 100 - 2 * len(mine)
 
 
+@pytest.mark.feature("E3")
 def test_exclusive_with_no_or_bad_hash_ranges() -> None:
     run = Run()
     run.publish(0)
@@ -587,6 +631,7 @@ def test_exclusive_with_no_or_bad_hash_ranges() -> None:
     assert sent(run.wait(1)) == [0, 1], "ranges mean nothing on Failover"
 
 
+@pytest.mark.feature("E1")
 def test_a_read_of_few_permits_is_never_larger() -> None:
     run = with_entries(250, type_="Exclusive")
     assert sent(run.flow("s", 3)) == [0, 1, 2]
@@ -594,12 +639,14 @@ def test_a_read_of_few_permits_is_never_larger() -> None:
     assert run.topic.subscriptions["s"].consumers[0].permits == 500 - 247
 
 
+@pytest.mark.feature("D6")
 def test_time_is_the_logs() -> None:
     run = Run()
     join(run, "a", 1)
     assert run.topic.subscriptions["s"].last_active == START
 
 
+@pytest.mark.feature("E3")
 def test_the_failover_delay_outlives_a_restart() -> None:
     store = Stored()
     run = Run()

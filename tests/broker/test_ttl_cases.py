@@ -44,6 +44,7 @@ def expire(run: Run, seconds: int) -> int:
     return status
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_01_expiry_stops_at_the_last_entry_not_in_the_next_ledger() -> None:
     run = with_subscription(ttl=1)
     at(run, *[0] * 50)
@@ -55,6 +56,7 @@ def test_ttl_case_01_expiry_stops_at_the_last_entry_not_in_the_next_ledger() -> 
     assert run.mark_delete("s") == (1, 49)
 
 
+@pytest.mark.feature("F1")
 def test_ttl_case_02_entries_expire_after_their_time() -> None:
     run = with_subscription(ttl=5)
     at(run, *[0] * 10)
@@ -66,6 +68,7 @@ def test_ttl_case_02_entries_expire_after_their_time() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("F1")
 def test_ttl_case_04_each_policy_update_checks_once() -> None:
     run = with_subscription()
     run.wait(20)
@@ -78,6 +81,7 @@ def test_ttl_case_04_each_policy_update_checks_once() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_05_publish_times_are_searched_when_there_are_no_broker_timestamps() -> None:
     run = with_subscription()
     at(run, 1, 2, 3)
@@ -86,6 +90,7 @@ def test_ttl_case_05_publish_times_are_searched_when_there_are_no_broker_timesta
     assert run.mark_delete("s") == (1, 2)
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_06_a_search_finds_acked_entries_too() -> None:
     run = with_subscription()
     at(run, 1, 2, 3, 4)
@@ -95,6 +100,7 @@ def test_ttl_case_06_a_search_finds_acked_entries_too() -> None:
     assert run.mark_delete("s") == (1, 3)
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_07_the_close_time_of_ledgers_outdoes_a_wrong_client_clock() -> None:
     run = with_subscription(managedLedgerMaxEntriesPerLedger=1)
     run.wait(1)
@@ -108,6 +114,7 @@ def test_ttl_case_07_the_close_time_of_ledgers_outdoes_a_wrong_client_clock() ->
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("F2")
 @pytest.mark.parametrize(("timestamp", "left"), [(89_999, 0), (90_000, 1)])
 def test_ttl_case_09_older_means_strictly_older(timestamp: int, left: int) -> None:
     run = with_subscription(ttl=10)
@@ -117,6 +124,7 @@ def test_ttl_case_09_older_means_strictly_older(timestamp: int, left: int) -> No
     assert run.backlog("s") == left
 
 
+@pytest.mark.feature("F3", "F4")
 def test_ttl_case_10_one_position_for_all_subscriptions() -> None:
     run = with_subscription(ttl=10)
     for name in "abc":
@@ -132,6 +140,7 @@ def test_ttl_case_10_one_position_for_all_subscriptions() -> None:
     assert [run.topic.subscriptions[name].last_expire for name in "abc"] == [100_000] * 3
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_11_a_young_head_keeps_everything_behind_it() -> None:
     run = with_subscription(ttl=10)
     at(run, 200, *[1] * 50)
@@ -144,6 +153,7 @@ def test_ttl_case_11_a_young_head_keeps_everything_behind_it() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("F3")
 @pytest.mark.parametrize(
     ("backlog", "age", "by_subscription"),
     [(999, 140, False), (999, 150, False), (999, 151, True), (1000, 140, True)],
@@ -174,6 +184,7 @@ def two_ledgers(run: Run, last_of_first: float) -> None:
     run.wait(91)
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_13_the_search_starts_at_the_end_of_a_ledger_closed_long_ago() -> None:
     run = with_subscription(ttl=10, managedLedgerMaxEntriesPerLedger=10)
     two_ledgers(run, 9)
@@ -181,6 +192,7 @@ def test_ttl_case_13_the_search_starts_at_the_end_of_a_ledger_closed_long_ago() 
     assert run.mark_delete("s") == (1, 9)
 
 
+@pytest.mark.feature("F2")
 def test_ttl_case_14_a_wrong_time_at_that_end_stops_the_periodic_check_only() -> None:
     run = with_subscription(ttl=10, managedLedgerMaxEntriesPerLedger=10)
     two_ledgers(run, 10_000)
@@ -190,6 +202,7 @@ def test_ttl_case_14_a_wrong_time_at_that_end_stops_the_periodic_check_only() ->
     assert run.mark_delete("s") == (1, 9)
 
 
+@pytest.mark.feature("F3", "F4")
 def test_ttl_case_15_one_search_for_all_subscriptions() -> None:
     run, store = with_subscription(ttl=10), Stored()
     create_subscription(run, "t")
@@ -201,6 +214,7 @@ def test_ttl_case_15_one_search_for_all_subscriptions() -> None:
     assert store.reads.count((1, 0)) == 1  # type: ignore[arg-type]
 
 
+@pytest.mark.feature("F3", "F4")
 def test_ttl_case_15_calls_in_a_row_count_an_entry_once() -> None:
     run = with_subscription()
     at(run, 0, 0, 0)
@@ -210,6 +224,7 @@ def test_ttl_case_15_calls_in_a_row_count_an_entry_once() -> None:
     assert run.topic.subscriptions["s"].expired == 3
 
 
+@pytest.mark.feature("F1")
 def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_none() -> None:
     run = with_subscription()
     at(run, 0)
@@ -224,6 +239,7 @@ def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_none() -> None:
 # -- what no case says --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("F2")
 def test_a_backlog_whose_entries_were_trimmed_is_left_alone() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1)
     run.publish(0)

@@ -15,6 +15,7 @@ from streaming.traces.trace import Trace, read_trace
 TRACES = sorted(RECORDED.glob("*.jsonl"))
 
 
+@pytest.mark.feature("I2", "K1")
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
 def test_trace(path: Path) -> None:
     verdict = compare(read_trace(path))

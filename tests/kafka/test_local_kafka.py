@@ -107,6 +107,7 @@ def test_a_broker_that_cannot_start_shows_its_last_words(tmp_path: Path) -> None
         LocalKafka(tmp_path).start()
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.slow
 def test_kill_restart_stop_restart_keep_the_data(tmp_path: Path) -> None:
     kafka = LocalKafka(tmp_path)

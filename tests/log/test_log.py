@@ -30,6 +30,7 @@ def logical(*records: tuple[int, str | None, bytes]) -> pa.Table:
     )
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
 def test_lines_become_values_without_their_coordinates(tmp_path: Path, name: str) -> None:
     log = read_log(
@@ -49,18 +50,21 @@ def test_lines_become_values_without_their_coordinates(tmp_path: Path, name: str
     assert values[1:] == [TICK, TICK]
 
 
+@pytest.mark.feature("J1", "J6")
 def test_a_line_that_is_no_object_is_kept_as_it_is(tmp_path: Path) -> None:
     log = read_log(lines(tmp_path / "log.jsonl", {"timestamp": 3, "command": "TICK"}, "[1, 2]", "\udcff{"))
     assert log["value"].to_pylist() == [TICK, b"[1, 2]", b"\xff{"]
     assert log["timestamp"].to_pylist() == [3, 3, 3]
 
 
+@pytest.mark.feature("J1", "J6")
 def test_a_coordinate_of_a_wrong_type_stays_in_the_value(tmp_path: Path) -> None:
     log = read_log(lines(tmp_path / "log.jsonl", {"timestamp": "noon", "topic": 3, "command": "TICK"}))
     assert json.loads(log["value"][0].as_py()) == {"timestamp": "noon", "topic": 3, "command": "TICK"}
     assert log["topic"].to_pylist() == [None]
 
 
+@pytest.mark.feature("J1")
 def test_partitions_and_offsets_of_a_log_are_kept_and_filled(tmp_path: Path) -> None:
     log = read_log(
         lines(
@@ -76,12 +80,14 @@ def test_partitions_and_offsets_of_a_log_are_kept_and_filled(tmp_path: Path) -> 
     assert log["offset"].to_pylist() == [7, 0, 1, 8]
 
 
+@pytest.mark.feature("J1")
 def test_offsets_that_fall_are_an_error(tmp_path: Path) -> None:
     path = lines(tmp_path / "log.jsonl", *({"partition": 0, "offset": n, "command": "TICK"} for n in (1, 1)))
     with pytest.raises(LogError, match="line 2: offset 1 of partition 0 follows 1"):
         read_log(path)
 
 
+@pytest.mark.feature("B3", "J1")
 def test_short_parquet_is_plain_publishing(tmp_path: Path) -> None:
     table = pa.table(
         {
@@ -103,6 +109,7 @@ def test_short_parquet_is_plain_publishing(tmp_path: Path) -> None:
     assert log["timestamp"].to_pylist() == [1000, 2000]
 
 
+@pytest.mark.feature("J1")
 def test_short_parquet_with_text_and_without_times(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"topic": ["a"], "producer": ["p"], "sequence_id": [1], "payload": ["é"]}),
@@ -113,6 +120,7 @@ def test_short_parquet_with_text_and_without_times(tmp_path: Path) -> None:
     assert log["timestamp"].to_pylist() == [0]
 
 
+@pytest.mark.feature("J1")
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(LogError, match="columns x. Expected"):
@@ -124,6 +132,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         read_log(tmp_path / "absent.jsonl")
 
 
+@pytest.mark.feature("J1")
 def test_a_topic_goes_to_one_partition_and_the_topicless_to_all() -> None:
     log = logical((1, "a", b"1"), (2, None, TICK), (3, "b", b"2"), (4, "a", b"3"))
     records = partition_log(log, 3)
@@ -136,12 +145,14 @@ def test_a_topic_goes_to_one_partition_and_the_topicless_to_all() -> None:
     assert records["timestamp"].to_pylist() == sorted(records["timestamp"].to_pylist())
 
 
+@pytest.mark.feature("J1", "J6")
 def test_what_speaks_to_no_partition_is_quarantined_once() -> None:
     bad = b'{"producer":"p","sequence_id":1}'  # a message, but of which topic?
     records = partition_log(logical((1, None, b"garbage"), (2, None, bad)), 4)
     assert records["partition"].to_pylist() == [0, 0]
 
 
+@pytest.mark.feature("J1")
 def test_partitioning_again_makes_copies_one() -> None:
     log = logical(
         (1, None, TICK), (2, "a", b"1"), (3, None, TICK), (3, None, TICK), (4, "b", b"2"), (9, "c", b"3")
@@ -154,6 +165,7 @@ def test_partitioning_again_makes_copies_one() -> None:
     assert again.equals(straight)
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
 def test_written_and_read_again(tmp_path: Path, name: str) -> None:
     value = b'{"producer":"p","sequence_id":1}'
@@ -165,6 +177,7 @@ def test_written_and_read_again(tmp_path: Path, name: str) -> None:
         assert read_log(tmp_path / name).equals(log)
 
 
+@pytest.mark.feature("J1")
 def test_what_no_line_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="write Parquet"):
         write_log(tmp_path / "log.jsonl", logical((1, "a", b"two\nlines")))
@@ -172,6 +185,7 @@ def test_what_no_line_can_hold_is_refused(tmp_path: Path) -> None:
         write_log(tmp_path / "log.jsonl", logical((1, "a", b'{"topic":1}')))
 
 
+@pytest.mark.feature("J1")
 def test_order() -> None:
     records = pa.Table.from_pylist(
         [
@@ -187,6 +201,7 @@ def test_order() -> None:
         ordered(pa.concat_tables([records, records]))
 
 
+@pytest.mark.feature("J3")
 @pytest.mark.parametrize(("rows", "batches", "sizes"), [(7, 3, [2, 2, 3]), (2, 5, [1, 1]), (0, 3, [0])])
 def test_slices(rows: int, batches: int, sizes: list[int]) -> None:
     assert [len(part) for part in slices(pa.table({"x": list(range(rows))}), batches)] == sizes

@@ -40,6 +40,7 @@ def record(kafka_partition: int, partition: int, batch: int, offset: int, ordina
     return Record(kafka_partition, [(f"magnetar.{k}", str(v).encode()) for k, v in said.items()])
 
 
+@pytest.mark.feature("J2", "J5")
 @given(st.data())
 def test_repeats_are_dropped_wherever_attempts_were_cut(data: st.DataObject) -> None:
     """Attempts of a batch send its rows in order, but for the last one perhaps not all of them; a task that was given
@@ -79,6 +80,7 @@ def read(kafka: LocalKafka, topic: str, count: int) -> list[dict[str, object]]:
     return sorted(found, key=lambda value: value["offset"])  # type: ignore[no-any-return, arg-type, return-value]
 
 
+@pytest.mark.feature("J5")
 @pytest.mark.kafka
 def test_answers_go_to_their_connections_in_order(kafka: LocalKafka, topic: str) -> None:
     effects: list[Effect] = [
@@ -113,6 +115,7 @@ def test_answers_go_to_their_connections_in_order(kafka: LocalKafka, topic: str)
     }
 
 
+@pytest.mark.feature("J2", "J5")
 @pytest.mark.kafka
 def test_a_rerun_sends_repeats_that_the_reader_drops(kafka: LocalKafka, topic: str) -> None:
     sink = KafkaResponses(kafka.bootstrap, topic)
@@ -124,6 +127,7 @@ def test_a_rerun_sends_repeats_that_the_reader_drops(kafka: LocalKafka, topic: s
     assert [r["request_id"] for r in read(kafka, topic, 11)] == list(range(11))
 
 
+@pytest.mark.feature("B3", "J5")
 @pytest.mark.kafka
 def test_messages_carry_their_entries(kafka: LocalKafka, topic: str, tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path))
@@ -180,6 +184,7 @@ def test_a_record_that_kafka_refuses_fails_the_write_and_the_next_one_works(
     assert len(read(kafka, topic, 1)) == 1
 
 
+@pytest.mark.feature("J5")
 @pytest.mark.kafka
 def test_large_payloads_and_many_rows(kafka: LocalKafka, topic: str) -> None:
     large = receipt(1, 0)._replace(payload=bytes(range(256)) * 4 * 5 * 1024)  # 5 MiB

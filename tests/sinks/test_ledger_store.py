@@ -118,6 +118,7 @@ def test_entries_confirmed_after_their_ledger_closed_are_found(url: str) -> None
     assert store.scan()["entry_id"].to_pylist() == list(range(7))
 
 
+@pytest.mark.feature("J2")
 def test_deleting_waits_for_the_next_batch(url: str) -> None:
     store = LedgerStore(url)
     store.write(0, 0, output([*receipts(1, 0, 4), closed(1, 5), *receipts(2, 0, 4)]))
@@ -236,6 +237,7 @@ def play(store: LedgerStore, until: int) -> None:
         store.write(batch_id, 0, output(effects, offset=100 * batch_id))
 
 
+@pytest.mark.feature("J2")
 @pytest.mark.parametrize("batch_id", range(len(HISTORY)))
 def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path, batch_id: int) -> None:
     whole = tmp_path / "whole"
@@ -266,6 +268,7 @@ def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path, batch_id
     assert lives > 3
 
 
+@pytest.mark.feature("J2")
 def test_a_task_that_fails_leaves_nothing_and_can_run_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

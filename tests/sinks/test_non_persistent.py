@@ -16,6 +16,8 @@ from streaming.broker.effects import Effect, Message, SendReceipt
 from streaming.broker.entries import EntryNotFound
 from tests.sinks.helpers import metadata_of, output, payload_of, receipt, receipts
 
+pytestmark = pytest.mark.feature("A8")
+
 NAME = "non-persistent://public/default/t"
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.feature("J5")
 @pytest.mark.spark
 def test_spark_reads_tables_segments_ledgers_and_quarantine(spark: "SparkSession", tmp_path: Path) -> None:
     rows = output(

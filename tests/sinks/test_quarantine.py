@@ -9,6 +9,7 @@ from streaming.broker.effects import Quarantined, Unsupported
 from tests.sinks.helpers import output, receipts, tree
 
 
+@pytest.mark.feature("J6")
 def test_bad_records_keep_their_coordinates_and_their_bytes(tmp_path: Path) -> None:
     sink = QuarantineSink(str(tmp_path))
     rows = output(

@@ -110,6 +110,7 @@ STEP = st.tuples(
 BATCH = st.tuples(st.lists(STEP, max_size=4), st.integers(1, 3), st.none() | st.integers(0, 30))
 
 
+@pytest.mark.feature("J2")
 @settings(max_examples=25, deadline=None)
 @given(st.lists(BATCH, min_size=1, max_size=60))
 def test_random_batches_with_crashes(
@@ -144,6 +145,7 @@ def test_random_batches_with_crashes(
             assert max(levels(url, 1).values(), default=0) <= 3 + 1
 
 
+@pytest.mark.feature("J2")
 def test_a_crash_while_merging(tmp_path: Path) -> None:
     def write(store: LedgerStore, batch_id: int) -> None:
         store.begin(batch_id)

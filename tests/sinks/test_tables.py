@@ -25,6 +25,7 @@ def url(tmp_path: Path) -> str:
     return str(tmp_path / "tables")
 
 
+@pytest.mark.feature("J5")
 def test_every_kind_comes_back_in_its_columns(url: str) -> None:
     rows = output(EFFECTS)
     TableSink(url).write(3, 0, rows)
@@ -36,6 +37,7 @@ def test_every_kind_comes_back_in_its_columns(url: str) -> None:
     assert receipts_.equals(expected)
 
 
+@pytest.mark.feature("J5")
 def test_all_kinds_together_are_the_output_less_the_entries(url: str) -> None:
     rows = output(EFFECTS)
     TableSink(url).write(3, 0, rows)
@@ -46,6 +48,7 @@ def test_all_kinds_together_are_the_output_less_the_entries(url: str) -> None:
     assert read_table(url).equals(expected)
 
 
+@pytest.mark.feature("J5")
 def test_rows_are_sorted_by_identity_whatever_file_they_are_in(url: str) -> None:
     sink = TableSink(url)
     sink.write(1, 1, output(receipts(1, 0, 2), partition=1))
@@ -56,6 +59,7 @@ def test_rows_are_sorted_by_identity_whatever_file_they_are_in(url: str) -> None
     assert identities == [*((0, i) for i in range(7)), *((1, i) for i in range(3))]
 
 
+@pytest.mark.feature("J2", "J5")
 def test_repeats_are_dropped(url: str) -> None:
     sink = TableSink(url)
     sink.write(1, 0, output(receipts(1, 0, 3)))
@@ -63,6 +67,7 @@ def test_repeats_are_dropped(url: str) -> None:
     assert read_table(url, "SEND_RECEIPT")["offset"].to_pylist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.feature("J2", "J5")
 def test_a_rerun_leaves_the_same_files(url: str) -> None:
     sink: TableSink = pickle.loads(pickle.dumps(TableSink(url)))
     sink.begin(7)
@@ -74,6 +79,7 @@ def test_a_rerun_leaves_the_same_files(url: str) -> None:
     assert tree(Path(url)) == first
 
 
+@pytest.mark.feature("J2", "J5")
 def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     filesystem = Mortal()
@@ -90,6 +96,7 @@ def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path) -> None:
         assert not list((folder / "_temporary").iterdir())
 
 
+@pytest.mark.feature("J5")
 def test_other_readers_see_one_table_with_the_kind_as_column(url: str) -> None:
     sink = TableSink(url)
     sink.write(1, 0, output(EFFECTS))
@@ -114,6 +121,7 @@ def test_output_of_a_later_batch_is_another_query_s(url: str) -> None:
     TableSink(url).begin(5)
 
 
+@pytest.mark.feature("J5")
 def test_each_kind_has_a_table() -> None:
     for schema in TABLES.values():
         assert schema.names[:4] == ["partition", "offset", "ordinal", "clock"]

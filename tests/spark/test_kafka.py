@@ -22,6 +22,7 @@ from tests.spark.helpers import START, Nowhere, log_of, traffic
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+@pytest.mark.feature("J1")
 def test_a_log_is_in_kafka_as_it_was(spark: SparkSession, kafka: LocalKafka) -> None:
     url = f"kafka://{kafka.bootstrap}/as-it-was"
     records = traffic(partitions=3)
@@ -60,6 +61,7 @@ def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.feature("J1")
 def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     """A live run, stopped and started again: what it wrote replays exactly, ticks included."""
     url = f"kafka://{kafka.bootstrap}/live"

@@ -56,6 +56,7 @@ def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out
     return pa.concat_tables(tables) if tables else None
 
 
+@pytest.mark.feature("J1")
 def test_records_in_any_order_of_arrival() -> None:
     ordered, mixed = State(), State()
     straight = fold(ordered, frame(0, 1, 2), frame(3, 4))
@@ -66,6 +67,7 @@ def test_records_in_any_order_of_arrival() -> None:
     assert ordered.value[:5] == (40, 1, 5, 5, 4)
 
 
+@pytest.mark.feature("J1")
 def test_state_goes_on() -> None:
     parts, whole = State(), State()
     fold(parts, frame(0, 1))
@@ -74,12 +76,14 @@ def test_state_goes_on() -> None:
     assert parts.value == whole.value
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.parametrize("offsets", [(0, 1, 1), (3, 2, 3)])
 def test_an_offset_twice(offsets: tuple[int, ...]) -> None:
     with pytest.raises(op.OffsetError, match=r"partition 5: offset \d after"):
         fold(State(), frame(*offsets))
 
 
+@pytest.mark.feature("J1")
 def test_an_offset_of_before() -> None:
     state = State()
     fold(state, frame(0, 1, 2))
@@ -87,6 +91,7 @@ def test_an_offset_of_before() -> None:
         fold(state, frame(2, 3))
 
 
+@pytest.mark.feature("J1")
 def test_a_failure_names_the_record() -> None:
     with pytest.raises(
         op.ApplyError, match="partition 5, offset 8, topic t: ZeroDivisionError: boom; .*sequence_id"
@@ -94,6 +99,7 @@ def test_a_failure_names_the_record() -> None:
         fold(State(), frame(7), frame(8, payload="boom"))
 
 
+@pytest.mark.feature("J1")
 def test_large_batches_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fold(State(), frame(*range(10)))
     monkeypatch.setattr(op, "CHUNK_RECORDS", 3)
@@ -105,6 +111,7 @@ def test_large_batches_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestTriggerClock:
     """The micro-batch's own time."""
 
+    @pytest.mark.feature("J4")
     def test_a_batch_ends_with_its_tick(self) -> None:
         state = State(now=500)
         rows = fold(state, frame(0), clock="trigger")
@@ -114,6 +121,7 @@ class TestTriggerClock:
         assert state.value[0] == 500
         assert state.timeout
 
+    @pytest.mark.feature("J4")
     def test_an_idle_visit_that_does_nothing_leaves_no_trace(self) -> None:
         state = State(now=500)
         fold(state, frame(0), clock="trigger")
@@ -122,6 +130,7 @@ class TestTriggerClock:
         assert state.value is before
         assert state.timeout
 
+    @pytest.mark.feature("J4")
     def test_an_idle_visit_with_effects_is_kept(self) -> None:
         state = State(now=500)
         fold(state, frame(0), clock="trigger")
@@ -133,6 +142,7 @@ class TestTriggerClock:
         assert state.value[0] == 1600
         assert state.value[4] == 0
 
+    @pytest.mark.feature("J4")
     def test_an_idle_visit_is_kept_once_a_minute(self) -> None:
         state = State(now=500)
         fold(state, frame(0, topic="t", payload="x"), clock="trigger")
@@ -140,6 +150,7 @@ class TestTriggerClock:
         state.now = 500 + op.IDLE_TICK_MS
         assert "TICK" in fold(state, clock="trigger", timed_out=True)["kind"].to_pylist()
 
+    @pytest.mark.feature("J4")
     def test_it_replays_exactly(self) -> None:
         """Kept ticks, as TICK records of the log clock, give the state that the live query had."""
         live = State(now=500)

@@ -66,6 +66,7 @@ def test_the_traffic_is_worth_it(expected: tuple[pa.Table, list[PartitionState]]
     assert [each.partition for each in expected[1]] == [0, 1, 2, 3]
 
 
+@pytest.mark.feature("J3")
 @pytest.mark.parametrize("batches", [7, 100])
 def test_the_cut_changes_nothing(
     tmp_path: Path, expected: tuple[pa.Table, list[PartitionState]], batches: int
@@ -75,6 +76,7 @@ def test_the_cut_changes_nothing(
     assert states == expected[1]
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("batches", "shuffle"), [(1, 4), (7, 2), (7, 1), pytest.param(30, 1, marks=pytest.mark.slow)]
@@ -91,6 +93,7 @@ def test_spark_changes_nothing(
     assert states == expected[1]
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.spark
 def test_records_that_arrive_in_disorder(
     spark: SparkSession,

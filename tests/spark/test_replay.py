@@ -32,6 +32,7 @@ def outcome(result: ReplayResult) -> dict[str, Any]:
     }
 
 
+@pytest.mark.feature("J1", "J3")
 @pytest.mark.spark
 def test_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl.gz"
@@ -57,6 +58,7 @@ def test_a_failure_says_which_record(spark: SparkSession, tmp_path: Path) -> Non
         replay(log, tmp_path / "out", partitions=1, spark=spark, broker=brokers)
 
 
+@pytest.mark.feature("J3")
 def test_the_cut_changes_nothing(tmp_path: Path) -> None:
     whole = replay_in_process(traffic(), tmp_path / "whole")
     parts = replay_in_process(traffic(), tmp_path / "parts", batches=9)
@@ -65,6 +67,7 @@ def test_the_cut_changes_nothing(tmp_path: Path) -> None:
         assert outcome(whole)[key] == outcome(parts)[key]
 
 
+@pytest.mark.feature("I1")
 def test_what_if(tmp_path: Path) -> None:
     recorded = replay_in_process(traffic(), tmp_path / "recorded")
     forever = replay_in_process(traffic(), tmp_path / "forever", policies=log_of((0, None, TTL)))

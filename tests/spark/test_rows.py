@@ -2,6 +2,7 @@
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from schemas.commands import KeyValue, MessageMetadata
 from schemas.outputs import OUTPUT
@@ -48,6 +49,7 @@ def encoded(name: str, value: object) -> object:
     return msgspec.json.encode(value, order="sorted").decode() if name == "fields" else value
 
 
+@pytest.mark.feature("B3", "J5")
 def test_every_value_is_what_it_was() -> None:
     table = to_table(3, ROWS)
     assert table.schema == OUTPUT
@@ -63,6 +65,7 @@ def test_every_value_is_what_it_was() -> None:
     assert table["fields"][6].as_py() == '{"a":{"b":[null,true],"z":1},"status":200}'
 
 
+@pytest.mark.feature("J5")
 def test_one_kind_and_none() -> None:
     assert to_table(0, ROWS[:2]).equals(
         to_table(0, ROWS).slice(0, 2).set_column(0, OUTPUT.field(0), pa.array([0, 0], pa.int32()))
@@ -70,6 +73,7 @@ def test_one_kind_and_none() -> None:
     assert to_table(0, []).equals(OUTPUT.empty_table())
 
 
+@pytest.mark.feature("J5")
 def test_packing_keeps_all() -> None:
     for rows in (ROWS, ROWS[:1], ROWS[7:8]):
         table = to_table(1, rows)

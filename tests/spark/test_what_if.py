@@ -29,6 +29,7 @@ def recorded() -> pa.Table:
     return partition_log(log, 2)
 
 
+@pytest.mark.feature("I1")
 def test_what_the_log_says_of_a_pinned_setting_is_left_out() -> None:
     policies = log_of((0, None, admin(TTL, 7)), (0, None, {"command": "BROKER_CONFIG", "settings": {"b": 9}}))
     records, shift = pin(recorded(), policies)
@@ -46,6 +47,7 @@ def test_what_the_log_says_of_a_pinned_setting_is_left_out() -> None:
         assert commands[-1] == BrokerConfig(profile="2.x", settings={"b": 9})
 
 
+@pytest.mark.feature("I1")
 def test_records_keep_their_offsets_but_for_the_shift() -> None:
     before = recorded()
     records, shift = pin(before, log_of((0, None, admin(TTL, 7))))
@@ -56,6 +58,7 @@ def test_records_keep_their_offsets_but_for_the_shift() -> None:
             assert moved[record["partition"], record["offset"]] == record["value"]
 
 
+@pytest.mark.feature("I1")
 def test_a_topics_policy_goes_where_the_topic_is() -> None:
     policy = admin("/persistent/public/default/x/messageTTL", 7)
     log = partition_log(log_of(*((n, f"t{n}", {"producer": "p", "sequence_id": 1}) for n in range(9))), 3)
@@ -65,6 +68,7 @@ def test_a_topics_policy_goes_where_the_topic_is() -> None:
     assert [(row["partition"], row["topic"]) for row in extra] == [(home["partition"], "t3")]
 
 
+@pytest.mark.feature("I1")
 def test_a_log_without_a_configuration_gets_the_pinned_one() -> None:
     log = partition_log(log_of((5, "t", {"producer": "p", "sequence_id": 1})), 1)
     records, _ = pin(log, log_of((0, None, {"command": "BROKER_CONFIG", "profile": "2.x"})))
@@ -72,6 +76,7 @@ def test_a_log_without_a_configuration_gets_the_pinned_one() -> None:
     assert records["offset"].to_pylist() == [0, 1]
 
 
+@pytest.mark.feature("I1")
 def test_only_policies() -> None:
     with pytest.raises(LogError, match="neither an ADMIN nor a BROKER_CONFIG"):
         pin(recorded(), log_of((0, None, {"command": "TICK"})))
