@@ -13,6 +13,7 @@ from streaming.broker.admin import ROUTES
 from streaming.broker.admin_policies import POLICY_CALLS
 from streaming.broker.config import PROFILES, WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.effects import KINDS, RESPONSES
+from streaming.support import support
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->\n"
@@ -94,7 +95,7 @@ def settings() -> str:
     return "".join(parts)
 
 
-FILES = {"commands.md": commands, "outputs.md": outputs, "settings.md": settings}
+FILES = {"commands.md": commands, "outputs.md": outputs, "settings.md": settings, "support.md": support}
 
 
 def _doc(thing: Any) -> str:

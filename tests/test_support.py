@@ -1,0 +1,89 @@
+"""`docs/support.md` says what the tests say of themselves (that it is fresh: test_reference.py)."""
+
+import subprocess
+import sys
+
+import pytest
+
+from schemas.commands import BrokerConfig
+from streaming.broker.effects import Quarantined
+from streaming.support import ROOT, Features, features, marked, mistakes, page
+from streaming.traces import RECORDED
+from tests.broker.kit import Run, one
+
+TRACES = {path.stem: ["A1"] for path in RECORDED.glob("*.jsonl")}
+SMALL = Features(
+    areas={"A": "Sending"},
+    features={"A1": "first", "A2": "second", "A3": "third"},
+    partly={"A2": "no end"},
+    refused={},
+    not_yet={"A3": "no time"},
+    every_trace={"A2": "frames"},
+    traces=TRACES,
+)
+MARKS = {
+    "A1": [
+        "tests/broker/test_x_cases.py::test_x_case_04_b",
+        "tests/broker/test_x_cases.py::test_x_case_03_a",
+        "tests/broker/test_x_cases.py::test_x_case_05_c",
+        "tests/broker/test_x_cases.py::test_x_case_05_d",
+        "tests/broker/test_x_cases.py::test_x_case_01",
+        "tests/broker/test_x_cases.py::test_other",
+        "tests/sinks/test_y.py::TestY::test_seed_003_a",
+        "tests/sinks/test_y.py::test_x_case_02",
+    ],
+    "A2": ["tests/test_z.py::test_a"],
+}
+
+
+def test_features_tests_and_traces_fit_together() -> None:
+    assert mistakes(features(), marked()) == []
+
+
+def test_the_page() -> None:
+    text = page(SMALL, MARKS)
+    assert "Of 3 features, 1 are supported.\nPartly: A2.\nNot yet: A3.\n" in text
+    cases = "[broker/x_cases](../tests/broker/test_x_cases.py) 1, 3–5"
+    others = "[sinks/y](../tests/sinks/test_y.py) 2 of x (seed 003)"
+    assert f"| A1 | first | supported | {cases}; {others} | {', '.join(sorted(TRACES))} |\n" in text
+    assert "| A2 | second | **partly**: no end | [z](../tests/test_z.py) | all: frames |\n" in text
+    assert "| A3 | third | **not yet**: no time |  |  |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "marks", "mistake"),
+    [
+        ("areas", {}, {}, "A1 has no area"),
+        ("partly", {"Z1": ""}, {}, "no feature Z1: partly"),
+        ("partly", {"A3": ""}, {}, "A3 is at once partly and not yet"),
+        ("not_yet", {}, {}, "A3 is supported, but no test shows it"),
+        ("refused", {"A2": "", "A3": ""}, {"A2": []}, "A2 is partly, but no test shows it"),
+        ("partly", {"A2": ""}, {"A9": ["t.py::t"]}, "no feature A9: marks of t.py::t"),
+        ("traces", {**TRACES, "ack_holes": ["A8"]}, {}, "no feature A8: trace ack_holes"),
+        ("traces", {}, {}, "trace ack_holes has no features"),
+        ("traces", {**TRACES, "ack_hole": ["A1"]}, {}, "no trace ack_hole"),
+    ],
+)
+def test_mistakes(name: str, value: dict[str, str], marks: dict[str, list[str]], mistake: str) -> None:
+    assert mistakes(SMALL, MARKS) == []
+    known = Features(**{field: getattr(SMALL, field) for field in SMALL.__struct_fields__} | {name: value})
+    assert mistake in mistakes(known, MARKS | marks)
+
+
+def test_an_unknown_id_is_told() -> None:
+    command = [sys.executable, "-m", "streaming.support", "A1", "Z9"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("no feature Z9: there are A1, A2,")
+
+
+# -- what the page calls refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("F2")
+def test_times_of_the_broker_are_refused() -> None:
+    name = "brokerEntryMetadataInterceptors"
+    interceptor = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+    row = one(Run().do(BrokerConfig(settings={name: interceptor})), Quarantined)
+    assert row.rule == "broker_config"
+    assert name in row.cause
