@@ -66,6 +66,7 @@ def one_read(run: Run, permits: dict[int, int], priorities: dict[int, int] | Non
     return read(run.broker._ctx, run.topic, [Position(1, entry) for entry in range(last + 1)])
 
 
+@pytest.mark.feature("E1")
 @pytest.mark.parametrize(
     ("remaining", "limit", "unacked", "average", "permits", "entries"),
     [
@@ -82,6 +83,7 @@ def test_shared_case_01_entries_in_a_turn(
     assert entries_in_turn(remaining, limit, unacked, average, permits, 20) == entries
 
 
+@pytest.mark.feature("E2")
 def test_shared_case_02_round_robin() -> None:
     run = Run()
     join(run, 1, 1000)
@@ -90,6 +92,7 @@ def test_shared_case_02_round_robin() -> None:
     assert [(m.consumer_id, m.entry_id) for m in trickle] == [(1, 0), (2, 1), (1, 2), (2, 3)]
 
 
+@pytest.mark.feature("E2")
 def test_shared_case_02_a_burst_before_any_flow() -> None:
     run = Run()
     join(run, 1)
@@ -99,6 +102,7 @@ def test_shared_case_02_a_burst_before_any_flow() -> None:
     assert sent(run.flow("s", 1000, id_=2)) == []
 
 
+@pytest.mark.feature("E2")
 def test_shared_case_02_a_burst_after_both_flows() -> None:
     run = Run(maxUnackedMessagesPerSubscription=4)
     join(run, 1, 1000)
@@ -111,6 +115,7 @@ def test_shared_case_02_a_burst_after_both_flows() -> None:
     assert sent(effects, 2) == list(range(24, 44))
 
 
+@pytest.mark.feature("E1")
 def test_shared_case_03_negative_permits() -> None:
     run = Run(acknowledgmentAtBatchIndexLevelEnabled=True)
     run.create_producer()
@@ -127,6 +132,7 @@ def test_shared_case_03_negative_permits() -> None:
     assert (consumer(run, 2).permits, consumer(run, 2).unacked) == (-50, 60)
 
 
+@pytest.mark.feature("E5")
 def test_shared_case_04_nack_order() -> None:
     run = Run()
     join(run, 1, 10)
@@ -136,6 +142,7 @@ def test_shared_case_04_nack_order() -> None:
     assert with_counts(run.flow("s", 3)) == [(10, 0), (11, 0), (12, 0)]
 
 
+@pytest.mark.feature("E5")
 def test_shared_case_05_leftovers_go_to_replay() -> None:
     run = Run()
     run.create_producer()
@@ -149,6 +156,7 @@ def test_shared_case_05_leftovers_go_to_replay() -> None:
     assert sent(run.flow("s", 5)) == [3]
 
 
+@pytest.mark.feature("E5")
 def test_shared_case_06_a_consumer_leaves() -> None:
     run = Run()
     join(run, 1, 3)
@@ -161,6 +169,7 @@ def test_shared_case_06_a_consumer_leaves() -> None:
     assert with_counts(run.flow("s", 3, id_=2)) == [(5, 0)]
 
 
+@pytest.mark.feature("D5")
 def test_shared_case_07_subscription_limit() -> None:
     run = Run(maxUnackedMessagesPerSubscription=100)
     join(run, 1, 30)
@@ -178,6 +187,7 @@ def test_shared_case_07_subscription_limit() -> None:
     assert dispatcher(run).total_unacked == 99
 
 
+@pytest.mark.feature("E6")
 def test_shared_case_08_delayed() -> None:
     def add(deliver_at: int, now: int = 0, *, strict: bool = False, tick: int = 1000) -> int | None:
         """The bucket, None: it is to be delivered now."""
@@ -203,6 +213,7 @@ def test_shared_case_08_delayed() -> None:
     assert tracker.take(10, 59415, config) == [(1, 0)]
 
 
+@pytest.mark.feature("E6")
 def test_shared_case_09_delayed_order() -> None:
     tracker = DelayedDeliveryTracker()
     config = configuration("4.x", {"delayedDeliveryTickTimeMillis": 1})
@@ -213,6 +224,7 @@ def test_shared_case_09_delayed_order() -> None:
     assert len(tracker) == 0
 
 
+@pytest.mark.feature("E6")
 def test_shared_case_09_delayed_order_on_the_wire() -> None:
     run = Run(now=0, delayedDeliveryTickTimeMillis=1)
     join(run, 1, 10)
@@ -245,6 +257,7 @@ def deal_chunks(run: Run, found: Found) -> tuple[list[Effect], list[int]]:
     return [row.effect for row in run.broker.take()], [position.entry for position in left]
 
 
+@pytest.mark.feature("A6")
 def test_shared_case_10_chunks_to_one_consumer() -> None:
     run = chunks()
     effects, left = deal_chunks(run, one_read(run, {1: 5}))
@@ -252,6 +265,7 @@ def test_shared_case_10_chunks_to_one_consumer() -> None:
     assert dispatcher(run).chunk_owners == {"A-1": ("s", 1), "B-1": ("s", 1)}
 
 
+@pytest.mark.feature("A6")
 def test_shared_case_10_chunks_to_two_consumers() -> None:
     run = chunks()
     found = one_read(run, {1: 3, 2: 4})
@@ -264,6 +278,7 @@ def test_shared_case_10_chunks_to_two_consumers() -> None:
     assert dispatcher(run).chunk_owners == {}
 
 
+@pytest.mark.feature("D5", "E5")
 def test_shared_case_11_redeliver_unblocks() -> None:
     run = Run(maxUnackedMessagesPerConsumer=10)
     join(run, 1, 10)
@@ -278,6 +293,7 @@ def test_shared_case_11_redeliver_unblocks() -> None:
     assert sent(ack(run, 1, 7)) == [10, 11]  # half of the limit is reached
 
 
+@pytest.mark.feature("D3")
 def test_shared_case_12_cross_consumer_ack() -> None:
     run = Run()
     join(run, 1, 1)
@@ -300,6 +316,7 @@ def test_shared_case_12_cross_consumer_ack() -> None:
 # -- §5 ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("E2")
 def test_next_consumer() -> None:
     """(priority, permits): C1(0,2) C2(0,1) C3(0,1) C4(1,2) C5(1,1), one permit used a call."""
     given = {"C1": (0, 2), "C2": (0, 1), "C3": (0, 1), "C4": (1, 2), "C5": (1, 1)}
@@ -315,6 +332,7 @@ def test_next_consumer() -> None:
     assert chosen == ["C1", "C2", "C3", "C1", "C4", "C5", "C4"]
 
 
+@pytest.mark.feature("E2")
 def test_a_burst_to_two_levels() -> None:
     """A(0), B(0), C(1) with 25, 10 and 1000 permits, 60 entries in one read."""
     run = Run()
