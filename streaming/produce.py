@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,10 @@ PARTITIONS = 4
 LARGEST = 16 << 20
 """Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""
 
+_ADDRESS = re.compile(r"(\[[^\]@]+\]|[^:@\[\]]+):\d{1,5}")
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CHECK_EVERY = 10_000
+_PATIENCE_MS = 5_000  # for an address at which nothing may be; kafka-python's default is 30 s
 _TOPIC_CONFIG = {
     # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.
     "retention.ms": "-1",
@@ -35,6 +39,10 @@ _TOPIC_CONFIG = {
 
 class KafkaUrlError(ValueError):
     """A text isn't ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
+
+
+class KafkaUnreachable(RuntimeError):
+    """No Kafka answers at an address, or it won't have the topic. The text says which and why."""
 
 
 class NotProduced(RuntimeError):
@@ -52,17 +60,32 @@ class KafkaUrl(NamedTuple):
         """Raises `KafkaUrlError`."""
         parts = urlsplit(url)
         topic = parts.path.strip("/")
-        if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic:
+        hosts = parts.netloc.split(",")
+        if parts.scheme != "kafka" or not topic or "/" in topic or not all(map(_ADDRESS.fullmatch, hosts)):
             raise KafkaUrlError(f"{url!r}: expected kafka://HOST:PORT/TOPIC")
+        if not _TOPIC_NAME.fullmatch(topic):
+            raise KafkaUrlError(
+                f"{url!r}: a Kafka topic's name has ASCII letters, digits, '.', '_' and '-', 249 at most"
+            )
         return cls(parts.netloc, topic)
 
 
 def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS) -> int:
-    """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions."""
-    from kafka import KafkaAdminClient
-    from kafka.errors import TopicAlreadyExistsError
+    """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions.
 
-    admin = KafkaAdminClient(bootstrap_servers=url.bootstrap.split(","))
+    Raises `KafkaUnreachable`.
+    """
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=url.bootstrap.split(","), bootstrap_timeout_ms=_PATIENCE_MS
+        )
+    except (KafkaError, ValueError) as error:
+        raise KafkaUnreachable(
+            f"no Kafka answered at {url.bootstrap} within {_PATIENCE_MS // 1000} s: check the address, and that it is up"
+        ) from error
     try:
         if url.topic not in admin.list_topics():
             spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
@@ -70,6 +93,8 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS) -> int:
                 admin.create_topics({url.topic: spec}, wait_for_metadata=True)
         (topic,) = admin.describe_topics([url.topic])
         return len(topic["partitions"])
+    except KafkaError as error:
+        raise KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {error}") from error
     finally:
         admin.close()
 
@@ -96,6 +121,7 @@ def produce(
 
     Raises:
         LogError, FileNotFoundError, KafkaUrlError: what was asked makes no sense.
+        KafkaUnreachable: no Kafka there.
         NotProduced: a record was refused.
     """
     from kafka import KafkaProducer

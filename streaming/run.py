@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 RECORDS_A_BATCH = 200_000
 """The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory."""
 
+_ATTEMPTS = 3
+"""Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
+
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 0.01
 
@@ -60,7 +63,8 @@ def run(
         on_batch, on_start: called on the driver.
 
     Raises:
-        KafkaUrlError, ValueError: an address or the trigger can't be read.
+        KafkaUrlError, BadTrigger: an address or the trigger can't be read.
+        KafkaUnreachable: no Kafka there.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
     from sinks.base import Sink
@@ -70,7 +74,7 @@ def run(
     from streaming.runtime.session import spark_session
     from streaming.spark import query, source
 
-    query.interval(trigger)
+    query.interval(trigger)  # before anything is made
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
     count = ensure_topic(url, partitions)
@@ -88,7 +92,10 @@ def run(
     shuffle_partitions = shuffle_partitions or min(cores, count)
     if spark is None:
         spark = spark_session(
-            "magnetar run", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]", with_kafka=True
+            "magnetar run",
+            shuffle_partitions=shuffle_partitions,
+            master=f"local[{cores},{_ATTEMPTS}]",
+            with_kafka=True,
         )
     spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
     running = query.start(

@@ -185,7 +185,7 @@ class LocalKafka:
     def _is_gone(self, pid: int) -> bool:
         if self._process is not None and self._process.pid == pid:
             return self._process.poll() is not None
-        return _is_gone(pid)
+        return is_gone(pid)
 
     def _format(self, java: list[str], log: int) -> None:
         if (self.directory / "data" / "meta.properties").exists():
@@ -228,17 +228,7 @@ class LocalKafka:
         return False
 
 
-def _command_line(pid: int) -> str:
-    """The words of a process, or nothing if there is none or it is ending."""
-    if not _PROC.exists():
-        return _ps("command", pid)
-    try:
-        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _is_gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     """Whether a process has ended and let go of its port and files.
 
     Its parent may not have taken note (a zombie). Its command line is gone too early: files go after it.
@@ -250,6 +240,16 @@ def _is_gone(pid: int) -> bool:
         return state in "ZX" and len(list((_PROC / str(pid) / "task").iterdir())) <= 1
     except OSError:
         return True
+
+
+def _command_line(pid: int) -> str:
+    """The words of a process, or nothing if there is none or it is ending."""
+    if not _PROC.exists():
+        return _ps("command", pid)
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _ps(column: str, pid: int) -> str:

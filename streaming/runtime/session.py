@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +54,17 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _own_interrupt():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Whoever handles Ctrl-C goes on doing so: pyspark takes it over, to cancel jobs and raise KeyboardInterrupt."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _common(shuffle_partitions: int) -> dict[str, str]:
@@ -82,6 +95,8 @@ def _local() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Only errors, from the first moment on: `spark.log.level` comes too late for what the start logs.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
+        # Python workers that don't print a traceback when Spark has hung up on them.
+        "spark.python.daemon.module": "streaming.runtime.worker_daemon",
         # Talking to Python workers through a file instead of TCP: shorter micro-batches.
         "spark.python.unix.domain.socket.enabled": "true",
         # Checkpoints without a checksum file beside each file and without a forked `chmod` for each:

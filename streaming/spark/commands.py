@@ -74,8 +74,13 @@ def replay_command(
     from streaming.log import LogError
     from streaming.replay import NotEmptyError, replay, replay_in_process
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.failure import QueryFailed, explained
 
-    with expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError), _progress() as bar:
+    with (
+        expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError, QueryFailed),
+        _progress() as bar,
+        explained(f"The results in {out} are not complete"),
+    ):
         task = bar.add_task("starting Spark" if spark else "reading", total=None)
 
         def show(done: int, total: int, rows: int) -> None:
@@ -117,20 +122,28 @@ def run_command(
     shuffle_partitions: Annotated[
         int | None, typer.Option(min=1, help="Parallel tasks, fixed by the first batch; 1 is quickest.")
     ] = None,
+    max_offsets: Annotated[
+        int | None, typer.Option(min=1, help="Records that a micro-batch takes at most; by default 200,000.")
+    ] = None,
     tables: Annotated[bool, typer.Option(help="Write every output row to tables too.")] = True,
 ) -> None:
     """Run the broker over a Kafka topic until Ctrl-C or SIGTERM."""
     from streaming.cli import expected_errors
-    from streaming.produce import KafkaUrlError
-    from streaming.run import run, stop_signals
+    from streaming.produce import KafkaUnreachable, KafkaUrlError
+    from streaming.run import RECORDS_A_BATCH, run, stop_signals
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.failure import QueryFailed, explained
+    from streaming.spark.query import BadTrigger
 
     live = Live(_console(stderr=True))
     with (
-        expected_errors(KafkaUrlError, JarsUnavailableError, JavaNotFoundError),
+        expected_errors(
+            KafkaUrlError, KafkaUnreachable, BadTrigger, JarsUnavailableError, JavaNotFoundError, QueryFailed
+        ),
         stop_signals() as stop,
         live,
+        explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
     ):
         run(
             ingress,
@@ -143,6 +156,7 @@ def run_command(
             partitions=partitions,
             cores=cores,
             shuffle_partitions=shuffle_partitions,
+            records_a_batch=max_offsets or RECORDS_A_BATCH,
             on_batch=live.batch,
             on_start=lambda _: live.say("running; Ctrl-C stops it"),
             stop=stop,
@@ -158,11 +172,11 @@ def produce_command(
     """Send a command log to a Kafka topic."""
     from streaming.cli import expected_errors
     from streaming.log import LogError
-    from streaming.produce import KafkaUrlError, NotProduced, produce
+    from streaming.produce import KafkaUnreachable, KafkaUrlError, NotProduced, produce
     from streaming.run import stop_signals
 
     with (
-        expected_errors(LogError, FileNotFoundError, KafkaUrlError, NotProduced),
+        expected_errors(LogError, FileNotFoundError, KafkaUrlError, KafkaUnreachable, NotProduced),
         stop_signals() as stop,
         _progress() as bar,
     ):

@@ -18,6 +18,10 @@ from streaming.spark.schema import CHUNKS, OUTPUTS, STATE, WRITTEN
 AVAILABLE_NOW = "availableNow"
 
 
+class BadTrigger(ValueError):
+    """A text isn't an interval."""
+
+
 class Written(NamedTuple):
     """What a micro-batch wrote: its number, and rows by (ingress partition, kind)."""
 
@@ -146,10 +150,10 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]
 
 
 def interval(text: str) -> str:
-    """A trigger's interval in Spark's words: ``1s`` → ``1 seconds``."""
+    """A trigger's interval in Spark's words: ``1s`` → ``1 seconds``. Raises `BadTrigger`."""
     units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(number):].strip()  # fmt: skip
     if not number.strip().isdigit() or (unit not in units and unit not in units.values()):
-        raise ValueError(f"trigger {text!r}: expected a number and a unit, as 500ms, 1s or 2m")
+        raise BadTrigger(f"trigger {text!r}: expected a number and a unit, as 500ms, 1s or 2m")
     return f"{int(number)} {units.get(unit, unit)}"

@@ -1,0 +1,144 @@
+"""`magnetar run` as a user runs it: a process that can be killed, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.e2e.processes import jvm, kill, kill_session, wait_until, workers
+
+MAGNETAR = Path(sys.executable).with_name("magnetar")
+
+
+class LiveQuery:
+    """The query of one folder: started, killed and started again with the same command line."""
+
+    def __init__(self, folder: Path, ingress: str, responses: str, *options: str) -> None:
+        self.folder = folder
+        self.checkpoint, self.store = folder / "checkpoint", folder / "store"
+        self._arguments = ["--ingress", ingress, "--responses", responses, "--checkpoint", str(self.checkpoint),
+                           "--store", str(self.store), *options]  # fmt: skip
+        self.ingress, self.responses = ingress, responses.rpartition("/")[2]
+        self._topic = ingress.rpartition("/")[2]
+        self.starts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- the process
+
+    def start(self) -> None:
+        self.starts += 1
+        with self._said().open("wb") as said:
+            self.process = subprocess.Popen(
+                [MAGNETAR, "run", *self._arguments], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until `condition` holds. Fails if the process ends before, with what it said."""
+        try:
+            wait_until(condition, what, self._running())
+        except AssertionError as error:
+            raise AssertionError(f"start {self.starts}: {error}\n{self.said()[-3000:]}") from None
+
+    def kill(self) -> None:
+        """kill −9 of the driver, its JVM and its Python workers."""
+        kill_session(self._running())
+
+    def kill_driver(self) -> None:
+        """kill −9 of the command alone: what it started has to find that out."""
+        self._running().kill()
+        self._running().wait()
+
+    def kill_workers(self) -> int:
+        """kill −9 of the Python workers alone. Gives their number."""
+        killed = workers(self._running().pid)
+        for pid in killed:
+            kill(pid)
+        return len(killed)
+
+    def kill_jvm(self) -> None:
+        """kill −9 of Spark's JVM, as the kernel does to the largest process when memory runs out."""
+        kill(jvm(self._running().pid))
+
+    def stop(self, number: signal.Signals) -> int:
+        """A signal, Ctrl-C to the whole process group as from a terminal, and the exit code."""
+        (os.killpg if number == signal.SIGINT else os.kill)(self._running().pid, number)
+        return self.end()
+
+    def end(self) -> int:
+        """The exit code, when it has ended."""
+        process = self._running()
+        wait_until(lambda: process.poll() is not None, "the end of the query")
+        code = process.returncode
+        kill_session(process)  # what it may have left behind
+        return code
+
+    def said(self) -> str:
+        """What the last start wrote to its terminal."""
+        return self._said().read_text(errors="replace")
+
+    def close(self) -> None:
+        """Whatever happened: nothing is left running."""
+        if self.process is not None:
+            kill_session(self.process)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self.process is not None
+        return self.process
+
+    def _said(self) -> Path:
+        return self.folder / f"said-{self.starts}.txt"
+
+    # -- the checkpoint
+
+    def committed(self) -> int:
+        """The last micro-batch committed; −1: none."""
+        return max(_numbers(self.checkpoint / "commits"), default=-1)
+
+    def begun(self) -> int:
+        """The last micro-batch begun."""
+        return max(_numbers(self.checkpoint / "offsets"), default=-1)
+
+    def stored(self) -> int:
+        """The last micro-batch of which entries are in the store."""
+        files = (
+            file
+            for folder in _names(self.store / "segments")
+            for file in _names(self.store / "segments" / folder)
+        )
+        return max((int(file.split("-")[2]) for file in files), default=-1)
+
+    def deleting(self) -> int:
+        """The last micro-batch that noted ledgers to be deleted."""
+        return _last_batch(self.store / "deletions")
+
+    def tabled(self) -> int:
+        """The last micro-batch with receipts in their table."""
+        return _last_batch(self.store / "tables" / "kind=SEND_RECEIPT")
+
+    def consumed(self) -> dict[int, int]:
+        """Records read of each ingress partition, in committed micro-batches."""
+        if (last := self.committed()) < 0:
+            return {}
+        lines = (self.checkpoint / "offsets" / str(last)).read_text().splitlines()
+        offsets = json.loads(lines[-1])[self._topic]
+        return {int(partition): offset for partition, offset in offsets.items()}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (asked often: ten times as quick)
+    except FileNotFoundError:
+        return []
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    return map(int, filter(str.isdigit, _names(folder)))
+
+
+def _last_batch(folder: Path) -> int:
+    """Of files named ``<batch>-<partition>``."""
+    return max((int(file.split("-")[0]) for file in _names(folder)), default=-1)

@@ -1,0 +1,130 @@
+"""What a run left, and what a fold of the same records in this process leaves: two values that must be equal."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from schemas.outputs import IDENTITY
+from sinks.base import Sink
+from sinks.kafka import read_responses
+from sinks.ledger_store import LedgerStore, read_entries
+from sinks.quarantine import QuarantineSink, read_quarantine
+from sinks.tables import TABLES, TableSink, read_table
+from streaming.broker.effects import KINDS, RESPONSES, Tick
+from streaming.replay import InProcess
+from streaming.spark.state import PartitionState, partition_states, stats
+
+Identity = tuple[int, ...]
+
+
+class Outcome(NamedTuple):
+    """Everything that a query puts out, repeats dropped, and its last state."""
+
+    tables: dict[str, pa.Table]
+    """By kind, each in its own columns."""
+    entries: pa.Table
+    quarantine: pa.Table
+    responses: dict[Identity, dict[str, Any]]
+    states: list[PartitionState]
+
+
+def of_run(spark: SparkSession, store: Path, checkpoint: Path, bootstrap: str, responses: str) -> Outcome:
+    answers = list(read_responses(bootstrap, responses, timeout=2))
+    by_identity = {_identity(answer): answer for answer in answers}
+    assert len(by_identity) == len(answers), "an answer came twice"
+    return Outcome(
+        {kind: read_table(str(store / "tables"), kind) for kind in TABLES},
+        read_entries(str(store)),
+        read_quarantine(str(store)),
+        by_identity,
+        partition_states(spark, checkpoint),
+    )
+
+
+def of_log(records: pa.Table, folder: Path) -> Outcome:
+    """`records` (columns `RECORD`) as one micro-batch, without Spark, Kafka or a crash."""
+    store = LedgerStore(str(folder))
+    fold = InProcess(store)
+    sinks: list[Sink] = [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
+    for sink in sinks:
+        sink.begin(0)
+    outputs = []
+    for partition, rows in fold.apply(records):
+        outputs.append(rows)
+        for sink in sinks:
+            sink.write(0, partition, rows)
+    return Outcome(
+        {kind: read_table(str(folder / "tables"), kind) for kind in TABLES},
+        read_entries(str(folder)),
+        read_quarantine(str(folder)),
+        _answers(pa.concat_tables(outputs)),
+        fold.states(),
+    )
+
+
+def assert_equal(found: Outcome, expected: Outcome) -> None:
+    for kind, table in expected.tables.items():
+        assert _rows(found.tables[kind]) == _rows(table), kind
+    assert _rows(found.entries) == _rows(expected.entries)
+    assert _rows(found.quarantine) == _rows(expected.quarantine)
+    assert found.responses.keys() == expected.responses.keys()
+    for identity, answer in expected.responses.items():
+        assert answer.items() <= found.responses[identity].items()
+    assert found.states == expected.states
+
+
+def assert_same_story(found: Outcome, expected: Outcome) -> None:
+    """As `assert_equal`, but for offsets and ordinals: rows of an ingress partition need only come in the same order."""
+    for kind, table in expected.tables.items():
+        if kind != KINDS[Tick]:
+            assert _stories(found.tables[kind]) == _stories(table), kind
+    assert _rows(found.entries) == _rows(expected.entries)
+    assert _stories(found.quarantine) == _stories(expected.quarantine)
+    ours, theirs = (
+        [answers[key] for key in sorted(answers)] for answers in (found.responses, expected.responses)
+    )
+    assert len(ours) == len(theirs)
+    for answer, other in zip(ours, theirs, strict=True):
+        assert _story(other).items() <= answer.items()
+    assert stats(found.states) == stats(expected.states)
+    assert [s._replace(offset=0, broker=b"") for s in found.states] == [
+        s._replace(offset=0, broker=b"") for s in expected.states
+    ]
+
+
+def _stories(table: pa.Table) -> list[dict[str, Any]]:
+    return [_story(row) for row in _rows(table)]
+
+
+def _story(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("offset", "ordinal")}
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _identity(row: dict[str, Any]) -> Identity:
+    return tuple(row[name] for name in IDENTITY)
+
+
+def _answers(rows: pa.Table) -> dict[Identity, dict[str, Any]]:
+    """Of all output rows the answers to clients: what is in a response of each, with the payload of what it delivers."""
+    stored = rows.filter(pc.and_(pc.equal(rows["kind"], "SEND_RECEIPT"), pc.greater(rows["ledger_id"], 0)))
+    position = ("topic", "ledger_id", "entry_id")
+    payloads = {tuple(row[name] for name in position): row["payload"] for row in stored.to_pylist()}
+    answers = {}
+    for row in rows.to_pylist():
+        if row["kind"] not in RESPONSES or not row["connection"]:
+            continue
+        answer = {
+            k: v for k, v in row.items() if v is not None and k not in ("payload", "metadata", "fields")
+        }
+        if row["kind"] == "MESSAGE":
+            answer["payload"] = payloads[tuple(row[name] for name in position)]
+        answers[_identity(row)] = answer
+    return answers

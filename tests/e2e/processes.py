@@ -1,0 +1,86 @@
+"""Processes of a test: waiting for what they do, and killing them as a crash would."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from streaming.runtime.kafka import is_gone
+
+PATIENCE_SECONDS = 90.0
+"""A quiet machine needs a tenth of it."""
+
+_POLL_SECONDS = 0.004
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Polls `condition` until it holds. Fails if that takes too long, or if `process` ends before."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if process is not None and process.poll() is not None and not condition():
+            raise AssertionError(f"ended with {process.returncode} before {what}")
+        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
+        time.sleep(_POLL_SECONDS)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for `process` and all that it started, which must be in a session of its own; returns when all are gone.
+
+    Spark's Python daemon makes itself a process group, so the group isn't enough.
+    """
+    process.kill()
+
+    def gone() -> bool:
+        members = session(process.pid)
+        for pid in members:
+            kill(pid)
+        return not members
+
+    process.wait()
+    wait_until(gone, f"the end of {process.args!r}")
+
+
+def kill(pid: int) -> None:
+    """SIGKILL; it may be gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that still hold something."""
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    return [pid for pid in pids if _stat(pid, 3) == leader and not is_gone(pid)]
+
+
+def workers(leader: int) -> list[int]:
+    """Spark's Python workers among a session's processes: the children of its daemons."""
+    members = session(leader)
+    daemons = {pid for pid in members if b"streaming.runtime.worker_daemon" in _read(pid, "cmdline")}
+    return [pid for pid in daemons if _stat(pid, 1) in daemons]
+
+
+def jvm(leader: int) -> int:
+    """Spark's JVM among a session's processes."""
+    (pid,) = (
+        pid for pid in session(leader) if b"org.apache.spark.deploy.SparkSubmit" in _read(pid, "cmdline")
+    )
+    return pid
+
+
+def _stat(pid: int, field: int) -> int:
+    """A number in ``/proc/<pid>/stat``, counted after the state; −1 if the process is gone."""
+    after = _read(pid, "stat").rpartition(b") ")[2].split()
+    return int(after[field]) if len(after) > field else -1
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

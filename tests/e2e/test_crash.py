@@ -1,0 +1,175 @@
+"""kill −9 in mid run, and again from the checkpoint: every output exactly once, the state of an undisturbed run."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.commands import Tick as TickCommand
+from schemas.commands import to_json
+from schemas.records import RECORD
+from streaming.broker.effects import KINDS, Expired, Tick
+from streaming.log import partition_log
+from streaming.produce import produce
+from streaming.runtime.kafka import LocalKafka
+from tests.e2e.live import LiveQuery
+from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, of_run
+from tests.e2e.traffic import HURRIED, Traffic
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc").exists(), reason="finds a query's processes in /proc"),
+]
+
+PARTITIONS = 3
+START = 1_700_000_000_000
+
+MOMENTS: dict[str, Callable[[LiveQuery], int]] = {
+    "planned": LiveQuery.begun,  # offsets are written, the commit is not
+    "stored": LiveQuery.stored,
+    "deleting": LiveQuery.deleting,
+    "tabled": LiveQuery.tabled,
+    "committed": LiveQuery.committed,
+}
+"""Points in a micro-batch's life, in order: the last batch that has reached each."""
+
+
+@pytest.fixture
+def queries(tmp_path: Path, kafka: LocalKafka) -> Iterator[Callable[..., LiveQuery]]:
+    """Makes live queries over a topic's records. None outlives the test."""
+    made: list[LiveQuery] = []
+
+    def make(topic: str, *options: str) -> LiveQuery:
+        folder = tmp_path / topic
+        folder.mkdir()
+        url = f"kafka://{kafka.bootstrap}/{topic}"
+        made.append(LiveQuery(folder, url, f"{url}-responses", *options))
+        return made[-1]
+
+    yield make
+    for query in made:
+        query.close()
+
+
+def test_the_traffic_is_worth_it(tmp_path: Path) -> None:
+    outcome = of_log(partition_log(Traffic(1, START).write(1000), PARTITIONS), tmp_path)
+    assert {kind for kind, table in outcome.tables.items() if len(table)} >= {
+        "SEND_RECEIPT", "SEND_ERROR", "PRODUCER_SUCCESS", "SUCCESS", "CLOSE_PRODUCER", "CLOSE_CONSUMER",
+        "MESSAGE", "ADMIN_RESPONSE", "CURSOR_MOVED", "EXPIRED", "EVICTED", "LEDGER_CLOSED", "LEDGER_DELETED", "TOPIC_EVENT",
+        "SUBSCRIPTION_EVENT", "QUARANTINED",
+    }  # fmt: skip
+    receipts = outcome.tables["SEND_RECEIPT"]["ledger_id"].to_pylist()
+    assert receipts.count(-1) > 3  # duplicates
+    assert len(outcome.entries) > 20
+    assert len(outcome.quarantine) > 5
+    assert [state.topics for state in outcome.states] == [3, 2, 3]
+
+
+def test_killed_and_started_again(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
+) -> None:
+    log = Traffic(1, START).write(1000)
+    query = start(log, queries("crash", "--clock", "log", "--trigger", "0ms", "--max-offsets", "36"), kafka)
+
+    reach(query, "planned", 4)
+    query.kill()
+    assert query.begun() > query.committed()  # so there is a micro-batch to repeat
+
+    query.start()
+    while "Python worker exited unexpectedly" not in query.said():  # a worker that idles isn't missed
+        reach(query, "planned", 2)
+        assert query.kill_workers() > 0
+    reach(query, "committed", 2)  # Spark runs such tasks again
+    query.kill_jvm()
+    assert query.end() == 1
+    last = query.said().strip().splitlines()[-1]
+    assert last.startswith("magnetar: Spark's Java process is gone")
+    assert "started again with the same checkpoint, it repeats the micro-batch" in last
+
+    query.start()
+    reach(query, "deleting", 3)
+    query.kill_driver()
+    query.start()  # at once: what the driver had started may not have ended yet
+    reach(query, "committed", 2)
+    assert query.stop(signal.SIGTERM) == 0
+    assert query.begun() == query.committed()  # the batch at hand was finished
+
+    query.start()
+    finish(query, log)
+    assert_equal(of(spark, kafka, query), of_log(partition_log(log, PARTITIONS), tmp_path / "expected"))
+
+
+def test_a_live_run_replays_exactly(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
+) -> None:
+    """With the clock of the trigger: the ticks that the run put out, merged into the log, make it the same again."""
+    log = Traffic(2, int(time.time() * 1000), step=1, settings=HURRIED).write(400)
+    query = start(log, queries("live", "--trigger", "200ms", "--max-offsets", "80"), kafka)
+
+    reach(query, "planned", 3)
+    query.kill()
+    assert query.begun() > query.committed()
+    query.start()
+    consume(query, log)
+    reach(query, "planned", 4)  # nothing comes but time
+    query.kill()
+    query.start()
+    reach(query, "committed", 8)
+    assert query.stop(signal.SIGTERM) == 0
+
+    found = of(spark, kafka, query)
+    ticks = found.tables[KINDS[Tick]]
+    expired = found.tables[KINDS[Expired]]
+    assert len(ticks) > 5
+    assert len(expired) > 5
+    assert_same_story(found, of_log(with_ticks(partition_log(log, PARTITIONS), ticks), tmp_path / "expected"))
+
+
+def with_ticks(records: pa.Table, ticks: pa.Table) -> pa.Table:
+    """The log (columns `RECORD`) with a TICK after each record at which the trigger advanced the clock."""
+    value = to_json(TickCommand())
+    merged = [((row["partition"], row["offset"], -1), row) for row in records.to_pylist()]
+    for tick in ticks.to_pylist():
+        row = {"partition": tick["partition"], "timestamp": tick["clock"], "topic": None, "value": value}
+        merged.append(((tick["partition"], tick["offset"], tick["ordinal"]), row))
+    count: Counter[int] = Counter()
+    rows = []
+    for _, row in sorted(merged, key=lambda each: each[0]):
+        rows.append(row | {"offset": count[row["partition"]]})
+        count[row["partition"]] += 1
+    return pa.Table.from_pylist(rows, RECORD)
+
+
+def start(log: pa.Table, query: LiveQuery, kafka: LocalKafka) -> LiveQuery:
+    produce(log, query.ingress, partitions=PARTITIONS)
+    query.start()
+    return query
+
+
+def reach(query: LiveQuery, moment: str, batches: int) -> None:
+    """Waits until the micro-batch, so many after the last one committed, has reached a moment of its life."""
+    target = query.committed() + batches
+    query.wait(lambda: MOMENTS[moment](query) >= target, f"batch {target} was {moment}")
+
+
+def consume(query: LiveQuery, log: pa.Table) -> None:
+    """Lets the query take all records."""
+    counts = Counter(partition_log(log, PARTITIONS)["partition"].to_pylist())
+    query.wait(lambda: query.consumed() == counts, "all records were taken")
+
+
+def finish(query: LiveQuery, log: pa.Table) -> None:
+    """Lets the query take all records, then stops it."""
+    consume(query, log)
+    assert query.stop(signal.SIGINT) == 0
+    assert query.said().strip().endswith("stopped")
+
+
+def of(spark: SparkSession, kafka: LocalKafka, query: LiveQuery) -> Outcome:
+    return of_run(spark, query.store, query.checkpoint, kafka.bootstrap, query.responses)
