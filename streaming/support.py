@@ -8,7 +8,6 @@ itself, and this module is also the plugin that reads these marks from pytest's 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -44,12 +43,25 @@ class Features(msgspec.Struct, forbid_unknown_fields=True):
     every_trace: dict[str, str]
     traces: dict[str, list[str]]
 
-    def state(self, feature: str) -> tuple[str, str]:
-        """One of `STATES`, and what is missing."""
+    def state(self, feature: str, marks: Marks) -> tuple[str, str]:
+        """One of `STATES`, and what is missing. A test that is known to fail leaves no feature supported."""
+        failing = "; ".join(marks.failing.get(feature, ()))
+        missing = failing and f"Known to fail: {failing}"
         for state in UNFINISHED:
             if feature in (reasons := getattr(self, state)):
-                return state, reasons[feature]
-        return "supported", ""
+                return state, ". ".join(filter(None, (reasons[feature], missing)))
+        return "partly" if missing else "supported", missing
+
+
+class Marks(msgspec.Struct):
+    """What tests say of themselves.
+
+    `tests`: feature → names of its tests, in the order of pytest. `failing`: feature → those of them that are marked to
+    fail or to be skipped, in words.
+    """
+
+    tests: dict[str, list[str]]
+    failing: dict[str, list[str]] = {}
 
 
 @cache
@@ -61,8 +73,8 @@ def features() -> Features:
 
 
 @cache
-def marked() -> dict[str, list[str]]:
-    """Feature id → the names of the tests that are marked with it, in the order of pytest.
+def marked() -> Marks:
+    """The marks of all tests.
 
     Raises RuntimeError with pytest's words if it can't collect the tests.
     """
@@ -80,23 +92,31 @@ def marked() -> dict[str, list[str]]:
             raise RuntimeError(
                 f"pytest could not collect the tests:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}"
             )
-        marks: dict[str, list[str]] = json.loads(file.read_bytes())
-        return marks
+        return msgspec.json.decode(file.read_bytes(), type=Marks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-feature-marks", type=Path, help="a JSON file for: feature id → tests")
+    parser.addoption("--write-feature-marks", type=Path, help="a JSON file for the marks of tests")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    marks: dict[str, dict[str, None]] = {}
+    marks = Marks({})
     for item in session.items:
+        name = item.nodeid.partition("[")[0]
+        fails = any(item.iter_markers("xfail")) or any(item.iter_markers("skip"))
         for mark in item.iter_markers("feature"):
-            for feature in mark.args or ("(a mark without an id)",):
-                marks.setdefault(str(feature), {})[item.nodeid.partition("[")[0]] = None
-    session.config.getoption("--write-feature-marks").write_text(
-        json.dumps({k: list(v) for k, v in marks.items()})
-    )
+            for feature in map(str, mark.args or ("(a mark without an id)",)):
+                if name not in (tests := marks.tests.setdefault(feature, [])):
+                    tests.append(name)
+                if fails:
+                    words = (
+                        item.nodeid.rpartition("::")[2]
+                        .removeprefix("test_")
+                        .replace("_", " ")
+                        .replace("[", " [")
+                    )
+                    marks.failing.setdefault(feature, []).append(words)
+    session.config.getoption("--write-feature-marks").write_bytes(msgspec.json.encode(marks))
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -127,27 +147,27 @@ def support() -> str:
     return page(features(), marked())
 
 
-def page(known: Features, marks: dict[str, list[str]]) -> str:
+def page(known: Features, marks: Marks) -> str:
     """It names files and worked cases, no tests and no counts: a further test of a rule leaves it as it is."""
-    parts = [HEAD.format(summary=_summary(known))]
+    parts = [HEAD.format(summary=_summary(known, marks))]
     for letter, area in known.areas.items():
         parts.append(
             f"\n## {letter} {area}\n\n| id | feature | state | tests | traces |\n|---|---|---|---|---|\n"
         )
         for feature, title in known.features.items():
             if feature[0] == letter:
-                state, missing = known.state(feature)
+                state, missing = known.state(feature, marks)
                 word = f"**{STATES[state]}**: {missing}" if missing else STATES[state]
-                tests, traces = _tests(marks.get(feature, [])), _traces(known, feature)
+                tests, traces = _tests(marks.tests.get(feature, [])), _traces(known, feature)
                 parts.append(f"| {feature} | {title} | {word} | {tests} | {traces} |\n")
     return "".join(parts)
 
 
-def _summary(known: Features) -> str:
+def _summary(known: Features, marks: Marks) -> str:
     """A line for each state that there is."""
     ids: dict[str, list[str]] = {state: [] for state in STATES}
     for feature in known.features:
-        ids[known.state(feature)[0]].append(feature)
+        ids[known.state(feature, marks)[0]].append(feature)
     text = f"Of {len(known.features)} features, {len(ids.pop('supported'))} are supported.\n"
     return text + "".join(
         f"{STATES[state].capitalize()}: {', '.join(of)}.\n" for state, of in ids.items() if of
@@ -191,10 +211,10 @@ def _traces(known: Features, feature: str) -> str:
 # -- what must hold -----------------------------------------------------------------------------------------------
 
 
-def mistakes(known: Features, marks: dict[str, list[str]]) -> list[str]:
+def mistakes(known: Features, marks: Marks) -> list[str]:
     """What is wrong with the features, the marks and the traces, in words."""
     speakers: dict[str, Iterable[str]] = {
-        f"marks of {', '.join(tests)}": [id_] for id_, tests in marks.items()
+        f"marks of {', '.join(tests)}": [id_] for id_, tests in marks.tests.items()
     }
     speakers |= {table: getattr(known, table) for table in (*UNFINISHED, "every_trace")}
     speakers |= {f"trace {scenario}": ids for scenario, ids in known.traces.items()}
@@ -210,7 +230,7 @@ def mistakes(known: Features, marks: dict[str, list[str]]) -> list[str]:
         states = [state for state in UNFINISHED if id_ in getattr(known, state)] or ["supported"]
         if len(states) > 1:
             found.append(f"{id_} is at once {' and '.join(STATES[state] for state in states)}")
-        if states != ["not_yet"] and not marks.get(id_):
+        if states != ["not_yet"] and not marks.tests.get(id_):
             found.append(f"{id_} is {STATES[states[0]]}, but no test shows it")
     recorded = {path.stem for path in RECORDED.glob("*.jsonl")}
     found += [f"trace {scenario} has no features" for scenario in sorted(recorded - known.traces.keys())]
@@ -221,4 +241,6 @@ def mistakes(known: Features, marks: dict[str, list[str]]) -> list[str]:
 if __name__ == "__main__":
     if unknown := [feature for feature in sys.argv[1:] if feature not in features().features]:
         sys.exit(f"no feature {', '.join(unknown)}: there are {', '.join(features().features)}")
-    print(*dict.fromkeys(name for feature in sys.argv[1:] for name in marked().get(feature, ())), sep="\n")
+    print(
+        *dict.fromkeys(name for feature in sys.argv[1:] for name in marked().tests.get(feature, ())), sep="\n"
+    )

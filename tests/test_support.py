@@ -7,7 +7,7 @@ import pytest
 
 from schemas.commands import BrokerConfig
 from streaming.broker.effects import Quarantined
-from streaming.support import ROOT, Features, features, marked, mistakes, page
+from streaming.support import ROOT, Features, Marks, features, marked, mistakes, page
 from streaming.traces import RECORDED
 from tests.broker.kit import Run, one
 
@@ -21,7 +21,7 @@ SMALL = Features(
     every_trace={"A2": "frames"},
     traces=TRACES,
 )
-MARKS = {
+TESTS = {
     "A1": [
         "tests/broker/test_x_cases.py::test_x_case_04_b",
         "tests/broker/test_x_cases.py::test_x_case_03_a",
@@ -34,6 +34,7 @@ MARKS = {
     ],
     "A2": ["tests/test_z.py::test_a"],
 }
+MARKS = Marks(TESTS)
 
 
 def test_features_tests_and_traces_fit_together() -> None:
@@ -48,6 +49,13 @@ def test_the_page() -> None:
     assert f"| A1 | first | supported | {cases}; {others} | {', '.join(sorted(TRACES))} |\n" in text
     assert "| A2 | second | **partly**: no end | [z](../tests/test_z.py) | all: frames |\n" in text
     assert "| A3 | third | **not yet**: no time |  |  |\n" in text
+
+
+def test_what_is_known_to_fail_leaves_no_feature_supported() -> None:
+    text = page(SMALL, Marks(TESTS, {"A1": ["a case [Shared]", "another"], "A2": ["a third"]}))
+    assert "Of 3 features, 0 are supported.\nPartly: A1, A2.\n" in text
+    assert "| A1 | first | **partly**: Known to fail: a case [Shared]; another |" in text
+    assert "| A2 | second | **partly**: no end. Known to fail: a third |" in text
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,7 @@ def test_the_page() -> None:
 def test_mistakes(name: str, value: dict[str, str], marks: dict[str, list[str]], mistake: str) -> None:
     assert mistakes(SMALL, MARKS) == []
     known = Features(**{field: getattr(SMALL, field) for field in SMALL.__struct_fields__} | {name: value})
-    assert mistake in mistakes(known, MARKS | marks)
+    assert mistake in mistakes(known, Marks(TESTS | marks))
 
 
 def test_an_unknown_id_is_told() -> None:

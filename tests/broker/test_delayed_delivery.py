@@ -10,7 +10,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.effects import Effect, Message, SendError
 from tests.broker.kit import Run, Stored, of, one, sent
 
-pytestmark = pytest.mark.feature("B3", "E6")
+pytestmark = pytest.mark.feature("E6")
 
 BASE = 2**40
 """A multiple of every bucket's width."""
@@ -79,6 +79,7 @@ def test_it_can_be_turned_off() -> None:
     assert delayed(run, 60_000) == [0]
 
 
+@pytest.mark.feature("B3")
 def test_a_longer_delay_than_allowed_is_refused() -> None:
     run = with_consumer(delayedDeliveryMaxDelayInMillis=5000)
     run.now = BASE + 1000
