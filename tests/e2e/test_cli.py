@@ -46,6 +46,7 @@ def magnetar(*arguments: object, cwd: Path | None = None) -> Done:
     return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begun)
 
 
+@pytest.mark.feature("J1")
 @pytest.mark.spark
 def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
@@ -76,6 +77,7 @@ def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"log.jsonl", "spark", "alone"}
 
 
+@pytest.mark.feature("J6")
 def test_a_bad_line_harms_no_other(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     bad = ['{"command":"NOPE"}\n', "not json\n", '{"producer":"p"}\n', "\xff\x00\n"]

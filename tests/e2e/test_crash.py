@@ -22,6 +22,7 @@ from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, 
 from tests.e2e.traffic import HURRIED, Traffic
 
 pytestmark = [
+    pytest.mark.feature("J2"),
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.skipif(not Path("/proc").exists(), reason="finds a query's processes in /proc"),
@@ -105,6 +106,7 @@ def test_killed_and_started_again(
     assert_equal(of(spark, kafka, query), of_log(partition_log(log, PARTITIONS), tmp_path / "expected"))
 
 
+@pytest.mark.feature("J3", "J4")
 def test_a_live_run_replays_exactly(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:
