@@ -41,6 +41,7 @@ OUTPUT = pa.schema(
         column("ack_set", pa.list_(pa.int64()), "words of the bit set of unacked messages of a batch (bit 1 = unacked)"),
         column("consumer_epoch", pa.int64(), "epoch in force when the entry was read"),
         column("publish_time", pa.int64(), "the client's publish time, ms since the epoch"),
+        column("broker_timestamp", pa.int64(), "the broker's time of the entry, if it notes one, ms since the epoch"),
         column("partition_key", pa.string(), "the message's key"),
         column("error", pa.string(), "ServerError name"),
         column("rule", pa.string(), "quarantine: the rule that was broken"),
@@ -55,7 +56,7 @@ OUTPUT = pa.schema(
 ENTRY = pa.schema(
     [OUTPUT.field(name) for name in (
         "topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "highest_sequence_id", "publish_time",
-        "messages", "size", "partition_key", "metadata", "payload",
+        "broker_timestamp", "messages", "size", "partition_key", "metadata", "payload",
     )]
 )  # fmt: skip
 """A stored entry, as in segments and sealed ledgers, sorted by (topic, ledger_id, entry_id)."""

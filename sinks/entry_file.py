@@ -28,7 +28,15 @@ _PAYLOAD = ENTRY.get_field_index("payload")
 # Offsets of 64 bits, so that no row group is too large to be built; the file is the same.
 SCHEMA = pa.schema([f.remove_metadata() for f in ENTRY]).set(_PAYLOAD, pa.field("payload", pa.large_binary()))
 
-METADATA = ("producer_name", "sequence_id", "publish_time", "partition_key", "metadata", "size")
+METADATA = (
+    "producer_name",
+    "sequence_id",
+    "publish_time",
+    "partition_key",
+    "metadata",
+    "size",
+    "broker_timestamp",
+)
 """What an `Entry` is made of."""
 
 _GROUP_ROWS = 8192  # 0.4 ms to decode the metadata of

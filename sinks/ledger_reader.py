@@ -132,9 +132,8 @@ def message_metadata(
 
 
 def _entries(table: pa.Table) -> Iterator[Entry]:
-    sizes = table["size"].to_pylist()
-    metadata = map(message_metadata, *(table[name].to_pylist() for name in METADATA[:-1]))
-    return map(Entry, metadata, sizes)
+    *columns, sizes, times = (table[name].to_pylist() for name in METADATA)
+    return map(Entry, map(message_metadata, *columns), sizes, times)
 
 
 def scan(storage: Storage, deleting: set[Ledger], topic: str | None) -> pa.Table:

@@ -5,11 +5,8 @@ import sys
 
 import pytest
 
-from schemas.commands import BrokerConfig
-from streaming.broker.effects import Quarantined
 from streaming.support import ROOT, Features, Marks, features, marked, mistakes, page
 from streaming.traces import RECORDED
-from tests.broker.kit import Run, one
 
 TRACES = {path.stem: ["A1"] for path in RECORDED.glob("*.jsonl")}
 SMALL = Features(
@@ -83,15 +80,3 @@ def test_an_unknown_id_is_told() -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr.startswith("no feature Z9: there are A1, A2,")
-
-
-# -- what the page calls refused ----------------------------------------------------------------------------------
-
-
-@pytest.mark.feature("F2")
-def test_times_of_the_broker_are_refused() -> None:
-    name = "brokerEntryMetadataInterceptors"
-    interceptor = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
-    row = one(Run().do(BrokerConfig(settings={name: interceptor})), Quarantined)
-    assert row.rule == "broker_config"
-    assert name in row.cause

@@ -5,6 +5,7 @@ bounded by the size of one ledger, never by the backlog.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from streaming.broker.position import Position
 
@@ -68,6 +69,14 @@ class AckHoles:
                 yield Position(ledger, base + gap - 1), Position(ledger, base + gap + length - 1)
                 bits >>= length
                 base += gap + length
+
+    def keep_first(self, limit: int) -> None:
+        """Forget all but the first `limit` runs."""
+        for low, _ in islice(self.runs(), limit, limit + 1):
+            kept = self.ledgers.pop(low.ledger) & ((1 << low.entry + 1) - 1)
+            self.ledgers = {ledger: bits for ledger, bits in self.ledgers.items() if ledger < low.ledger}
+            if kept:
+                self.ledgers[low.ledger] = kept
 
     def count(self, start: Position, end: Position) -> int:
         """Positions in the set from `start` to `end`, both included."""

@@ -254,7 +254,7 @@ def _terminate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]
 
 
 def _stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    return 200, stats.stats(topic, ctx.config)
+    return 200, stats.stats_with_rates(topic, ctx.config, ctx.clock)
 
 
 def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:

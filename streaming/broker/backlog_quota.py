@@ -67,9 +67,7 @@ def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise
     if precise:
         following = ledger.next_valid(position)
         return (
-            ctx.entries.get(topic.name, following).metadata.publish_time
-            if following <= ledger.last_confirmed
-            else None
+            ctx.entries.get(topic.name, following).timestamp if following <= ledger.last_confirmed else None
         )
     if position.ledger == ledger.current:
         return None
@@ -174,12 +172,14 @@ def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
             )
         return
     ledger = topic.ledger
-    while (cursor := topic.slowest_cursor()) is not None:
+    while True:
+        cursor = topic.slowest_cursor()
+        assert cursor is not None  # its oldest entry is too old
         info = ledger.ledgers.get(cursor.mark_delete.ledger)
         if info is not None and not (info.timestamp and ctx.clock - info.timestamp > limit * 1000):
             return
         following = ledger.next_ledger(cursor.mark_delete.ledger)
-        if following is None or Position(following, -1) == cursor.mark_delete:
+        if following is None:
             return
         try:
             _move(

@@ -16,6 +16,8 @@ class BadSetting(ValueError):
     """A setting that Pulsar doesn't have, that Magnetar neither heeds nor can safely ignore, or of a bad value."""
 
 
+BROKER_TIMESTAMP = "AppendBrokerTimestampMetadataInterceptor"
+
 LARGEST = 10**15
 """No number in a configuration is larger: times in any unit stay within 64 bits when they become milliseconds."""
 
@@ -39,7 +41,6 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     managedLedgerDefaultMarkDeleteRateLimit: float = 1.0
     managedLedgerCursorPositionFlushSeconds: int = 60
     managedLedgerMaxUnackedRangesToPersist: int = 10000
-    managedLedgerMaxBatchDeletedIndexToPersist: int = 10000
     managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: int = 60000
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     # producers
@@ -87,8 +88,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     keySharedLookAheadMsgInReplayThresholdPerConsumer: int = 2000
     keySharedLookAheadMsgInReplayThresholdPerSubscription: int = 20000
     keySharedUnblockingIntervalMs: int = 10
-    transactionCoordinatorEnabled: bool = False
     # TTL
+    brokerEntryMetadataInterceptors: str = ""
+    """AppendBrokerTimestampMetadataInterceptor (with or without its package): entries get the broker's time."""
     ttlDurationDefaultInSeconds: int = 0
     messageExpiryCheckIntervalInMinutes: float = 5
     # backlog quota
@@ -162,7 +164,8 @@ PROFILES: dict[str, dict[str, Any]] = {
 WITHOUT_EFFECT = frozenset(
     {"allowAutoTopicCreationType", "brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
-     "dispatcherRetryBackoffMaxTimeInMs"}
+     "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
+     "transactionCoordinatorEnabled"}
 )  # fmt: skip
 """Settings of a real broker that change nothing here (caches, storage, system topics, retries of reads)."""
 
@@ -176,6 +179,11 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     if unknown := sorted(set(given) - set(known)):
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
+    if str(settings.get("transactionCoordinatorEnabled", "false")).lower() == "true":
+        raise BadSetting("transactionCoordinatorEnabled: transactions are not supported")
+    interceptors = str(given.get("brokerEntryMetadataInterceptors", ""))
+    if [name for name in interceptors.split(",") if name and not name.endswith(BROKER_TIMESTAMP)]:
+        raise BadSetting(f"brokerEntryMetadataInterceptors: only {BROKER_TIMESTAMP} is supported")
     filters = str(given.get("entryFilterNames", ""))
     if missing := [name for name in filters.split(",") if name and not entry_filters.known(name)]:
         raise BadSetting(f"unknown entry filters: {', '.join(missing)}")

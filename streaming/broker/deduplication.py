@@ -1,7 +1,6 @@
 """Deduplication and the topic: enabling, the cursor ``pulsar.dedup``, snapshots, recovery (dedup.md §2, §6, §9)."""
 
 from streaming.broker.context import Context
-from streaming.broker.errors import CursorError
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
@@ -47,13 +46,10 @@ def recover(ctx: Context, topic: Topic) -> None:
 
 
 def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
-    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`."""
+    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`, which isn't before it."""
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
-    try:
-        former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
-    except CursorError:
-        return  # quota or trimming moved the cursor further: the snapshot is lost, as in Pulsar
+    former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
     topic.dedup.last_snapshot = ctx.clock
     free_ledgers(ctx, topic, cursor, former)
 

@@ -27,6 +27,7 @@ class SendReceipt(NamedTuple):
     partition_key: str | None = None
     metadata: Any = None
     payload: bytes | None = None
+    broker_timestamp: int | None = None
 
 
 class SendError(NamedTuple):

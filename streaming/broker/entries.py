@@ -12,6 +12,12 @@ class Entry(NamedTuple):
 
     metadata: MessageMetadata
     size: int
+    broker_timestamp: int | None = None
+
+    @property
+    def timestamp(self) -> int:
+        """The entry's time (ms): the broker's if it was told to note it, else the client's (ttl.md §2)."""
+        return self.metadata.publish_time if self.broker_timestamp is None else self.broker_timestamp
 
     @property
     def messages(self) -> int:

@@ -33,7 +33,9 @@ def from_send(ctx: Context, topic: Topic, command: Send) -> PendingWrite | None:
 
 def may_send(ctx: Context, topic: Topic, command: Send, write: PendingWrite) -> bool:
     """The checks of a producer on its SEND. False: it was refused."""
-    if command.message_id is not None:
+    if command.txnid_least_bits or command.txnid_most_bits:
+        refuse(ctx, topic, write, "NotAllowedError", "transactions are not supported")
+    elif command.message_id is not None:
         refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
     elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")

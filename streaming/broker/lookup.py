@@ -34,7 +34,7 @@ def fold(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> No
             ctx.emit(LookupResponse(name, command.connection, command.request_id, fields))
         case c.GetSchema():
             _get_schema(ctx, name, command)
-        case c.GetOrCreateSchema():
+        case _:
             fields = {"schema_version": version_text(register(ctx, name, command.schema))}
             ctx.emit(GetOrCreateSchemaResponse(name, command.connection, command.request_id, fields))
 

@@ -69,12 +69,16 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         unread = ledger.count(read, last, include_start=True, include_end=True) if read <= last else 0
         return cls(name, False, ledger.previous(read), read, ledger.entries_added - unread)
 
-    def recover(self, ledger: ManagedLedger) -> None:
-        """Re-open from the store after an unload: the last written state, everything unacked is read again."""
+    def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
+        """Re-open from the store after an unload: the last written state, everything unacked is read again.
+
+        Only the first `most_runs` runs of individual acks were written (managedLedgerMaxUnackedRangesToPersist).
+        """
         if self.persisted is not None:
             saved, self.persisted = self.persisted, None
             self.mark_delete, self.acked = saved.mark_delete, saved.acked
             self.batches, self.properties = saved.batches, saved.properties
+        self.acked.keep_first(most_runs)
         mark_delete = self.mark_delete
         if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
             following = ledger.next_ledger(mark_delete.ledger)

@@ -178,7 +178,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return Position(ledger if older is None else older, -1)
 
     def count(self, start: Position, end: Position, *, include_start: bool, include_end: bool) -> int:
-        """Stored entries between two positions, acked or not. A missing ledger counts 0."""
+        """Stored entries between two positions, acked or not. A missing ledger counts 0.
+
+        quirk: unless both are in it. Then nobody looks whether it is there, and its entries count as stored.
+        """
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
         if start.ledger == end.ledger:

@@ -54,8 +54,8 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         return "Dup" if persisted is not None and lowest <= persisted else "Unknown"
 
     def record_persisted(self, name: str, highest: int, metadata: MessageMetadata) -> None:
-        """The write was confirmed (§5). An assignment, not a maximum."""
-        if self.status != "Enabled" or metadata.marker_type is not None:
+        """The write was confirmed (§5) while deduplication is enabled. An assignment, not a maximum."""
+        if metadata.marker_type is not None:
             return
         if self.every_chunk or is_last_chunk(metadata):
             pushed = self.pushed(name)

@@ -52,7 +52,7 @@ def expire_subscription(
         oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
         if oldest.ledger not in topic.ledger.ledgers:
             return False  # trimmed before the cursor came: Pulsar can't read it and leaves it
-        time = ctx.entries.get(topic.name, oldest).metadata.publish_time
+        time = ctx.entries.get(topic.name, oldest).timestamp
         if not time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000:
             return False
     subscription.last_expire = ctx.clock
@@ -130,6 +130,7 @@ def expire_to(
     left = backlog - cursor.backlog(ledger)
     if kind is Expired:
         subscription.expired += left
+        subscription.expired_rate.record(left, ctx.clock, ctx.config)
     else:
         subscription.evicted += left
     emit_moved(ctx, kind, topic, cursor, before, left, cause, policy)
@@ -153,7 +154,7 @@ def find_newest_before(
         start = Position(next(iter(ledger.ledgers), ledger.current), 0)
     return find_newest(
         ledger,
-        lambda position: ctx.entries.get(topic.name, position).metadata.publish_time < time,
+        lambda position: ctx.entries.get(topic.name, position).timestamp < time,
         start,
         end,
     )
@@ -168,8 +169,6 @@ def find_newest(
     if start > end:
         return None
     size = ledger.count(start, end, include_start=True, include_end=True)
-    if size <= 0:
-        return None
 
     def item(index: int) -> Position:
         if index == 0:

@@ -38,6 +38,11 @@ def _encryption_keys(keys: EncryptionKeys) -> int:
     )
 
 
+def broker_entry_metadata_size(broker_timestamp: int) -> int:
+    """Bytes of the broker's own metadata in front of an entry: 2 magic + 4 size + BrokerEntryMetadata with a time."""
+    return 2 + 4 + 1 + varint(broker_timestamp)
+
+
 def plain_metadata_size(
     producer_name: str, sequence_id: int, publish_time: int, partition_key: str | None
 ) -> int:

@@ -21,7 +21,8 @@ from streaming.broker.effects import (
 from streaming.broker.entries import Entry
 from streaming.broker.errors import AdminError
 from streaming.broker.incoming import from_send, from_short, may_send, refuse, too_large
-from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic, deliver, no_quota
+from streaming.broker.non_persistent_topic import NonPersistentTopic, deliver, no_quota
+from streaming.broker.rate import Rate
 from streaming.broker.stats import stats_with_drops
 from streaming.broker.topic import PendingWrite
 from streaming.broker.topic_commands import TopicCommand
@@ -67,7 +68,7 @@ def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None
             non_persistent_consumers.last_message_id(ctx, topic, command)
         case c.Admin():
             _admin(ctx, topic, command)
-        case c.Fault():
+        case _:
             _fault(ctx, topic, command)
     _forget_drops(topic)
 
@@ -134,7 +135,7 @@ def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> N
 
 def _drop(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int, cause: str) -> None:
     """The message of a producer goes nowhere: it is told so by the id −1:−1."""
-    drops = topic.publisher_drops.setdefault(write.producer.name, DropRate())
+    drops = topic.publisher_drops.setdefault(write.producer.name, Rate())
     drops.record(messages, ctx.clock, ctx.config)
     _receipt(ctx, topic, write, -1, cause, messages)
 
@@ -171,7 +172,7 @@ def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
             for write in lost:
                 _drop(ctx, topic, write, _messages(write), "dropped: lost in flight")
                 producers.write_done(ctx, topic, write.producer)
-        case "FailWrites":
+        case _:
             cause = "FailWrites: a non-persistent topic writes nothing that could fail; use DelayWrites, LoseWrites"
             ctx.emit(Unsupported(topic.name, command.connection, cause))
 

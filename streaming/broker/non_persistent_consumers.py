@@ -166,7 +166,8 @@ def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, 
         subscription.dispatcher.total_permits -= consumer.permits
         if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
             subscription.dispatcher.selector.remove(consumer.handle)
-    elif subscription.dispatcher is not None:
+    else:
+        assert subscription.dispatcher is not None
         _pick(ctx, topic, subscription, subscription.dispatcher)
 
 

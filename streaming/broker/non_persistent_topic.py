@@ -8,7 +8,6 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from streaming.broker import entry_filters
-from streaming.broker.config import ServiceConfiguration
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.dispatch import is_server_only
@@ -18,6 +17,7 @@ from streaming.broker.effects import Message
 from streaming.broker.entries import Entry
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.policies import BacklogQuota, Policies
+from streaming.broker.rate import Rate
 from streaming.broker.sticky_key import sticky_key_hash
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import PendingWrite, Topic
@@ -30,39 +30,6 @@ def no_quota() -> dict[str, BacklogQuota]:
     return {"destination_storage": BacklogQuota(), "message_age": BacklogQuota()}
 
 
-class DropRate(msgspec.Struct, array_like=True, gc=False):
-    """Dropped messages (mirrors `Rate`): `total`, `current` in the interval numbered `interval`, `last` in the one before."""
-
-    total: int = 0
-    interval: int = 0
-    current: int = 0
-    last: int = 0
-
-    def record(self, messages: int, now: int, config: ServiceConfiguration) -> None:
-        """Count messages dropped at `now` (ms)."""
-        number = _interval(now, config)
-        if number != self.interval:
-            self.last = self.current if number == self.interval + 1 else 0
-            self.interval, self.current = number, 0
-        self.current += messages
-        self.total += messages
-
-    def per_second(self, now: int, config: ServiceConfiguration) -> float:
-        """msgDropRate: messages/s over the last interval of the broker's stats that has ended by `now` (ms)."""
-        number = _interval(now, config)
-        if number <= self.interval:
-            return self.last / _seconds(config)
-        return self.current / _seconds(config) if number == self.interval + 1 else 0.0
-
-
-def _seconds(config: ServiceConfiguration) -> int:
-    return max(config.statsUpdateFrequencyInSecs, 1)
-
-
-def _interval(now: int, config: ServiceConfiguration) -> int:
-    return now // (_seconds(config) * 1000)
-
-
 class NonPersistentTopic(Topic, array_like=False, omit_defaults=True):
     """Shares with `Topic` what concerns its producers; its ledger stays empty, never rolls over, and has no cursors.
 
@@ -71,8 +38,8 @@ class NonPersistentTopic(Topic, array_like=False, omit_defaults=True):
 
     ledger: ManagedLedger = msgspec.field(default_factory=lambda: ManagedLedger(rollover_checked=True))
     policies: Policies = msgspec.field(default_factory=lambda: Policies(backlogQuota=no_quota()))
-    drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
-    publisher_drops: dict[str, DropRate] = msgspec.field(default_factory=dict)
+    drops: dict[str, Rate] = msgspec.field(default_factory=dict)
+    publisher_drops: dict[str, Rate] = msgspec.field(default_factory=dict)
 
     def backlog(self) -> int:
         """None, ever."""
@@ -98,7 +65,7 @@ def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> Non
                 _send(ctx, topic, subscription, consumer, entry, write.payload)
         elif consumer is not None or not isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
             # quirk: on Key_Shared a message whose key is nobody's is lost without being counted
-            topic.drops.setdefault(name, DropRate()).record(entry.messages, ctx.clock, ctx.config)
+            topic.drops.setdefault(name, Rate()).record(entry.messages, ctx.clock, ctx.config)
 
 
 def _taker(subscription: Subscription, metadata: MessageMetadata) -> Consumer | None:

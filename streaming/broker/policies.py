@@ -53,9 +53,6 @@ class Effective(NamedTuple):
     value: Any
     level: str
 
-    def __str__(self) -> str:
-        return f"{self.value} ({self.level})"
-
 
 NO_POLICIES = Policies()
 

@@ -10,6 +10,7 @@ from streaming.broker.context import Context
 from streaming.broker.effects import LedgerClosed, SendReceipt, TopicEvent
 from streaming.broker.entries import Entry
 from streaming.broker.incoming import from_send, from_short, may_send, refuse, too_large
+from streaming.broker.message_size import broker_entry_metadata_size
 from streaming.broker.position import Position
 from streaming.broker.topic import PendingWrite, Topic
 from streaming.broker.trimming import open_ledger, roll_over
@@ -32,13 +33,12 @@ def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
 
 
 def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> None:
-    """Checks in Pulsar's order, then the write. `messages` is what the command says of itself."""
+    """Checks in Pulsar's order, then the write. `messages` is what the command says of itself.
+
+    A topic that is fenced or terminated has no producers, so nothing comes here.
+    """
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
-    if topic.fenced:
-        return refuse(ctx, topic, write, "PersistenceError", "the topic is fenced")
-    if topic.ledger.terminated:
-        return refuse(ctx, topic, write, "TopicTerminatedError", "the topic is terminated")
     if (refusal := too_large(ctx, topic, write) or _too_late(ctx, write)) is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id
@@ -52,6 +52,9 @@ def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> N
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
+    if ctx.config.brokerEntryMetadataInterceptors:
+        write.broker_timestamp = ctx.clock
+        write.size += broker_entry_metadata_size(ctx.clock)
     if topic.fail_writes:
         topic.fail_writes -= 1
         _fail(ctx, topic, [write])
@@ -81,7 +84,7 @@ def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
     position = write.position
     assert position is not None
     topic.ledger.confirm(position, write.size, ctx.clock)
-    ctx.entries.add(topic.name, position, Entry(write.metadata, write.size))
+    ctx.entries.add(topic.name, position, Entry(write.metadata, write.size, write.broker_timestamp))
     highest = write.highest_sequence_id
     dedup = topic.dedup
     if dedup.status == "Enabled":
@@ -111,6 +114,7 @@ def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position
             topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
             write.highest_sequence_id, position.ledger, position.entry, cause, write.size, 1 if num is None else num,
             metadata.publish_time, metadata.partition_key, None if write.plain else metadata, write.payload,
+            write.broker_timestamp,
         )
     )  # fmt: skip
 

@@ -8,7 +8,8 @@ from streaming.broker.dispatcher_single_active import SingleActiveConsumer
 from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.non_persistent_topic import DropRate, NonPersistentTopic
+from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.rate import Rate
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic
 
@@ -52,13 +53,21 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     return found
 
 
+def stats_with_rates(topic: Topic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
+    """`stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
+    found = stats(topic, config)
+    for name, subscription in found["subscriptions"].items():
+        subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
+    return found
+
+
 def stats_with_drops(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
     """`stats` with msgDropRate of the topic, of its publishers and of its subscriptions: messages/s as of `now` (ms).
 
     A publisher's messages are dropped above the limit in flight, a subscription's where nobody can take them. The
     topic's rate is that of its publishers.
     """
-    found, none = stats(topic, config), DropRate()
+    found, none = stats(topic, config), Rate()
     for publisher in found["publishers"]:
         drops = topic.publisher_drops.get(publisher["producerName"], none)
         publisher["msgDropRate"] = drops.per_second(now, config)

@@ -19,6 +19,7 @@ from streaming.broker.effects import (
     ReachedEndOfTopic,
     SubscriptionEvent,
     Success,
+    Unsupported,
 )
 from streaming.broker.errors import BrokerError
 from streaming.broker.managed_cursor import ManagedCursor
@@ -168,6 +169,11 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
     ctx.attach(command.connection, topic.name)
+    if command.replicate_subscription_state:
+        cause = (
+            "replicate_subscription_state: there is no other cluster, the subscription is this one's alone"
+        )
+        ctx.emit(Unsupported(topic.name, command.connection, cause))
     assert subscription.dispatcher is not None
     subscription.dispatcher.add_consumer(ctx, topic, subscription, consumer)
     ctx.emit(Success(topic.name, command.connection, command.request_id))

@@ -15,6 +15,7 @@ from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMulti
 from streaming.broker.effects import ReachedEndOfTopic
 from streaming.broker.errors import CursorError
 from streaming.broker.position import Position, from_wire
+from streaming.broker.rate import Rate
 
 if TYPE_CHECKING:
     from streaming.broker.topic import Topic
@@ -51,6 +52,7 @@ class Subscription(msgspec.Struct, array_like=True):
     last_expire: int = 0
     expired_before_load: int = 0
     end_reached: bool = False
+    expired_rate: Rate = msgspec.field(default_factory=Rate)
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer of that handle."""

@@ -11,7 +11,7 @@ from streaming.broker.exclusive_access import ProducerAccess
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.message_deduplication import MessageDeduplication
-from streaming.broker.policies import Effective, Policies
+from streaming.broker.policies import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer import Producer
 from streaming.broker.subscription import Subscription
@@ -32,6 +32,7 @@ class PendingWrite(msgspec.Struct, array_like=True):
     plain: bool
     position: Position | None = None
     last_of_ledger: bool = False
+    broker_timestamp: int | None = None
 
 
 class Counters(msgspec.Struct, array_like=True, gc=False):
@@ -137,11 +138,10 @@ def emit_moved(
     before: Position,
     entries: int,
     cause: str,
-    policy: Effective | str | None = None,
+    policy: str | None = None,
 ) -> None:
     """Tell that the broker moved a mark-delete position from `before` to where it is now."""
     after = cursor.mark_delete
-    text = None if policy is None else str(policy)
     ctx.emit(
         kind(
             topic.name,
@@ -152,6 +152,6 @@ def emit_moved(
             after.entry,
             entries,
             cause,
-            text,
+            policy,
         )
     )

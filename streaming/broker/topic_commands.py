@@ -4,7 +4,7 @@ from schemas import commands as c
 from streaming.broker import admin, producer_creation, producers, publish, subscribe, topic_lifecycle
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import AckResponse, Error, SendError
+from streaming.broker.effects import AckResponse, Error, SendError, Unsupported
 from streaming.broker.position import from_wire
 from streaming.broker.topic import Topic
 from streaming.broker.trimming import free_ledgers
@@ -69,7 +69,7 @@ def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
         case c.Admin():
             if admin.call_topic(ctx, topic, command):
                 topic_lifecycle.policies_changed(ctx, topic)
-        case c.Fault():
+        case _:
             publish.fault(ctx, topic, command)
 
 
@@ -89,6 +89,10 @@ def _ack(ctx: Context, topic: Topic, command: c.Ack) -> None:
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
         return  # silently dropped, even with a request id (protocol.md §6)
+    if command.txnid_least_bits or command.txnid_most_bits:
+        cause = "ACK in a transaction: transactions are not supported, nothing is acked"
+        ctx.emit(Unsupported(topic.name, command.connection, cause))
+        return
     subscription = topic.subscriptions[name]
     consumer = subscription.consumer(command.connection, command.consumer_id)
     former = subscription.acknowledge(ctx, topic, consumer, command)
@@ -106,5 +110,6 @@ def _redeliver(ctx: Context, topic: Topic, command: c.RedeliverUnacknowledgedMes
     if isinstance(subscription.dispatcher, MultipleConsumers):
         ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
         subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, ids)
-    elif subscription.dispatcher is not None:
+    else:
+        assert subscription.dispatcher is not None
         subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, command.consumer_epoch)

@@ -107,7 +107,7 @@ def unload(ctx: Context, topic: Topic) -> None:
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.expired_before_load = subscription.expired
     for cursor in topic.cursors.values():
-        cursor.recover(ledger)
+        cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.dedup.status = "Initialized"
     deduplication.check_status(ctx, topic)
     trim(ctx, topic)
