@@ -40,6 +40,11 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         self.highest = max(self.highest, deliver_at)
         return True
 
+    def clear(self) -> None:
+        """Forget the positions, but not what is known of the delays."""
+        self.buckets.clear()
+        self.timer = -1
+
     def take(self, limit: int, now: int, config: ServiceConfiguration) -> list[Position]:
         """Remove and return up to `limit` due positions, oldest buckets first."""
         horizon = _horizon(now, config)

@@ -13,7 +13,7 @@ from streaming.broker import chunked_messages
 from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.delayed_delivery import DelayedDeliveryTracker
-from streaming.broker.dispatch import Found, filter_entries, read, send
+from streaming.broker.dispatch import Found, filter_entries, read, redelivery_time, send
 from streaming.broker.position import Position
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         if not consumers:
             self.pending_read = 0
             self.forget_all()
-            self.delayed = DelayedDeliveryTracker()
+            self.delayed.clear()
             topic.cursors[subscription.name].rewind(topic.ledger)
         consumers.append(consumer)
         if len(consumers) > 1 and consumer.priority < consumers[-2].priority:
@@ -322,10 +322,14 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, run: Found
     ) -> None:
         """Filter and send to one consumer, and remember what it has to ack."""
-        run, rescheduled = filter_entries(ctx, topic, subscription, run, self.delayed)
+        judged, (run, rescheduled) = run, filter_entries(ctx, topic, subscription, run, self.delayed)
+        if self.counts and len(run) < len(judged):
+            cursor = topic.cursors[subscription.name]
+            for position, _ in judged:
+                if position <= cursor.mark_delete or position in cursor.acked:
+                    self.counts.pop(position, None)
         if rescheduled:
-            due = ctx.clock + ctx.config.dispatcherEntryFilterRescheduledMessageDelay
-            self.rescheduled.setdefault(due, []).extend(rescheduled)
+            self.rescheduled.setdefault(redelivery_time(ctx), []).extend(rescheduled)
         charged = send(ctx, topic, subscription, consumer, run, self.counts)
         for (position, _), messages in zip(run, charged, strict=True):
             consumer.pending[position] = messages

@@ -201,9 +201,6 @@ def test_with_others_it_goes_on(times: tuple[int, ...], lookahead: int) -> None:
     assert sent(run.publish(9)) == [len(times)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="MultipleConsumers.add_consumer makes a new tracker; clear() keeps its flags"
-)
 def test_that_delays_differ_is_remembered_when_the_consumers_change() -> None:
     run = with_consumer(delayedDeliveryFixedDelayDetectionLookahead=2)
     run.publish(0)

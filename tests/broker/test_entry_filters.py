@@ -128,9 +128,7 @@ def test_how_much_later_is_a_setting() -> None:
     "type_",
     [
         "Exclusive",
-        pytest.param(
-            "Shared", marks=pytest.mark.xfail(strict=True, reason="MultipleConsumers: use redelivery_time")
-        ),
+        "Shared",
     ],
 )
 def test_time_goes_on_without_a_delay(type_: Type) -> None:
@@ -214,9 +212,6 @@ def test_a_name_is_taken_once() -> None:
         entry_filters.register("ByKey", nothing)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="MultipleConsumers.send keeps the redelivery count of what a filter had acked"
-)
 def test_the_count_of_what_is_rejected_is_forgotten() -> None:
     run = with_consumer()
     run.publish(0, key="later")
