@@ -7,7 +7,15 @@ file and no random number; time comes with the records. After every command it h
 from typing import Any, NamedTuple
 
 from schemas import commands as c
-from streaming.broker import admin, lookup, non_persistent, stats, topic_commands, topic_lifecycle
+from streaming.broker import (
+    admin,
+    lookup,
+    non_persistent,
+    stats,
+    topic_commands,
+    topic_lifecycle,
+    unacked_limit,
+)
 from streaming.broker.clock import CHECKS, next_due
 from streaming.broker.codec import (
     PartitionState,
@@ -174,6 +182,7 @@ class Broker:
             non_persistent.fold(self._ctx, topic, command)
         else:
             topic_commands.fold(self._ctx, topic, command)
+            self._check_unacked(topic)
 
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""
@@ -183,6 +192,7 @@ class Broker:
                 non_persistent.connection_lost(self._ctx, topic, connection)
             else:
                 topic_lifecycle.connection_lost(self._ctx, topic, connection)
+                self._check_unacked(topic)
 
     def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
         ctx = self._ctx
@@ -194,6 +204,8 @@ class Broker:
         for topic in self._each_topic():  # whether it is idle, and its timers, depend on the configuration
             if isinstance(topic, Topic) and (due := topic_lifecycle.next_due(ctx, topic)) >= 0:
                 ctx.wake(topic.name, due)
+        topics = [topic for topic in self._each_topic() if isinstance(topic, Topic)]
+        unacked_limit.configured(ctx, self._state.unacked, topics, self._load)
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 
@@ -201,7 +213,9 @@ class Broker:
         namespace = "/".join(path.split("/")[2:4])
         for name in self._state.topics:
             if namespace_of(name) == namespace and not is_non_persistent(name):
-                topic_lifecycle.policies_changed(self._ctx, self._load(name))
+                topic = self._load(name)
+                topic_lifecycle.policies_changed(self._ctx, topic)
+                self._check_unacked(topic)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +236,9 @@ class Broker:
             timer = ctx.timers[0][0] if ctx.timers else None
             if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
                 ctx.clock = max(ctx.clock, timer)
-                topic_lifecycle.run_timers(ctx, self._load(ctx.next_timer()))
+                topic = self._load(ctx.next_timer())
+                topic_lifecycle.run_timers(ctx, topic)
+                self._check_unacked(topic)
                 busy = None
             elif check is not None and check[0] <= timestamp:
                 ctx.clock = max(ctx.clock, check[0])
@@ -258,6 +274,10 @@ class Broker:
             topic = self._load(topic_name)
             for name in names:
                 CHECKS[name][1](self._ctx, topic)
+            self._check_unacked(topic)
+
+    def _check_unacked(self, topic: Topic) -> None:
+        unacked_limit.check(self._ctx, self._state.unacked, topic, self._load)
 
     # -- state ----------------------------------------------------------------------------------------------------
 

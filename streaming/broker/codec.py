@@ -15,6 +15,7 @@ from streaming.broker.errors import StateVersionError
 from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.policies import Policies
 from streaming.broker.topic import Topic
+from streaming.broker.unacked_limit import UnackedMessages
 
 VERSION = 1
 
@@ -48,6 +49,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     connections: dict[str, dict[str, None]] = {}
     partitioned: dict[str, int] = {}
     schemas: dict[str, list[SchemaData]] = {}
+    unacked: UnackedMessages = msgspec.field(default_factory=UnackedMessages)
 
 
 def _encode_hook(value: Any) -> Any:

@@ -261,7 +261,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             if len(positions) < len(taken):
                 self.forget(set(taken).difference(positions))
             return not positions or self._deal_out(ctx, topic, subscription, positions, from_replay=True)
-        if self.blocked or self.pending_read:
+        if self.blocked or subscription.broker_blocked or self.pending_read:
             return False
         positions = cursor.read(topic.ledger, wanted)
         if not positions:

@@ -273,7 +273,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                 return True
             self.stuck = True
         room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
-        if self.blocked or self.pending_read or room <= 0 or not self._anyone(ctx, topic, subscription):
+        blocked = self.blocked or subscription.broker_blocked or self.pending_read or room <= 0
+        if blocked or not self._anyone(ctx, topic, subscription):
             return skip
         wanted = min(wanted, room)
         self.min_replayed = self.replay[0] if self.replay else None

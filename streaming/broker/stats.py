@@ -83,7 +83,8 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
         "isDurable": subscription.durable,
         **(NO_BACKLOG if isinstance(topic, NonPersistentTopic) else _backlog(topic, subscription, config)),
         "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
-        "blockedSubscriptionOnUnackedMsgs": isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked,
+        "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
+        or (isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked),
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
         "lastExpireTimestamp": subscription.last_expire,
         "msgOutCounter": subscription.messages_out,

@@ -53,6 +53,7 @@ class Subscription(msgspec.Struct, array_like=True):
     expired_before_load: int = 0
     end_reached: bool = False
     expired_rate: Rate = msgspec.field(default_factory=Rate)
+    broker_blocked: bool = False
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer of that handle."""
