@@ -1,0 +1,371 @@
+"""Rules that no worked case of the spec reaches: rare states, and refusals at the borders of the mechanisms."""
+
+from typing import Any
+
+import pytest
+
+from schemas.commands import Admin
+from streaming.broker.broker import Broker
+from streaming.broker.codec import VERSION
+from streaming.broker.effects import (
+    AdminResponse,
+    Error,
+    Evicted,
+    Expired,
+    LedgerClosed,
+    Message,
+    ProducerSuccess,
+    Quarantined,
+    SendError,
+    SendReceipt,
+    Success,
+    Tick,
+    Unsupported,
+)
+from streaming.broker.entries import EntryNotFound, NoEntries
+from streaming.broker.errors import LogOrderError, StateVersionError
+from streaming.broker.message_deduplication import DEDUP_CURSOR
+from streaming.broker.position import Position
+from tests.broker.kit import START, TOPIC, Run, of, one, sent
+
+TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}
+
+
+def positions(effects: list[Any]) -> list[tuple[int, int]]:
+    return [(receipt.ledger_id, receipt.entry_id) for receipt in of(effects, SendReceipt)]
+
+
+def status(effects: list[Any]) -> int:
+    code: int = one(effects, AdminResponse).fields["status"]
+    return code
+
+
+# -- writes under way (ledger.md §2, dedup.md §5) -----------------------------------------------------------------
+
+
+def test_writes_behind_a_full_ledger_wait_for_the_next_one() -> None:
+    run = Run(**TWO_PER_LEDGER)
+    run.fault("DelayWrites", 5)
+    for sequence_id in range(5):
+        assert run.publish(sequence_id) == []
+    effects = run.fault("CompleteWrites", 2)
+    assert positions(effects) == [(1, 0), (1, 1)]
+    assert one(effects, LedgerClosed).ledger_id == 1
+    assert positions(run.fault("CompleteWrites")) == [(2, 0), (2, 1), (3, 0)]
+
+
+def test_an_unload_drops_writes_under_way_and_takes_their_ids_back() -> None:
+    run = Run(brokerDeduplicationEnabled=True)
+    run.publish(0)
+    run.fault("DelayWrites", 1)
+    assert run.publish(1) == []
+    effects = run.unload()
+    assert (
+        of(
+            effects,
+            SendReceipt,
+        )
+        == of(effects, SendError)
+        == []
+    )
+    assert one(effects, LedgerClosed).entries == 1
+    assert run.topic.pending == []
+    assert run.topic.dedup.pushed("p") == 0
+    assert positions(run.publish(1)) == [(2, 0)]
+
+
+def test_a_write_accepted_before_deduplication_is_recorded_when_it_is_done() -> None:
+    run = Run()
+    run.fault("DelayWrites", 1)
+    assert run.publish(5) == []
+    run.admin("POST", "/deduplication", True)
+    assert positions(run.fault("CompleteWrites")) == [(1, 0)]
+    assert positions(run.publish(5)) == [(-1, -1)]
+
+
+def test_a_marker_is_neither_judged_nor_recorded() -> None:
+    run = Run(brokerDeduplicationEnabled=True, brokerDeduplicationEntriesInterval=2)
+    run.create_producer()
+    for _ in range(2):
+        assert positions(run.send(3, marker_type=10)) != [(-1, -1)]
+    assert run.topic.dedup.persisted == {}
+    assert run.topic.dedup.snapshot_counter == 0
+
+
+def test_a_snapshot_does_not_go_back_behind_a_truncation() -> None:
+    """What moved its cursor is where the next one goes on."""
+    run = Run(brokerDeduplicationEnabled=True, brokerDeduplicationEntriesInterval=3, **TWO_PER_LEDGER)
+    for sequence_id in range(2):
+        run.publish(sequence_id)
+    run.admin("DELETE", "/truncate")
+    assert run.mark_delete(DEDUP_CURSOR) == (1, 1)
+    run.publish(2)
+    assert run.mark_delete(DEDUP_CURSOR) == (2, 0)
+    assert run.cursor(DEDUP_CURSOR).properties == {"p": 2}
+
+
+# -- who may produce and consume (producer.md §4, subscriptions.md §1) --------------------------------------------
+
+
+def test_a_generated_name_is_one_that_nobody_has() -> None:
+    run = Run()
+    first = one(run.create_producer(None, 1), ProducerSuccess).producer_name
+    stem, _, count = first.rpartition("-")
+    run.create_producer(f"{stem}-{int(count) + 1}", 2)
+    assert one(run.create_producer(None, 3), ProducerSuccess).producer_name == f"{stem}-{int(count) + 2}"
+
+
+def test_the_short_form_is_never_encrypted() -> None:
+    run = Run()
+    run.namespace("POST", "encryptionRequired", True)
+    refused = one(run.publish(0), SendError)
+    assert (refused.error, refused.cause) == ("MetadataError", "Messages must be encrypted")
+    assert run.topic.producers == {}
+
+
+def test_nobody_subscribes_to_a_fenced_topic() -> None:
+    run = Run()
+    run.publish(0)
+    run.fault("DelayWrites", 1)
+    run.publish(1)
+    run.fault("FailWrites", 1)
+    assert one(run.publish(2), SendError).error == "PersistenceError"
+    assert run.topic.fenced
+    assert one(run.subscribe("s"), Error).error == "ServiceNotReady"
+    assert one(run.publish(3), SendError).error == "ServiceNotReady"
+    run.fault("CompleteWrites")
+    assert of(run.subscribe("s"), Error) == []
+
+
+def test_reading_compacted_is_refused() -> None:
+    run = Run()
+    refused = one(run.subscribe("s", read_compacted=True), Error)
+    assert refused.error == "NotAllowedError"
+    assert "read_compacted" in refused.cause
+
+
+def test_closing_a_consumer_that_is_not_there_succeeds() -> None:
+    for topic in (TOPIC, "non-persistent://public/default/n"):
+        run = Run()
+        run.subscribe("s", topic=topic)
+        assert one(run.close_consumer("s", id_=7, topic=topic), Success).request_id == run.requests
+
+
+# -- single active consumers (subscriptions.md §8) ----------------------------------------------------------------
+
+
+def test_a_single_active_consumer_is_read_for_in_entries_of_its_average() -> None:
+    """preciseDispatcherFlowControl: with 5 messages an entry on average, 10 permits are 2 entries."""
+    for precise, entries in ((False, [1, 2, 3, 4]), (True, [1, 2])):
+        run = Run(preciseDispatcherFlowControl=precise)
+        run.create_producer()
+        run.send(0, 4)
+        run.subscribe("s", permits=1)
+        for first in (10, 20, 30, 40):
+            run.send(first, first + 4)
+        assert sent(run.flow("s", 14)) == entries
+
+
+# -- chunks (dispatch_shared.md §9) -------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_nobody_can_take_now_comes_later() -> None:
+    run = Run()
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=2)
+    assert sent(run.send(0)) == [0]  # one permit is left, and a read waits
+    assert sent(run.redeliver("s")) == [0]  # it takes the last permit; the read still waits
+    assert sent(run.send(1, uuid="u", chunk_id=0, num_chunks_from_msg=2)) == []
+    assert sent(run.flow("s", 1)) == [1]
+
+
+# -- backlog quotas (backlog_quota.md) ----------------------------------------------------------------------------
+
+
+def limited_age(run: Run, policy: str = "producer_exception", seconds: int = 10) -> None:
+    run.namespace(
+        "POST",
+        "backlogQuota?backlogQuotaType=message_age",
+        {"limitTime": seconds, "policy": policy, "limitSize": -1},
+    )
+
+
+def test_a_reader_alone_makes_no_backlog_old() -> None:
+    run = Run(preciseTimeBasedBacklogQuotaCheck=True)
+    limited_age(run)
+    run.subscribe("r", durable=False)
+    run.publish(0)
+    run.wait(100)
+    assert run.check("backlogQuota") == []
+    assert run.topic.oldest is None
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_age_of_what_is_in_the_open_ledger_is_unknown(kept: bool) -> None:
+    """keepOldestPositionWhenUnknown: the last one that was known holds."""
+    run = Run(keepOldestPositionWhenUnknown=kept, **TWO_PER_LEDGER)
+    limited_age(run)
+    run.subscribe("s")
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    run.check("backlogQuota")
+    assert run.topic.oldest is not None  # since the first ledger closed
+    run.ack("s", (1, 1), cumulative=True)
+    run.ack("s", (2, -1), cumulative=True)
+    run.check("backlogQuota")
+    assert (run.topic.oldest is not None) == kept
+
+
+def test_the_last_ledger_of_a_terminated_topic_is_not_evicted_by_age() -> None:
+    """There is no ledger after it that a cursor could move to."""
+    run = Run(**TWO_PER_LEDGER)
+    limited_age(run, "consumer_backlog_eviction")
+    run.subscribe("s")
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    run.admin("POST", "/terminate")
+    run.unload()
+    run.wait(100)
+    assert [evicted.entries for evicted in of(run.check("backlogQuota"), Evicted)] == [2]
+    run.wait(100)
+    assert run.check("backlogQuota") == []
+    assert run.backlog("s") == 1
+
+
+def test_an_eviction_that_moves_nothing_says_nothing() -> None:
+    """quirk (profile 2.x): the remainder of a ledger's average stays in the size, though all is acked."""
+    run = Run(backlogSizeWholeLedgers=False, **TWO_PER_LEDGER)
+    for sequence_id in range(2):
+        run.publish(sequence_id)
+    run.subscribe("s")  # at the earliest, before entries that are gone, which its counter takes for a backlog
+    run.configure(backlogSizeWholeLedgers=False)
+    for sequence_id, payload in enumerate(("x", "xx"), start=2):
+        run.publish(sequence_id, payload=payload)
+    run.ack("s", run.topic.ledger.last_confirmed, cumulative=True)
+    run.namespace(
+        "POST", "backlogQuota", {"limitSize": 0, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    )
+    assert run.topic.backlog_size() > 0
+    assert run.backlog("s") > 0
+    assert of(run.check("backlogQuota"), Evicted) == []
+
+
+# -- policies (ledger.md §4.1, backlog_quota.md §7) ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_", "quota", "retention", "refused"),
+    [
+        ("destination_storage", {"limitSize": 2**20}, (-1, 1), True),
+        ("destination_storage", {"limitSize": 2**20 - 1}, (-1, 1), False),
+        ("destination_storage", {"limitSize": 2**30}, (5, -1), False),
+        ("message_age", {"limitTime": 300}, (5, -1), True),
+        ("message_age", {"limitTime": 299}, (5, -1), False),
+        ("message_age", {"limitTime": 300}, (-1, 1), False),
+    ],
+)
+@pytest.mark.parametrize("quota_first", [True, False])
+def test_a_quota_must_be_below_what_retention_keeps(
+    type_: str, quota: dict[str, int], retention: tuple[int, int], refused: bool, quota_first: bool
+) -> None:
+    run = Run()
+    minutes, megabytes = retention
+    calls = [
+        (f"backlogQuota?backlogQuotaType={type_}", quota),
+        ("retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}),
+    ]
+    if not quota_first:
+        calls.reverse()
+    answers = [status(run.namespace("POST", *call)) for call in calls]
+    assert answers == [204, 412 if refused else 204]
+
+
+@pytest.mark.parametrize(
+    "path", ["/clusters", "/namespaces/public/default/antiAffinity", "/namespaces/public"]
+)
+def test_calls_that_are_not_there(path: str) -> None:
+    effects = Run().do(Admin(method="POST", path=path), None)
+    assert one(effects, Unsupported).cause == f"admin call POST {path} is not supported"
+    assert status(effects) == 404
+
+
+# -- finding (cursor.md §9, ttl.md) -------------------------------------------------------------------------------
+
+
+def test_expiry_to_a_position_between_entries_goes_to_the_newest_before_it() -> None:
+    run = Run(**TWO_PER_LEDGER)
+    run.subscribe("s")
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    effects = run.admin("POST", "/subscription/s/expireMessages", {"ledgerId": 1, "entryId": 7})
+    expired = one(effects, Expired)
+    assert (expired.after_ledger, expired.after_entry, expired.entries) == (1, 1, 2)
+    assert status(effects) == 204
+
+
+def test_a_search_by_time_ends_with_the_last_ledger_of_a_terminated_topic() -> None:
+    run = Run(**TWO_PER_LEDGER)
+    run.subscribe("s")
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+        run.wait(1)
+    run.admin("POST", "/terminate")
+    run.unload()
+    run.subscribe("s")
+    for time, mark_delete in ((START, (1, -1)), (START + 1_500, (1, 1)), (START + 999_999, (2, 0))):
+        run.seek("s", time=time)
+        assert run.mark_delete("s") == mark_delete
+        run.subscribe("s")
+
+
+# -- a batch that a seek goes into (batching.md §3) ---------------------------------------------------------------
+
+
+def test_a_seek_into_a_batch_sends_what_is_left_of_it() -> None:
+    run = Run(acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.create_producer()
+    run.send(0, 2)
+    run.subscribe("s", permits=9)
+    run.seek("s", (1, 0), left=[6])
+    message = one(run.subscribe("s", permits=9), Message)
+    assert message.ack_set == [6]
+
+
+# -- the broker of a partition ------------------------------------------------------------------------------------
+
+
+def test_every_record_comes_once_and_in_order() -> None:
+    run = Run()
+    with pytest.raises(LogOrderError, match="partition 0: offset 0 after 0"):
+        run.broker.apply(0, START, None, b"")
+
+
+def test_a_time_in_another_unit_is_refused() -> None:
+    run = Run(now=START)
+    run.now = START * 1000
+    refused = one(run.publish(0), Quarantined)
+    assert refused.rule == "timestamp"
+    assert run.broker.clock == START
+
+
+def test_the_triggers_time_is_told() -> None:
+    run = Run()
+    run.broker.tick(START + 5)
+    (row,) = run.broker.take()
+    assert (row.offset, row.clock, row.effect) == (0, START + 5, Tick())
+
+
+def test_what_is_not_there() -> None:
+    run = Run()
+    with pytest.raises(KeyError):
+        run.broker.topic(TOPIC)
+    run.publish(0)
+    forgetful = Broker.decode(run.broker.encode(), NoEntries())
+    with pytest.raises(EntryNotFound, match=r"t 1:0\.\.0: no store was given"):
+        forgetful._ctx.entries.get(TOPIC, Position(1, 0))
+
+
+@pytest.mark.parametrize(("state", "found"), [(b"", "none"), (bytes([VERSION + 1]), str(VERSION + 1))])
+def test_a_state_of_another_version_is_refused(state: bytes, found: str) -> None:
+    with pytest.raises(StateVersionError, match=f"version {found}, this Magnetar reads {VERSION}"):
+        Broker.decode(state, NoEntries())
