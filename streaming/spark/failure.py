@@ -1,6 +1,5 @@
 """Why a query ended, in a sentence: what Spark says of it fills three screens, most of them Java's."""
 
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ class QueryFailed(RuntimeError):
 @contextmanager
 def explained(advice: str) -> Iterator[None]:
     """Raises `QueryFailed`, the cause and then `advice`, for a failed query and for a Spark that went away."""
-    # Its tracebacks, one a connection that breaks, would bury the sentence.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         yield
     except Exception as error:

@@ -27,6 +27,9 @@ class PartitionState(NamedTuple):
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
     """The state after micro-batch `batch_id` (the last): partition and the columns of `schema.STATE`."""
+    # Makes Spark's coordinator of state stores, which a session has that ran a streaming query; a store that begins
+    # with a snapshot can't be loaded without.
+    spark.streams.active  # noqa: B018
     reader = spark.read.format("statestore")
     if batch_id is not None:
         reader = reader.option("batchId", batch_id)

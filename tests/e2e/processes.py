@@ -9,8 +9,8 @@ from pathlib import Path
 
 from streaming.runtime.kafka import is_gone
 
-PATIENCE_SECONDS = 90.0
-"""A quiet machine needs a tenth of it."""
+PATIENCE_SECONDS = 180.0
+"""A quiet machine needs a twentieth of it."""
 
 _POLL_SECONDS = 0.004
 
