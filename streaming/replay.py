@@ -182,13 +182,16 @@ def replay_in_process(
 class InProcess:
     """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
 
-    def __init__(self, store: Any, broker: BrokerType | None = None) -> None:
+    def __init__(self, store: Any, broker: BrokerType | None = None, *, gates: bool = True) -> None:
+        """`gates`: as `streaming.spark.operator.operator` has them. Raises `SuiteError`."""
+        from streaming.spark.operator import gated
+
         if broker is None:
             from streaming.broker.broker import Broker
 
             broker = Broker
         self._store = store
-        self._broker = broker
+        self._broker = gated(broker) if gates else broker
         self._states: dict[int, Any] = {}
 
     def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:

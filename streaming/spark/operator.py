@@ -7,6 +7,7 @@ partitions. It decodes the broker, applies the records by rising offset, and han
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -62,13 +63,16 @@ Records = tuple[list[int], list[int], list[str | None], list[bytes]]
 
 
 def operator(
-    *, store: Store, clock: Clock, broker: BrokerType
+    *, store: Store, clock: Clock, broker: BrokerType, gates: bool = True
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
-    Its state is `schema.STATE`, its output `schema.CHUNKS`. Raises `OffsetError`, `ApplyError`, and what the broker
-    raises for a state it can't decode.
+    Its state is `schema.STATE`, its output `schema.CHUNKS`. With `gates` Magnetar's own broker gets only records that
+    break no rule of the input suites, see `streaming.quality`. Raises `SuiteError` at once if a suite can't be compiled;
+    the function raises `OffsetError`, `ApplyError`, and what the broker raises for a state it can't decode.
     """
+    if gates:
+        broker = gated(broker)
 
     def fold(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -98,6 +102,17 @@ def operator(
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
     return fold
+
+
+def gated(broker: BrokerType) -> BrokerType:
+    """Magnetar's own broker behind its gate, any other as it is. Raises `SuiteError` if a suite can't be compiled."""
+    from streaming.broker.broker import Broker
+    from streaming.quality.gate import GatedBroker, gate
+
+    if broker is not Broker:
+        return broker
+    gate()
+    return GatedBroker
 
 
 def restore(
@@ -145,8 +160,12 @@ def uncollected() -> Iterator[None]:
 
 def apply(broker: "Broker", partition: int, last: int | None, records: Records) -> Iterator[list[Row]]:
     """Applies `records`, checks their offsets on the way, and gives what the broker put out, some thousand at a time."""
+    from streaming.quality.gate import GatedBroker, gate
+
+    admit = broker.admit if isinstance(broker, GatedBroker) else None
+    judged = repeat(None) if admit is None else gate().judge(records[2], records[3])
     count = size = 0
-    for offset, timestamp, topic, value in zip(*records, strict=True):
+    for offset, timestamp, topic, value, verdict in zip(*records, judged, strict=False):
         if last is not None and offset <= last:
             raise OffsetError(
                 f"partition {partition}: offset {offset} after {last}. Offsets must rise: the checkpoint belongs to "
@@ -154,7 +173,10 @@ def apply(broker: "Broker", partition: int, last: int | None, records: Records) 
             )
         last = offset
         try:
-            broker.apply(offset, timestamp, topic, value)
+            if admit is None:
+                broker.apply(offset, timestamp, topic, value)
+            else:
+                admit(offset, timestamp, topic, value, verdict)
         except Exception as error:
             raise ApplyError(
                 f"partition {partition}, offset {offset}, topic {topic}: {type(error).__name__}: {error}; "

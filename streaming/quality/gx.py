@@ -1,0 +1,101 @@
+"""Great Expectations itself, for the tests, the live check and `magnetar quality`. Never on the hot path.
+
+It takes seconds and a quarter of a gigabyte to import, and isn't thread-safe: make one `GreatExpectations`, in one
+thread of a process. It runs in memory, tells nobody, and leaves the process's warnings as they were.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from streaming.quality.suites import Suite, SuiteError
+
+_INTEGERS = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
+"""With these no integer becomes a float where others are null."""
+
+_SHOWN = 20
+
+
+class Validated(NamedTuple):
+    """What Great Expectations found: rows that break each rule (rules that hold have 0), and its own result."""
+
+    counts: dict[str, int]
+    result: Any
+
+
+class GreatExpectations:
+    """One context, one asset."""
+
+    def __init__(self) -> None:
+        os.environ["GX_ANALYTICS_ENABLED"] = "false"
+        # Without it the import ends the process in silence where pyspark is: better an error.
+        import great_expectations as gx
+        import grpc  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
+
+        logging.captureWarnings(False)
+        context = gx.get_context(mode="ephemeral")
+        variables: Any = context.variables
+        variables.progress_bars = {"globally": False, "metric_calculations": False}
+        asset = context.data_sources.add_pandas("magnetar").add_dataframe_asset("rows")
+        self._batches = asset.add_batch_definition_whole_dataframe("all")
+        self._suites: dict[str, Any] = {}
+
+    def validate(self, suite: Suite, table: pa.Table, *, index: Sequence[str] = ()) -> Validated:
+        """Runs a suite over a table that has its columns, and those of `index`, by which rows are named in the result.
+
+        Raises `SuiteError` if an expectation is unknown or fails to run, which Great Expectations alone wouldn't tell.
+        """
+        format_: dict[str, Any] = {"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN}
+        if index:
+            format_["unexpected_index_column_names"] = list(index)
+        result = self._run(suite, table.select([*index, *suite.columns()]), format_)
+        counts = {
+            rule: int(each.result.get("unexpected_count") or 0)
+            for rule, each in zip(suite.rules(), result.results, strict=True)
+        }
+        return Validated(counts, result)
+
+    def flags(self, suite: Suite, table: pa.Table) -> dict[str, list[int]]:
+        """The rows that break each rule, by number. Raises as `validate`."""
+        result = self._run(suite, table.select(suite.columns()), {"result_format": "COMPLETE"})
+        return {
+            rule: sorted(each.result.get("unexpected_index_list") or [])
+            for rule, each in zip(suite.rules(), result.results, strict=True)
+        }
+
+    def _run(self, suite: Suite, table: pa.Table, result_format: dict[str, Any]) -> Any:
+        frame = table.to_pandas(types_mapper=_INTEGERS.get)
+        result = self._batches.get_batch({"dataframe": frame}).validate(
+            self._suite(suite), result_format=result_format
+        )
+        # It sorts its results by column: the rules' own order is ours.
+        by_rule = {_rule(each): each for each in result.results}
+        result.results = [by_rule[each.meta.rule] for each in suite.expectations]
+        for rule, each in zip(suite.rules(), result.results, strict=True):
+            if (each.exception_info or {}).get("raised_exception", True):
+                raise SuiteError(f"rule {rule}: Great Expectations failed: {each.exception_info}")
+        meta: Any = result.meta
+        meta["active_batch_definition"]["data_asset_name"] = suite.kind
+        return result
+
+    def _suite(self, suite: Suite) -> Any:
+        from great_expectations import ExpectationSuite
+
+        if suite.name not in self._suites:
+            made = ExpectationSuite(**suite.to_gx())
+            # An unknown expectation is left out of it without a word.
+            if len(made.expectations) != len(suite.expectations):
+                known = {(each.meta or {}).get("rule") for each in made.expectations}
+                lost = [each for each in suite.expectations if each.meta.rule not in known]
+                names = ", ".join(f"{suite.name}/{each.meta.rule} ({each.type})" for each in lost)
+                raise SuiteError(f"Great Expectations doesn't know {names}")
+            self._suites[suite.name] = made
+        return self._suites[suite.name]
+
+
+def _rule(result: Any) -> str:
+    return str(result.expectation_config.meta["rule"])

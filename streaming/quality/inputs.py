@@ -1,0 +1,119 @@
+"""Commands as flat columns, for the input suites.
+
+A column is named by its path in the command, and made of the field it names:
+
+* a text or an integer of at most 64 bits: as it is (``metadata.publish_time``); null where a part of the path is absent;
+* bytes: their number, ``<path>.size``; lists and maps: how many, ``<path>.count``;
+* ``payload.size`` of PUBLISH and SEND: bytes of the payload, whichever field gives it.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from schemas import commands as c
+
+PUBLISH, RECORD = "PUBLISH", "RECORD"
+"""The kinds that are no command's name: the short form of publishing, and every record."""
+
+KINDS: dict[type[Any], str] = {
+    c.Publish: PUBLISH,
+    **{kind: str(kind.__struct_config__.tag) for kind in get_args(c.AnyCommand)},
+}
+"""The kind of a command: `schemas.commands.Flow` is FLOW."""
+
+
+class Column(NamedTuple):
+    """How a column is made: its type, and the function from a command to a value."""
+
+    type: pa.DataType
+    get: Callable[[Any], Any]
+
+    def array(self, commands: Sequence[Any]) -> pa.Array:
+        values = list(map(self.get, commands))
+        if values.count(None) == len(values):  # most fields are seldom given
+            return pa.nulls(len(values), self.type)
+        return pa.array(values, self.type)
+
+
+def columns_of(kind: type[Any]) -> dict[str, Column]:
+    """Every column of a kind of command, by name."""
+    columns = dict(_columns(kind, ()))
+    if "payload_bytes" in kind.__struct_fields__:
+        columns.pop("payload_bytes.size")
+        del columns["payload"]
+        columns["payload.size"] = Column(pa.int64(), _payload_size)
+    return columns
+
+
+def to_arrays(columns: dict[str, Column], commands: Sequence[Any]) -> dict[str, pa.Array]:
+    """`columns` of commands of one kind."""
+    return {name: column.array(commands) for name, column in columns.items()}
+
+
+def _columns(struct: type[Any], path: tuple[str, ...], optional: bool = False) -> list[tuple[str, Column]]:
+    found: list[tuple[str, Column]] = []
+    hints = get_type_hints(struct, include_extras=True)
+    for field in struct.__struct_fields__:
+        type_, may_be_null = _plain(hints[field])
+        where = (*path, field)
+        name = ".".join(where)
+        get = _safe_getter(where) if optional else attrgetter(name)
+        if type_ is str:
+            found.append((name, Column(pa.string(), get)))
+        elif type_ is int and _fits(hints[field]):
+            found.append((name, Column(pa.int64(), get)))
+        elif type_ is bytes:
+            found.append((f"{name}.size", Column(pa.int64(), _length(get))))
+        elif get_origin(type_) in (list, dict):
+            found.append((f"{name}.count", Column(pa.int64(), _length(get))))
+        elif isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_ is not struct:
+            found += _columns(type_, where, optional or may_be_null)
+    return found
+
+
+def _plain(hint: Any) -> tuple[Any, bool]:
+    """The type without its bounds and without None, and whether None may be. Choices are texts."""
+    if get_origin(hint) is Annotated:
+        return _plain(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        others = [each for each in get_args(hint) if each is not type(None)]
+        if len(others) == 1:
+            return _plain(others[0])[0], True
+        return None, True
+    return (str, False) if get_origin(hint) is Literal else (hint, False)
+
+
+def _fits(hint: Any) -> bool:
+    """Is it an integer with bounds? One without may have more than 64 bits."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(each) for each in get_args(hint))
+    return get_origin(hint) is Annotated
+
+
+def _safe_getter(path: tuple[str, ...]) -> Callable[[Any], Any]:
+    def get(command: Any) -> Any:
+        for field in path:
+            if command is None:
+                return None
+            command = getattr(command, field)
+        return command
+
+    return get
+
+
+def _length(get: Callable[[Any], Any]) -> Callable[[Any], int | None]:
+    def length(command: Any) -> int | None:
+        value = get(command)
+        return None if value is None else len(value)
+
+    return length
+
+
+def _payload_size(command: c.Publish | c.Send) -> int:
+    text = command.payload
+    return len(command.payload_bytes) or (len(text) if text.isascii() else len(text.encode()))

@@ -1,0 +1,258 @@
+"""Expectations as pyarrow kernels: which rows of a table break which rules, without Great Expectations.
+
+A rule takes columns and gives a boolean array, true where a row breaks it. As in Great Expectations a null breaks no
+rule but "not null". What a kernel can't do exactly as Great Expectations does is refused when the suite is compiled,
+by name: a rule is never left out in silence.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.quality.suites import Expectation, Suite, SuiteError
+
+Columns = Mapping[str, Any]
+"""Arrow arrays by name, of one length."""
+
+Broken = Callable[[Columns], pa.BooleanArray]
+"""True or null … a null is not broken."""
+
+MOST_RULES = 64
+"""Bits of a mask."""
+
+_EXACT = 2**53
+"""Great Expectations turns bounds into floats: beyond this they, and what is compared with them, lose digits."""
+
+
+class Rule(NamedTuple):
+    """A compiled expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation in words.
+
+    `longest`: a text or list of this length can't break it (0: any value may).
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    expected: str
+    why: str
+    broken: Broken
+    longest: int
+
+    def cause(self, values: Mapping[str, Any]) -> str:
+        """For people, about a row with these `values`."""
+        shown = ", ".join(f"{column} is {_shown(values[column])}" for column in self.columns)
+        return f"{shown}: expected {self.expected} ({self.why})"
+
+
+class CompiledSuite(NamedTuple):
+    """The rules of a kind. Bit i of a row's mask is set if the row breaks rule i."""
+
+    name: str
+    columns: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+    def masks(self, columns: Columns, rows: int) -> npt.NDArray[np.uint64] | None:
+        """A bit mask a row; None if no row breaks a rule. Rules of columns that aren't given are passed over."""
+        masks: npt.NDArray[np.uint64] | None = None
+        for bit, rule in enumerate(self.rules):
+            if not columns.keys() >= set(rule.columns):
+                continue
+            broken = rule.broken(columns)
+            if not broken.true_count:
+                continue
+            if masks is None:
+                masks = np.zeros(rows, np.uint64)
+            flags = broken.fill_null(False).to_numpy(zero_copy_only=False)
+            masks |= flags.astype(np.uint64) << np.uint64(bit)
+        return masks
+
+    def broken(self, mask: int) -> list[Rule]:
+        """The rules of a mask, in order."""
+        return [rule for bit, rule in enumerate(self.rules) if mask >> bit & 1]
+
+    def counts(self, masks: npt.NDArray[np.uint64] | None) -> dict[str, int]:
+        """How many rows break each rule, rules that hold left out."""
+        if masks is None:
+            return {}
+        found = {
+            rule.name: int(np.count_nonzero(masks >> np.uint64(bit) & np.uint64(1)))
+            for bit, rule in enumerate(self.rules)
+        }
+        return {name: count for name, count in found.items() if count}
+
+
+def compile_suite(suite: Suite, types: Mapping[str, pa.DataType]) -> CompiledSuite:
+    """`types`: of the columns that the kind has.
+
+    Raises `SuiteError`, by the rule's name, for an expectation that is unknown or can't be compiled.
+    """
+    if len(suite.expectations) > MOST_RULES:
+        raise SuiteError(
+            f"suite {suite.name} has {len(suite.expectations)} rules, {MOST_RULES} at most fit a mask"
+        )
+    rules = tuple(map(functools.partial(_compile, types=types), suite.rules(), suite.expectations))
+    return CompiledSuite(suite.name, tuple(suite.columns()), rules)
+
+
+def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataType]) -> Rule:
+    if expectation.type not in _COMPILERS:
+        raise SuiteError(f"rule {name}: {_unknown(expectation.type)}")
+    make, required, optional = _COMPILERS[expectation.type]
+    given = expectation.kwargs
+    if missing := required - given.keys():
+        raise SuiteError(f"rule {name}: {expectation.type} without {', '.join(sorted(missing))}")
+    if extra := given.keys() - required - optional:
+        raise SuiteError(
+            f"rule {name}: {expectation.type} with {', '.join(sorted(extra))} can't be compiled to a kernel"
+        )
+    columns = tuple(given[key] for key in ("column", "column_A", "column_B") if key in given)
+    for column in columns:
+        if column not in types:
+            raise SuiteError(f"rule {name}: there is no column {column!r}")
+    try:
+        expected, broken = make(given, *(types[column] for column in columns))
+    except _NotCompilable as error:
+        raise SuiteError(f"rule {name}: {expectation.type} can't be compiled: {error}") from None
+    return Rule(name, columns, expected, expectation.notes, broken, _longest(expectation))
+
+
+def _longest(expectation: Expectation) -> int:
+    """See `Rule.longest`: the bound of a length, a size or a count that is bounded above only."""
+    given = expectation.kwargs
+    measures = expectation.type == "expect_column_value_lengths_to_be_between" or (
+        expectation.type == "expect_column_values_to_be_between"
+        and given["column"].endswith((".size", ".count"))
+    )
+    return given["max_value"] if measures and given.get("min_value") is None else 0
+
+
+def _unknown(type_: str) -> str:
+    """Why there is no kernel. Great Expectations is asked only here, where the start has failed anyway."""
+    from great_expectations.expectations.registry import list_registered_expectation_implementations
+
+    known = type_ in list_registered_expectation_implementations()
+    what = "can't be compiled to a kernel" if known else "is unknown to Great Expectations"
+    return f"{type_} {what}; compiled are {', '.join(_COMPILERS)}"
+
+
+class _NotCompilable(ValueError):
+    """The expectation's arguments, or the column's type, are beyond the kernels."""
+
+
+# -- kernels ------------------------------------------------------------------------------------------------------
+
+
+def _not_null(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+    column = given["column"]
+    return "a value", lambda columns: columns[column].is_null()
+
+
+def _between(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+    if not pa.types.is_integer(type_):
+        raise _NotCompilable(f"column {given['column']} is {type_}, no integer")
+    return _range(given, operator.itemgetter(given["column"]), type_, "")
+
+
+def _lengths(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+    _must_be_text(given["column"], type_)
+    column = given["column"]
+    return _range(given, lambda columns: pc.utf8_length(columns[column]), pa.int32(), " characters")
+
+
+def _range(
+    given: dict[str, Any], measured: Callable[[Columns], Any], type_: pa.DataType, unit: str
+) -> tuple[str, Broken]:
+    low, high = given.get("min_value"), given.get("max_value")
+    for bound in (low, high):
+        if bound is not None and (type(bound) is not int or abs(bound) >= _EXACT):
+            raise _NotCompilable(f"the bound {bound} is no integer below 2^53")
+    try:
+        least, most = (pa.scalar(bound, type_) if bound is not None else None for bound in (low, high))
+    except (OverflowError, pa.ArrowInvalid):
+        raise _NotCompilable(f"a bound is no {type_}") from None
+    if least is None and most is None:
+        raise _NotCompilable("it has no bounds")
+    if least is None:
+        return f"at most {high:,}{unit}", lambda columns: pc.greater(measured(columns), most)
+    if most is None:
+        return f"at least {low:,}{unit}", lambda columns: pc.less(measured(columns), least)
+
+    def broken(columns: Columns) -> Any:
+        values = measured(columns)
+        return pc.or_(pc.less(values, least), pc.greater(values, most))
+
+    return f"{low:,} to {high:,}{unit}", broken
+
+
+def _in_set(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+    _must_be_text(given["column"], type_)
+    values, column = given["value_set"], given["column"]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _NotCompilable("value_set is no list of texts")
+    known = pa.array(values, pa.string())
+
+    def broken(columns: Columns) -> Any:
+        # A null is not in the set, and breaks no rule.
+        return pc.and_(pc.invert(pc.is_in(columns[column], known)), columns[column].is_valid())
+
+    return f"one of {', '.join(values)}", broken
+
+
+def _matches(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+    _must_be_text(given["column"], type_)
+    column, pattern = given["column"], given["regex"]
+    if set(pattern) & set("$\\(?"):
+        # Python's re and Arrow's RE2 differ there: end of text, classes beyond ASCII, groups.
+        raise _NotCompilable("a regex with $, \\, ( or ? isn't the same everywhere")
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+    except pa.ArrowInvalid as error:
+        raise _NotCompilable(str(error)) from None
+    return f"a text with {pattern}", lambda columns: pc.invert(
+        pc.match_substring_regex(columns[column], pattern)
+    )
+
+
+def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -> tuple[str, Broken]:
+    if not (pa.types.is_integer(first) and pa.types.is_integer(second)):
+        raise _NotCompilable("both columns must be integers")
+    if given["ignore_row_if"] != "either_value_is_missing" or given["or_equal"] is not True:
+        raise _NotCompilable('ignore_row_if must be "either_value_is_missing", or_equal true')
+    a, b = given["column_A"], given["column_B"]
+    return f"{a} not below {b}", lambda columns: pc.less(columns[a], columns[b])
+
+
+def _must_be_text(column: str, type_: pa.DataType) -> None:
+    if not pa.types.is_string(type_):
+        raise _NotCompilable(f"column {column} is {type_}, no text")
+
+
+_Maker = Callable[..., tuple[str, Broken]]
+_BOUNDS = frozenset({"min_value", "max_value"})
+_COMPILERS: dict[str, tuple[_Maker, frozenset[str], frozenset[str]]] = {
+    "expect_column_values_to_not_be_null": (_not_null, frozenset({"column"}), frozenset()),
+    "expect_column_values_to_be_between": (_between, frozenset({"column"}), _BOUNDS),
+    "expect_column_value_lengths_to_be_between": (_lengths, frozenset({"column"}), _BOUNDS),
+    "expect_column_values_to_be_in_set": (_in_set, frozenset({"column", "value_set"}), frozenset()),
+    "expect_column_values_to_match_regex": (_matches, frozenset({"column", "regex"}), frozenset()),
+    "expect_column_pair_values_a_to_be_greater_than_b": (
+        _not_below,
+        frozenset({"column_A", "column_B", "or_equal", "ignore_row_if"}),
+        frozenset(),
+    ),
+}
+"""Expectation → what compiles it, the arguments it must have, and those it may have."""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return (
+        text
+        if len(text) <= 60
+        else f"{text[:50]}… ({len(value) if isinstance(value, str) else len(text)} characters)"
+    )

@@ -1,0 +1,65 @@
+"""The output suites: what every row of a kind is. A row that breaks one of these rules is a mistake of Magnetar's.
+
+So such a row isn't held back: what it tells of has happened, in the state and perhaps in the store, and a client waits
+for it. It goes on, and the rule is told.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.outputs import OUTPUT
+from streaming.broker import effects
+from streaming.quality.kernels import CompiledSuite, compile_suite
+from streaming.quality.suites import FOLDER, SuiteError, read_suites
+
+OUTPUTS = FOLDER / "outputs"
+
+_IDENTITY = ("partition", "offset", "ordinal", "clock")
+
+
+class OutputRules:
+    """The compiled output suites, by kind."""
+
+    def __init__(self, folder: Path = OUTPUTS) -> None:
+        """Raises `SuiteError`, by name, if a suite is missing or can't be compiled."""
+        suites = read_suites(folder)
+        filled = {kind: (*_IDENTITY, *effect._fields) for effect, kind in effects.KINDS.items()}
+        if wrong := suites.keys() ^ filled.keys():
+            raise SuiteError(f"output suites and kinds of rows differ: {', '.join(sorted(wrong))}")
+        self.kinds: dict[str, CompiledSuite] = {
+            kind: compile_suite(suites[kind], {name: OUTPUT.field(name).type for name in names})
+            for kind, names in filled.items()
+        }
+
+    def broken(self, rows: pa.Table) -> dict[str, int]:
+        """How many of `rows` (columns `OUTPUT`) break each rule; rules that hold are left out."""
+        counts: dict[str, int] = {}
+        for kind, table in by_kind(rows):
+            suite = self.kinds[kind]
+            columns = {name: _chunk(table[name]) for name in suite.columns}
+            counts |= suite.counts(suite.masks(columns, len(table)))
+        return counts
+
+
+@cache
+def output_rules() -> OutputRules:
+    """The rules of Magnetar's own suites, compiled once a process. Raises `SuiteError`."""
+    return OutputRules()
+
+
+def by_kind(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """`rows` parted by kind, without payload and metadata unless they are of a quarantine's."""
+    kinds = pc.unique(rows["kind"]).to_pylist()
+    quarantined = effects.KINDS[effects.Quarantined]
+    slim = rows.drop_columns(["payload", "metadata"])
+    for kind in kinds:
+        table = rows if kind == quarantined else slim
+        yield kind, table if len(kinds) == 1 else table.filter(pc.equal(rows["kind"], kind))
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
