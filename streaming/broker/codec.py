@@ -55,7 +55,8 @@ class PartitionState(msgspec.Struct, array_like=True):
 def _encode_hook(value: Any) -> Any:
     assert isinstance(value, AckHoles)  # everything else is known to msgspec
     return {
-        ledger: bits.to_bytes((bits.bit_length() + 7) // 8, "little") for ledger, bits in value.ledgers.items()
+        ledger: bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        for ledger, bits in value.ledgers.items()
     }
 
 
