@@ -4,7 +4,8 @@ A replay writes a folder::
 
     <out>/tables       every output row, a table a kind
     <out>/store        the entries that the topics still hold
-    <out>/quarantine   records that are no command
+    <out>/quarantine   records that are no command, or break a rule of the input suites
+    <out>/quality      only if output rows broke a rule, see `streaming.quality.sink`
     <out>/checkpoint   Spark's offsets and the brokers' states (not from `replay_in_process`)
 """
 
@@ -78,6 +79,7 @@ def replay(
     progress: Progress | None = None,
     spark: SparkSession | None = None,
     broker: BrokerType | None = None,
+    gates: bool = True,
 ) -> ReplayResult:
     """Replays `log` with Spark.
 
@@ -91,6 +93,7 @@ def replay(
             `PARTITIONS`.
         cores: of the session made if `spark` is None.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow.
+        gates: check records and output rows, see `streaming.quality`.
 
     Raises:
         LogError, FileNotFoundError: the log, or the policies.
@@ -112,7 +115,11 @@ def replay(
 
     folder = out / STAGED
     total = source.stage(records, folder, batches=batches or _batches(records))
-    store, sinks = _sinks(out)
+    store, sinks = _sinks(out, gates=gates)
+    if broker is None and not gates:
+        from streaming.quality.gate import UngatedBroker
+
+        broker = UngatedBroker
     rows: Counter[str] = Counter()
 
     def written(batch: Written) -> None:
@@ -250,7 +257,7 @@ def _prepare(out: str | Path, overwrite: bool) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         if not overwrite:
             raise NotEmptyError(f"{out} isn't empty: name another folder, or allow it to be overwritten")
-        known = {"tables", "store", "quarantine", "checkpoint", STAGED, "_temporary"}
+        known = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, "_temporary"}
         if not out.is_dir() or (foreign := sorted({each.name for each in out.iterdir()} - known)):
             what = ", ".join(foreign) if out.is_dir() else "a file"
             raise NotEmptyError(
@@ -261,13 +268,18 @@ def _prepare(out: str | Path, overwrite: bool) -> Path:
     return out
 
 
-def _sinks(out: Path) -> tuple[LedgerStore, list[Sink]]:
+def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:
     from sinks.ledger_store import LedgerStore
     from sinks.quarantine import QuarantineSink
     from sinks.tables import TableSink
 
     store = LedgerStore(str(out / "store"))
-    return store, [store, QuarantineSink(str(out)), TableSink(str(out / "tables"))]
+    sinks: list[Sink] = [store, QuarantineSink(str(out)), TableSink(str(out / "tables"))]
+    if gates:
+        from streaming.quality.sink import QualitySink
+
+        sinks.append(QualitySink(str(out)))
+    return store, sinks
 
 
 def _count(rows: Counter[str], written: Mapping[tuple[int, str], int]) -> None:

@@ -121,6 +121,10 @@ class GatedBroker(Broker):
             self._connection_lost(ctx.lost.pop())
 
 
+class UngatedBroker(Broker):
+    """The broker, which the query doesn't know for Magnetar's own, so puts no gate before it: to compare with."""
+
+
 @cache
 def gate() -> Gate:
     """The gate of Magnetar's own suites, compiled once a process. Raises `SuiteError`."""

@@ -4,7 +4,6 @@ So such a row isn't held back: what it tells of has happened, in the state and p
 for it. It goes on, and the rule is told.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,9 +37,13 @@ class OutputRules:
     def broken(self, rows: pa.Table) -> dict[str, int]:
         """How many of `rows` (columns `OUTPUT`) break each rule; rules that hold are left out."""
         counts: dict[str, int] = {}
-        for kind, table in by_kind(rows):
+        kinds = pc.unique(rows["kind"]).to_pylist()
+        for kind in kinds:
             suite = self.kinds[kind]
-            columns = {name: _chunk(table[name]) for name in suite.columns}
+            table = rows.select(suite.columns)
+            if len(kinds) > 1:
+                table = table.filter(pc.equal(rows["kind"], kind))
+            columns = {name: table[name].combine_chunks() for name in suite.columns}
             counts |= suite.counts(suite.masks(columns, len(table)))
         return counts
 
@@ -49,17 +52,3 @@ class OutputRules:
 def output_rules() -> OutputRules:
     """The rules of Magnetar's own suites, compiled once a process. Raises `SuiteError`."""
     return OutputRules()
-
-
-def by_kind(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """`rows` parted by kind, without payload and metadata unless they are of a quarantine's."""
-    kinds = pc.unique(rows["kind"]).to_pylist()
-    quarantined = effects.KINDS[effects.Quarantined]
-    slim = rows.drop_columns(["payload", "metadata"])
-    for kind in kinds:
-        table = rows if kind == quarantined else slim
-        yield kind, table if len(kinds) == 1 else table.filter(pc.equal(rows["kind"], kind))
-
-
-def _chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()

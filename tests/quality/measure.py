@@ -10,20 +10,16 @@ import shutil
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.__main__ import publishes
-from streaming.broker.broker import Broker
 from streaming.replay import replay
 from streaming.runtime.session import spark_session
 
 BATCHES = 6
 """Of a replay; the first, with the query's start, isn't counted."""
-
-
-class Ungated(Broker):
-    """The broker, which the operator doesn't know for Magnetar's own: no gate is put before it."""
 
 
 class Spent(NamedTuple):
@@ -38,19 +34,17 @@ def now() -> Spent:
 
 
 def processor_time(process: int) -> float:
-    """Seconds of a process and all below it."""
-    ticks = 0
+    """Seconds of a process and all below it, those that ended included."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))
-        children = [
-            int(child)
-            for task in Path(f"/proc/{process}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
     except OSError:
         return 0.0
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(processor_time, children))
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    children: list[int] = []
+    for listing in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            children += map(int, listing.read_text().split())
+    return own + sum(map(processor_time, children))
 
 
 def measure(rounds: int, sizes: list[int]) -> None:
@@ -69,9 +63,8 @@ def measure(rounds: int, sizes: list[int]) -> None:
                     def note(*_: int, ends: list[Spent] = ends) -> None:
                         ends.append(now())
 
-                    broker = Ungated if name == "off" else None
                     replay(
-                        records, folder / "out", spark=spark, batches=BATCHES, broker=broker, overwrite=True,
+                        records, folder / "out", spark=spark, batches=BATCHES, gates=name == "on", overwrite=True,
                         progress=note,
                     )  # fmt: skip
                     if number:  # the first round warms up

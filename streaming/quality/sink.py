@@ -1,0 +1,142 @@
+"""A sink that stores no rows: it checks them against the output suites, and leaves samples for the live check.
+
+``<url>/quality/broken/<batch>-<partition>.json``  rules broken by output rows, and by how many: mistakes of Magnetar's
+``<url>/quality/live/sample-<partition>.arrow``    with `live`: some rows of a late micro-batch, and counts by rule
+``<url>/quality/live/results.jsonl``               with `live`: what `streaming.quality.watch` found, the latest last
+"""
+
+import logging
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from sinks import batch_files
+from sinks.storage import Storage
+from streaming.broker.effects import KINDS, Quarantined
+from streaming.quality.outputs import output_rules
+
+log = logging.getLogger(__name__)
+
+BROKEN = "quality/broken"
+LIVE = "quality/live"
+
+EVERY_SECONDS = 60.0
+"""The least time between two samples of a partition, and between two runs of Great Expectations."""
+
+ROWS_A_KIND = 200
+"""Rows of a kind in a sample, at most: so the live check takes seconds of a minute, whatever the traffic."""
+
+_QUARANTINED = KINDS[Quarantined]
+
+
+class QualitySink:
+    """Checks every row. A broken rule is an ERROR in the log and a file; the row goes on and the query too."""
+
+    def __init__(
+        self,
+        url: str,
+        filesystem: fs.FileSystem | None = None,
+        *,
+        live: bool = False,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it. With `live` the driver
+        also runs Great Expectations on samples, in a process of its own. Raises `SuiteError`."""
+        self._storage = Storage(url, filesystem)
+        self._live, self._every = live, every_seconds
+        self._sampled: dict[int, float] = {}
+        self._counts: dict[int, Counter[str]] = {}
+        self._watcher: subprocess.Popen[bytes] | None = None
+        output_rules()  # a suite that can't be compiled stops the start
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._storage, self._live, self._every
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._storage, self._live, self._every = state
+        self._sampled, self._counts, self._watcher = _OF_PROCESS.setdefault(self._storage.url, ({}, {}, None))
+
+    def begin(self, batch_id: int) -> None:
+        if self._live and self._watcher is None:
+            # It ends when its standard input does, so never outlives the driver.
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
+                stdin=subprocess.PIPE,
+            )
+
+    def close(self) -> None:
+        """Ends the live check's process, if there is one."""
+        if self._watcher is not None:
+            self._watcher.communicate()
+            self._watcher = None
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        broken = output_rules().broken(rows)
+        if broken:
+            for rule, count in broken.items():
+                log.error("micro-batch %d, ingress partition %d: %d rows break %s. This is a mistake of Magnetar's; "
+                          "the rows went on", batch_id, partition, count, rule)  # fmt: skip
+            path = batch_files.path(BROKEN, batch_id, partition, "json")
+            self._storage.publish(path, lambda stream: stream.write(msgspec.json.encode(broken)))
+        if self._live:
+            self._sample(batch_id, partition, rows, broken)
+
+    def _sample(self, batch_id: int, partition: int, rows: pa.Table, broken: dict[str, int]) -> None:
+        counts = self._counts.setdefault(partition, Counter())
+        counts.update(broken)
+        counts.update(quarantined(rows))
+        now = time.monotonic()
+        if now - self._sampled.get(partition, -self._every) < self._every:
+            return
+        self._sampled[partition] = now
+        sample = sample_of(rows).replace_schema_metadata(
+            {"batch": str(batch_id), "counts": msgspec.json.encode(counts)}
+        )
+        counts.clear()
+
+        def write(stream: pa.NativeFile) -> None:
+            with pa.ipc.new_file(stream, sample.schema) as writer:
+                writer.write_table(sample)
+
+        self._storage.publish(f"{LIVE}/sample-{partition:05d}.arrow", write)
+
+
+_OF_PROCESS: dict[str, Any] = {}
+"""What a worker's copies of a sink share, by URL: Spark unpickles a sink again for every task."""
+
+
+def quarantined(rows: pa.Table) -> dict[str, int]:
+    """Quarantined records by the rule they broke."""
+    counts = rows.filter(pc.equal(rows["kind"], _QUARANTINED))["rule"].value_counts().to_pylist()
+    return {str(each["values"]): int(each["counts"]) for each in counts}
+
+
+def sample_of(rows: pa.Table) -> pa.Table:
+    """At most `ROWS_A_KIND` rows of each kind, evenly spaced, without payloads but those of quarantined records."""
+    kinds = rows["kind"].combine_chunks().dictionary_encode()
+    places = []
+    for number in range(len(kinds.dictionary)):
+        own = pc.indices_nonzero(pc.equal(kinds.indices, number))
+        step = -(-len(own) // ROWS_A_KIND)
+        places.append(own[::step])
+    sample = rows.take(pa.concat_arrays([pa.array([], pa.uint64()), *places]))
+    payload = sample.schema.get_field_index("payload")
+    kept = pc.if_else(pc.equal(sample["kind"], _QUARANTINED), sample["payload"], pa.scalar(None, pa.binary()))
+    return sample.set_column(payload, sample.schema.field(payload), kept)
+
+
+def read_broken(url: str, filesystem: fs.FileSystem | None = None) -> dict[str, int]:
+    """Output rows that broke a rule, by rule, over all micro-batches."""
+    storage = Storage(url, filesystem)
+    counts: Counter[str] = Counter()
+    for info in storage.files(BROKEN):
+        with storage.open(storage.relative(info)) as file:
+            counts.update(msgspec.json.decode(file.read(), type=dict[str, int]))
+    return dict(counts)

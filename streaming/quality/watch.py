@@ -1,0 +1,170 @@
+"""The live check: Great Expectations on samples of the running query's rows, in one process beside the driver.
+
+A process and not a thread: it imports for seconds and validates for a second or so, and would hold up the driver's
+micro-batches. It is nice, looks at samples at most once in an interval, and keeps its last `KEPT` results in
+``<url>/quality/live/results.jsonl``. It ends when its standard input does: with the driver, however that ends.
+
+``python -m streaming.quality.watch URL SECONDS``
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas import commands as c
+from sinks.storage import Storage
+from streaming.broker.effects import KINDS as ROW_KINDS
+from streaming.broker.effects import Quarantined
+from streaming.quality.gate import INPUTS, Gate
+from streaming.quality.inputs import KINDS, RECORD, to_arrays
+from streaming.quality.kernels import CompiledSuite
+from streaming.quality.outputs import OUTPUTS, OutputRules
+from streaming.quality.sink import LIVE
+from streaming.quality.suites import Suite, read_suites
+
+KEPT = 500
+"""Results that are kept."""
+
+_RESULTS = f"{LIVE}/results.jsonl"
+_QUARANTINED = ROW_KINDS[Quarantined]
+
+
+class Result(msgspec.Struct):
+    """One look at the samples. Times are ms since the epoch, counts are rows.
+
+    `counts`: by rule, all rows since the query's start, not only the sample's: what records were quarantined for, and
+    what output rules were broken. `broken`: by rule, what Great Expectations found in the sample. `disagreements`:
+    rules of which the kernels flag other rows than Great Expectations, which is a mistake of Magnetar's.
+    """
+
+    time: int
+    batch: int
+    rows: int
+    counts: dict[str, int]
+    broken: dict[str, int]
+    disagreements: list[str]
+    seconds: float
+
+
+class Subject(NamedTuple):
+    """Rows of one kind, and their rules."""
+
+    suite: Suite
+    rules: CompiledSuite
+    table: pa.Table
+
+
+class Watch:
+    """Looks at the samples in a store when asked to."""
+
+    def __init__(self, url: str, *, kept: int = KEPT) -> None:
+        """The results of an earlier run are gone on from. Raises `SuiteError`."""
+        from streaming.quality.gx import GreatExpectations
+
+        self._storage = Storage(url)
+        self._gx = GreatExpectations()
+        self._gate, self._rules = Gate(), OutputRules()
+        self._inputs, self._outputs = read_suites(INPUTS), read_suites(OUTPUTS)
+        self._kept = kept
+        self._seen: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._results = read_results(url)
+
+    def look(self) -> Result | None:
+        """Validates the samples that are new. None: there are none."""
+        begun = time.monotonic()
+        tables, batch = [], -1
+        for info in self._storage.files(LIVE):
+            if not info.path.endswith(".arrow") or self._seen.get(info.path) == info.mtime_ns:
+                continue
+            self._seen[info.path] = info.mtime_ns
+            with self._storage.open(self._storage.relative(info)) as file:
+                table = pa.ipc.open_file(file).read_all()
+            about = table.schema.metadata
+            batch = max(batch, int(about[b"batch"]))
+            self._counts.update(msgspec.json.decode(about[b"counts"], type=dict[str, int]))
+            tables.append(table.replace_schema_metadata(None))
+        if not tables:
+            return None
+        rows = pa.concat_tables(tables)
+        broken: dict[str, int] = {}
+        disagreements = []
+        for suite, rules, table in self._subjects(rows):
+            flagged = self._gx.flags(suite, table)
+            columns = {name: table[name].combine_chunks() for name in suite.columns()}
+            masks = rules.masks(columns, len(table))
+            for bit, (rule, places) in enumerate(flagged.items()):
+                own = (
+                    []
+                    if masks is None
+                    else [row for row, mask in enumerate(masks.tolist()) if mask >> bit & 1]
+                )
+                broken |= {rule: len(places)} if places else {}
+                if own != places:
+                    disagreements.append(rule)
+        now = time.time_ns() // 1_000_000
+        seconds = round(time.monotonic() - begun, 3)
+        result = Result(now, batch, len(rows), dict(self._counts), broken, disagreements, seconds)
+        self._results = [*self._results, result][-self._kept :]
+        lines = b"".join(msgspec.json.encode(each) + b"\n" for each in self._results)
+        self._storage.publish(_RESULTS, lambda stream: stream.write(lines))
+        return result
+
+    def _subjects(self, rows: pa.Table) -> Iterator[Subject]:
+        """Output rows by kind; and what was quarantined, once more as the commands that it is."""
+        for kind in pc.unique(rows["kind"]).to_pylist():
+            yield Subject(
+                self._outputs[kind], self._rules.kinds[kind], rows.filter(pc.equal(rows["kind"], kind))
+            )
+        bad = rows.filter(pc.equal(rows["kind"], _QUARANTINED))
+        commands: dict[type[Any], list[Any]] = {}
+        for value in bad["payload"].to_pylist():
+            try:
+                command = c.decode(value)
+            except c.MalformedCommand:
+                continue
+            commands.setdefault(type(command), []).append(command)
+        if len(bad):
+            yield Subject(self._inputs[RECORD], self._gate.record, bad)
+        for kind, own in commands.items():
+            known = self._gate.kinds[kind]
+            yield Subject(self._inputs[KINDS[kind]], known.suite, pa.table(to_arrays(known.columns, own)))
+
+
+def read_results(url: str) -> list[Result]:
+    """The results that are kept, the latest last."""
+    storage = Storage(url)
+    if storage.info(_RESULTS) is None:
+        return []
+    with storage.open(_RESULTS) as file:
+        return [msgspec.json.decode(line, type=Result) for line in file.read().splitlines()]
+
+
+def main(url: str, seconds: float) -> None:
+    """Looks once in an interval until standard input ends, then once more."""
+    os.nice(19)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, whose end is ours
+    watch = Watch(url)
+    ended = False
+    while not ended:
+        ended = bool(select.select([sys.stdin], [], [], seconds)[0])
+        result = watch.look()
+        if result is not None and (result.broken.keys() | set(result.disagreements)):
+            named = ", ".join(f"{rule}: {count}" for rule, count in result.broken.items())
+            print(
+                f"quality: broken in a sample: {named}; kernels disagree: {result.disagreements}",
+                file=sys.stderr,
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,147 @@
+"""Output rows are checked and go on; samples of them reach Great Expectations, in one process beside the driver."""
+
+import logging
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from schemas.outputs import OUTPUT
+from sinks.storage import Storage
+from streaming.quality import watch
+from streaming.quality.sink import LIVE, ROWS_A_KIND, QualitySink, read_broken, sample_of
+from streaming.replay import InProcess
+from tests.quality.helpers import TOPIC, great_expectations, value
+from tests.spark.helpers import START, Nowhere, log_of, traffic
+
+
+def rows(records: pa.Table | None = None) -> pa.Table:
+    applied = InProcess(Nowhere()).apply(traffic(partitions=1) if records is None else records)
+    return pa.concat_tables([table for _, table in applied])
+
+
+def spoilt(table: pa.Table, column: str, bad: object) -> pa.Table:
+    """`table` with another value in the first row's column."""
+    place, field = OUTPUT.get_field_index(column), OUTPUT.field(column)
+    first = pa.array([number == 0 for number in range(len(table))])
+    values = pc.if_else(first, pa.scalar(bad, field.type), table[column])
+    return table.set_column(place, field, values)
+
+
+def test_good_rows_leave_nothing(tmp_path: Path) -> None:
+    sink = QualitySink(str(tmp_path))
+    sink.begin(0)
+    sink.write(0, 0, rows())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_that_breaks_a_rule_is_told_and_counted_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = rows()
+    kind = table["kind"][0].as_py()
+    bad = spoilt(table, "partition", -1)
+    sink = QualitySink(str(tmp_path))
+    with caplog.at_level(logging.ERROR):
+        sink.write(3, 0, bad)
+        sink.write(3, 0, bad)  # the micro-batch is run again
+        sink.write(4, 0, bad)
+    rule = f"output.{kind}/partition_range"
+    assert f"micro-batch 3, ingress partition 0: 1 rows break {rule}" in caplog.text
+    assert read_broken(str(tmp_path)) == {rule: 2}
+
+
+def test_a_sample_is_bounded_and_has_every_kind() -> None:
+    table = rows()
+    many = pa.concat_tables([table] * 10)
+    sample = sample_of(many)
+    assert set(pc.unique(sample["kind"]).to_pylist()) == set(pc.unique(table["kind"]).to_pylist())
+    counts = sample["kind"].value_counts().to_pylist()
+    assert max(each["counts"] for each in counts) <= ROWS_A_KIND
+    payloads = sample.filter(pc.is_valid(sample["payload"]))
+    assert set(payloads["kind"].to_pylist()) == {"QUARANTINED"}
+    assert sample_of(table.slice(0, 0)).schema == OUTPUT
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Great Expectations is imported once for all tests."""
+    monkeypatch.setattr("streaming.quality.gx.GreatExpectations", great_expectations)
+
+
+@pytest.mark.usefixtures("looked")
+def test_what_the_live_check_finds(tmp_path: Path) -> None:
+    bad = [
+        value("PUBLISH", producer=""),
+        value("FLOW", consumer_id=-1),
+        value("PUBLISH", sequence_id=-1),
+        b"?",
+    ]
+    records = log_of(*((START, TOPIC, each) for each in bad))
+    records = records.append_column("partition", pa.array([0] * 4, pa.int32()))
+    quarantined = rows(records.append_column("offset", pa.array(range(4), pa.int64())))
+    sink = pickle.loads(pickle.dumps(QualitySink(str(tmp_path), live=True, every_seconds=0)))
+    watcher = watch.Watch(str(tmp_path), kept=2)
+    assert watcher.look() is None
+
+    sink.write(0, 0, quarantined)
+    first = watcher.look()
+    assert first is not None
+    assert first.rows == 4
+    wanted = {f"input.{rule}": 1 for rule in ("PUBLISH/producer_length", "PUBLISH/sequence_id_range", "FLOW/consumer_id_range")}  # fmt: skip
+    assert first.counts == wanted | {"malformed": 1}
+    assert first.broken == wanted  # Great Expectations sees in the quarantined records what the gate saw
+    assert first.disagreements == []
+    assert watcher.look() is None, "it has seen that"
+
+    sink.write(1, 0, rows())
+    sink.write(1, 1, spoilt(rows(), "clock", -1))
+    second = watcher.look()
+    assert second is not None
+    assert second.batch == 1
+    assert [rule for rule in second.broken if rule.endswith("clock_range")]
+    assert second.disagreements == []
+    assert second.counts["malformed"] > 1
+
+    sink.write(2, 0, rows())
+    watcher.look()
+    kept = watch.read_results(str(tmp_path))
+    assert [each.batch for each in kept] == [1, 2], "results have a bound"
+    assert watch.Watch(str(tmp_path))._results == kept
+
+
+@pytest.mark.usefixtures("looked")
+def test_a_kernel_that_disagrees_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = watch.Watch(str(tmp_path))
+    QualitySink(str(tmp_path), live=True).write(0, 0, spoilt(rows(), "clock", -1))
+    monkeypatch.setattr("streaming.quality.kernels.CompiledSuite.masks", lambda *_: None)
+    result = watcher.look()
+    assert result is not None
+    assert [rule.partition("/")[2] for rule in result.disagreements] == ["clock_range"]
+
+
+def test_samples_keep_their_distance(tmp_path: Path) -> None:
+    sink = QualitySink(str(tmp_path), live=True, every_seconds=3600)
+    storage = Storage(str(tmp_path))
+    sink.write(0, 0, rows())
+    (before,) = storage.files(LIVE)
+    sink.write(1, 0, rows())
+    (after,) = storage.files(LIVE)
+    assert before.mtime_ns == after.mtime_ns
+    assert sink._counts[0]["malformed"], "what came since is counted into the next sample"
+
+
+@pytest.mark.slow
+def test_the_process_beside_the_driver(tmp_path: Path) -> None:
+    sink = QualitySink(str(tmp_path), live=True, every_seconds=0.2)
+    sink.begin(0)
+    sink.write(0, 0, rows())
+    sink.begin(1)
+    watcher = sink._watcher
+    assert watcher is not None
+    assert pickle.loads(pickle.dumps(sink))._watcher is None, "tasks have none"
+    sink.close()  # as when the driver ends: it looks once more, then goes
+    assert watcher.returncode == 0
+    assert [result.batch for result in watch.read_results(str(tmp_path))] == [0]
