@@ -64,7 +64,7 @@ def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
 @pytest.mark.feature("J1")
 def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     """A live run, stopped and started again: what it wrote replays exactly, ticks included."""
-    url = f"kafka://{kafka.bootstrap}/live"
+    url = f"kafka://{kafka.bootstrap}/live-query"
     half = [
         (1000 + n, f"t{n % 5}", {"producer": "p", "sequence_id": n, "payload": "x" * n}) for n in range(20)
     ]
@@ -93,7 +93,7 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
     rows = read_table(str(tmp_path / "store" / "tables"))
     states = state.partition_states(spark, tmp_path / "checkpoint")
     batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    records = source.records(batch.option("subscribe", "live").load()).orderBy("offset").collect()
+    records = source.records(batch.option("subscribe", "live-query").load()).orderBy("offset").collect()
     for each in states:
         broker = FakeBroker(each.partition, Nowhere().reader(each.partition))
         own = [row for row in rows.to_pylist() if row["partition"] == each.partition]
