@@ -1,6 +1,8 @@
 """Delayed delivery: positions that wait for their time, in buckets (mirrors `InMemoryDelayedDeliveryTracker`;
 rules: dispatch_shared.md §7)."""
 
+from bisect import insort
+
 import msgspec
 
 from streaming.broker.config import ServiceConfiguration
@@ -31,10 +33,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
             return False
         width = _bucket_width(tick)
         bucket = (-(-deliver_at // width) if strict else deliver_at // width) * width
-        positions = self.buckets.setdefault(bucket, [])
-        if position not in positions:
-            positions.append(position)
-            positions.sort()
+        insort(self.buckets.setdefault(bucket, []), position)
         if deliver_at < self.highest - tick:
             self.fixed = False
         self.highest = max(self.highest, deliver_at)

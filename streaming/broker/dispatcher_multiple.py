@@ -5,6 +5,7 @@ Key_Shared.
 """
 
 from bisect import bisect_right, insort
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -118,8 +119,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         if self.pending_read:
             wanted, self.pending_read = self.pending_read, 0
             positions = topic.cursors[subscription.name].read(topic.ledger, wanted)
-            if positions:
-                self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+            self._deal_out(ctx, topic, subscription, positions, from_replay=False)
             self.dispatch(ctx, topic, subscription)
 
     def due(self, ctx: Context) -> int:
@@ -306,7 +306,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         if any(entry.metadata.uuid is not None for _, entry in found):
             return chunked_messages.deal(self, ctx, topic, subscription, found)
         remaining = sum(entry.messages for _, entry in found)
-        average = max(remaining // len(found), 1)
+        average = max(remaining // max(len(found), 1), 1)
         limit = self.consumer_limit(ctx, topic, subscription)
         done = 0
         while done < len(found) and (consumer := self.next_consumer(subscription.consumers)) is not None:
@@ -356,25 +356,19 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """Round robin inside a priority level, higher levels (lower numbers) first (§5)."""
-        if not consumers:
-            return None
         if self.round_robin >= len(consumers):
             self.round_robin = 0
         level = consumers[self.round_robin].priority
-        if level != 0:  # quirk: on level 0 nobody looks for a still higher one
-            for index, consumer in enumerate(consumers):
-                if consumer.priority >= level:
-                    break
-                if consumer.available:
-                    self.round_robin = index + 1
-                    return consumer
         same = [index for index, consumer in enumerate(consumers) if consumer.priority == level]
         turn = same.index(self.round_robin)
-        lower = [index for index, consumer in enumerate(consumers) if index > same[-1]]
-        for index in [*same[turn:], *same[:turn], *lower]:
-            if consumers[index].available:
+        # quirk: from level 0 nobody looks for a still higher one
+        higher = range(same[0] if level != 0 else 0)
+        lower = range(same[-1] + 1, len(consumers))
+        for index in chain(higher, same[turn:], same[:turn], lower):
+            consumer = consumers[index]
+            if consumer.available:
                 self.round_robin = index + 1
-                return consumers[index]
+                return consumer
         return None
 
 

@@ -202,10 +202,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:  # fmt: skip
         super()._replay_all(topic, subscription, positions, hashes)
-        mark_delete = topic.cursors[subscription.name].mark_delete
         for position, hash_ in hashes.items():
-            if position > mark_delete:
-                self._hold(position, hash_)
+            self._hold(position, hash_)
         self.stuck = False
 
     def _hold(self, position: Position, hash_: int) -> None:

@@ -1,7 +1,5 @@
 """Consumers come and go: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, SEEK, last id (rules: subscriptions.md, protocol.md §6)."""
 
-from typing import Any
-
 from schemas.commands import GetLastMessageId, Seek, Subscribe, Unsubscribe
 from streaming.broker.ack_set import from_words
 from streaming.broker.consumer import Consumer
@@ -358,13 +356,11 @@ def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> No
         position = ledger.previous(position)
     else:
         position = Position(-1, -1)
-    fields: dict[str, Any] = {"batch_index": batch_index}
     mark_delete = topic.cursors[name].mark_delete
-    if mark_delete.ledger >= 0:
-        fields["consumer_mark_delete_position"] = {
-            "ledgerId": mark_delete.ledger,
-            "entryId": mark_delete.entry,
-        }
+    fields = {
+        "batch_index": batch_index,
+        "consumer_mark_delete_position": {"ledgerId": mark_delete.ledger, "entryId": mark_delete.entry},
+    }
     ctx.emit(
         GetLastMessageIdResponse(
             topic.name, command.connection, command.request_id, command.consumer_id, *position, fields

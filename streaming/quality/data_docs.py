@@ -36,6 +36,7 @@ _REMOVED = (
     r"<footer\b.*?</footer>",
     r'<nav class="navbar navbar-expand.*?</nav>\s*</div>\s*</nav>',  # the logo, and a way home: there is another
     r'<div class="card mb-3">\s*<div class="card-header p-2">\s*<strong>Actions.*?</label>\s*</div>\s*</div>\s*</div>\s*</div>\s*</div>',
+    r"Data asset: None",
     r"<p class=\"m-0\">\s*<a data-toggle=\"collapse\".*?</p>",  # what it would open is open
 )
 

@@ -78,8 +78,6 @@ class GreatExpectations:
         for rule, each in zip(suite.rules(), result.results, strict=True):
             if (each.exception_info or {}).get("raised_exception", True):
                 raise SuiteError(f"rule {rule}: Great Expectations failed: {each.exception_info}")
-        meta: Any = result.meta
-        meta["active_batch_definition"]["data_asset_name"] = suite.kind
         return result
 
     def _suite(self, suite: Suite) -> Any:

@@ -218,6 +218,117 @@ def test_who_takes_over_is_not_read_for_before() -> None:
     assert sent(run.wait(1), 2) == [1]
 
 
+# -- Shared dispatch (dispatch_shared.md) -------------------------------------------------------------------------
+
+
+def test_a_consumer_of_a_higher_priority_that_comes_later_is_served_first() -> None:
+    run = Run()
+    run.subscribe("s", "Shared", priority_level=1, permits=1)
+    run.subscribe("s", "Shared", id_=2, priority_level=0, permits=1)
+    assert sent(run.publish(0), 2) == [0]
+    assert sent(run.publish(1), 1) == [1]
+
+
+def test_an_id_listed_twice_is_redelivered_once() -> None:
+    run = Run()
+    run.subscribe("s", "Shared", permits=9)
+    run.publish(0)
+    (again,) = of(run.redeliver("s", (1, 0), (1, 0)), Message)
+    assert again.redelivery_count == 1
+
+
+def test_acking_a_part_of_a_batch_that_nobody_holds_credits_nobody() -> None:
+    run = Run(acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.create_producer()
+    run.subscribe("s", "Shared")
+    run.send(0, 2)
+    run.ack("s", (1, 0), left=[6], size=3)
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert consumer.unacked == 0
+    assert run.cursor("s").batches == {Position(1, 0): b"\x06"}
+
+
+def test_a_redelivered_entry_that_expires_is_forgotten_by_its_count() -> None:
+    """With removePendingAcksOnMarkDeleteMove nothing of it is left."""
+    run = Run(removePendingAcksOnMarkDeleteMove=True, ttlDurationDefaultInSeconds=10)
+    run.subscribe("s", "Shared", permits=9)
+    run.publish(0)
+    run.redeliver("s", (1, 0))
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert consumer.pending
+    run.now += 11_000
+    assert of(run.check("messageExpiry"), Expired)
+    assert not consumer.pending
+    assert not run.topic.subscriptions["s"].dispatcher.counts  # type: ignore[union-attr]
+
+
+def test_what_is_acked_while_it_waits_to_be_replayed_is_not_sent_again() -> None:
+    run = Run()
+    run.subscribe("s", "Shared", permits=2)
+    run.publish(0)
+    run.publish(1)
+    run.redeliver("s", (1, 0), (1, 1))
+    run.ack("s", (1, 1))
+    assert sent(run.flow("s", 9)) == [0]
+
+
+def test_a_shared_subscription_is_read_for_in_entries_of_its_average() -> None:
+    """preciseDispatcherFlowControl: with 5 messages an entry on average, 10 permits are 2 entries of a read."""
+    for precise, entries in ((False, 10), (True, 2)):
+        run = Run(preciseDispatcherFlowControl=precise)
+        run.create_producer()
+        run.send(0, 4)
+        run.subscribe("s", "Shared", permits=1)
+        run.flow("s", 14)
+        assert run.topic.subscriptions["s"].dispatcher.pending_read == entries  # type: ignore[union-attr]
+
+
+def test_a_delayed_entry_sent_again_before_its_time_is_kept_once() -> None:
+    run = Run()
+    run.subscribe("s", "Shared", permits=9)
+    run.publish(0, deliver_at_time=START + 60_000)
+    run.close_consumer("s")
+    run.subscribe("s", "Shared", permits=9)
+    run.publish(1, deliver_at_time=START + 60_000)
+    assert sent(run.wait(61)) == [0, 1]
+
+
+# -- Key_Shared (dispatch_key_shared.md) --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hashing", [False, True])
+def test_keys_are_divided_anew_among_those_who_come_back_after_a_seek(hashing: bool) -> None:
+    run = Run(subscriptionKeySharedUseConsistentHashing=hashing, acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.create_producer()
+    run.subscribe("s", "Key_Shared", permits=9)
+    run.send(0, 2, partition_key="a")
+    run.ack("s", (1, 0), left=[6], size=3)
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert consumer.unacked == 2
+    run.seek("s", (1, 0))
+    assert run.topic.subscriptions["s"].consumers == []
+    assert sent(run.subscribe("s", "Key_Shared", permits=9)) == [0]
+
+
+def test_acking_what_waits_to_be_replayed_makes_room_to_read_on() -> None:
+    run = Run()
+    run.subscribe("s", "Key_Shared", permits=1)
+    run.publish(0, key="a")
+    run.publish(1, key="a")
+    run.redeliver("s", (1, 0))
+    run.ack("s", (1, 0))
+    assert sent(run.flow("s", 1)) == [1]
+
+
+# -- SUBSCRIBE, GET_LAST_MESSAGE_ID -------------------------------------------------------------------------------
+
+
+def test_there_is_no_other_cluster_to_replicate_a_subscription_to() -> None:
+    effects = Run().subscribe("s", replicate_subscription_state=True)
+    assert one(effects, Success)
+    assert "replicate_subscription_state" in one(effects, Unsupported).cause
+
+
 # -- acks (cursor.md §4, §8) --------------------------------------------------------------------------------------
 
 

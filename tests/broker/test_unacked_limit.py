@@ -214,3 +214,17 @@ def test_everything_arrives_and_cuts_do_not_show(
     assert [
         brokers[0].topic(topic).cursors["s"].backlog(brokers[0].topic(topic).ledger) for topic in TOPICS
     ] == [0] * 3
+
+
+def test_who_is_released_first_may_use_up_the_limit_again() -> None:
+    """Then the next one waits on."""
+    run = Run(maxUnackedMessagesPerBroker=10)
+    for topic, name in ((BIG, "b"), (SMALL, "s")):
+        run.subscribe(name, "Shared", topic=topic, permits=1000)
+        publish(run, topic, 5)
+    for topic in (BIG, SMALL):
+        assert sent(publish(run, topic, 20)) == [5]  # the read that waited already
+    assert blocked(run) == ["b", "s"]
+    ack(run, "b", range(5))
+    assert sent(ack(run, "s", range(5))) == list(range(6, 25))
+    assert blocked(run) == ["b", "s"]

@@ -25,6 +25,7 @@ class LiveQuery:
         self._topic = ingress.rpartition("/")[2]
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
+        self._left: list[subprocess.Popen[bytes]] = []
 
     # -- the process
 
@@ -45,12 +46,16 @@ class LiveQuery:
 
     def kill(self) -> None:
         """kill −9 of the driver, its JVM and its Python workers."""
-        kill_session(self._running())
+        process, self.process = self._running(), None
+        kill_session(process)
 
     def kill_driver(self) -> None:
         """kill −9 of the command alone: what it started has to find that out."""
-        self._running().kill()
-        self._running().wait()
+        process, self.process = self._running(), None
+        process.kill()
+        # Not reaped until `close`: so its number, which is the session's, stays taken.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self._left.append(process)
 
     def kill_workers(self) -> int:
         """kill −9 of the Python workers alone. Gives their number."""
@@ -72,9 +77,9 @@ class LiveQuery:
         """The exit code, when it has ended."""
         process = self._running()
         wait_until(lambda: process.poll() is not None, "the end of the query")
-        code = process.returncode
+        self.process = None
         kill_session(process)  # what it may have left behind
-        return code
+        return process.returncode
 
     def said(self) -> str:
         """What the last start wrote to its terminal."""
@@ -82,8 +87,8 @@ class LiveQuery:
 
     def close(self) -> None:
         """Whatever happened: nothing is left running."""
-        if self.process is not None:
-            kill_session(self.process)
+        for process in (*self._left, *([self.process] if self.process is not None else [])):
+            kill_session(process)
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self.process is not None

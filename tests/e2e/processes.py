@@ -30,7 +30,8 @@ def wait_until(
 def kill_session(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL for `process` and all that it started, which must be in a session of its own; returns when all are gone.
 
-    Spark's Python daemon makes itself a process group, so the group isn't enough.
+    Spark's Python daemon makes itself a process group, so the group isn't enough. To be called once, and soon after the
+    process has ended: when all are gone, the session's number may become somebody else's.
     """
     process.kill()
 
@@ -40,8 +41,8 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
             kill(pid)
         return not members
 
-    process.wait()
     wait_until(gone, f"the end of {process.args!r}")
+    process.wait()
 
 
 def kill(pid: int) -> None:
