@@ -5,7 +5,6 @@ identity gives every row back and only counts them; the replay folds the broker,
 """
 
 import argparse
-import os
 import shutil
 import tempfile
 import threading
@@ -20,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from bench.memory import resident
 from schemas.commands import Publish, to_binary
 from schemas.records import RECORD
 from streaming.replay import RECORDS_A_BATCH, replay
@@ -111,30 +111,9 @@ class Peaks:
         self._thread.join()
 
     def _watch(self) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
         while not self._stop.wait(0.1):
-            for process in _descendants(os.getpid()):
-                try:
-                    name = Path(f"/proc/{process}/comm").read_text().strip()
-                    size = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * page
-                except (OSError, IndexError):
-                    continue
-                if name == "java":
-                    self.java = max(self.java, size)
-                else:
-                    self.worker = max(self.worker, size)
-
-
-def _descendants(process: int) -> Iterator[int]:
-    """Processes below `process`: each thread lists those that it started."""
-    for listing in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            children = listing.read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            yield int(child)
-            yield from _descendants(int(child))
+            now = resident()
+            self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
 
 
 def measure(rounds: int, count: int, cores: int) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from streaming import __version__
+from streaming.quality_commands import quality_command
 from streaming.spark import commands
 
 app = typer.Typer(
@@ -175,3 +176,4 @@ def demo(
 app.command("replay")(commands.replay_command)
 app.command("run")(commands.run_command)
 app.command("produce")(commands.produce_command)
+app.command("quality")(quality_command)

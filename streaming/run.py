@@ -42,6 +42,7 @@ def run(
     cores: int = 2,
     shuffle_partitions: int | None = None,
     records_a_batch: int = RECORDS_A_BATCH,
+    quality: bool = True,
     on_batch: Callable[[Written], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
     stop: threading.Event | None = None,
@@ -60,6 +61,8 @@ def run(
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
         cores: of the session made if `spark` is None.
+        quality: check output rows too, and samples with Great Expectations in a process beside this one, see
+            `streaming.quality.sink`. Commands are always checked.
         on_batch, on_start: called on the driver.
 
     Raises:
@@ -71,6 +74,7 @@ def run(
     from sinks.ledger_store import LedgerStore
     from sinks.quarantine import QuarantineSink
     from sinks.tables import TableSink
+    from streaming.quality.sink import QualitySink
     from streaming.runtime.session import spark_session
     from streaming.spark import query, source
 
@@ -82,6 +86,8 @@ def run(
     sinks: list[Sink] = [ledgers, QuarantineSink(store)]
     if tables:
         sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
+    checks = [QualitySink(store, live=True)] if quality else []
+    sinks += checks
     if answers is not None:
         from sinks.kafka import KafkaResponses
 
@@ -116,6 +122,8 @@ def run(
         wait(running, stop or threading.Event())
     finally:
         running.stop()
+        for check in checks:
+            check.close()
 
 
 def wait(query: StreamingQuery, stop: threading.Event) -> None:

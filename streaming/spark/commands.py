@@ -126,6 +126,9 @@ def run_command(
         int | None, typer.Option(min=1, help="Records that a micro-batch takes at most; by default 200,000.")
     ] = None,
     tables: Annotated[bool, typer.Option(help="Write every output row to tables too.")] = True,
+    quality: Annotated[
+        bool, typer.Option(help="Check output rows, and samples with Great Expectations beside the query.")
+    ] = True,
 ) -> None:
     """Run the broker over a Kafka topic until Ctrl-C or SIGTERM."""
     from streaming.cli import expected_errors
@@ -157,6 +160,7 @@ def run_command(
             cores=cores,
             shuffle_partitions=shuffle_partitions,
             records_a_batch=max_offsets or RECORDS_A_BATCH,
+            quality=quality,
             on_batch=live.batch,
             on_start=lambda _: live.say("running; Ctrl-C stops it"),
             stop=stop,

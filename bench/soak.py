@@ -1,0 +1,126 @@
+"""`make soak`: a live query for hours, with clients that publish, receive and acknowledge; is anything growing?
+
+One Kafka of its own, one client process, and the query in this one, as `magnetar run` has it. The load is steady: of two
+subscriptions of each topic one is acknowledged at once, the other has no consumer and is held by its TTL. So memory, the
+state and the time of a micro-batch must be flat. Writes ``samples.jsonl`` and ``soak.svg``.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.memory import of_this_process, resident
+from streaming.run import run
+from streaming.runtime.kafka import LocalKafka
+from streaming.runtime.session import spark_session
+from streaming.spark.state import state
+
+SAMPLE_SECONDS = 15.0
+MB = 1 << 20
+
+
+class Sampler(threading.Thread):
+    """Writes a line of JSON every `SAMPLE_SECONDS`: sizes in bytes, times in seconds, of the samples since the last."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, store: Path, file: Path) -> None:
+        super().__init__(daemon=True)
+        self._spark, self._checkpoint, self._store, self._file = spark, checkpoint, store, file
+        self._query: StreamingQuery | None = None
+        self._last = -1
+        self.ended = threading.Event()
+
+    def begin(self, query: StreamingQuery) -> None:
+        """The query runs."""
+        self._query = query
+        self.start()
+
+    def run(self) -> None:
+        """Until `ended` is set."""
+        begun = time.monotonic()
+        with self._file.open("a") as file:
+            while not self.ended.wait(SAMPLE_SECONDS):
+                sample = self._sample()
+                if sample is not None:
+                    file.write(json.dumps({"minutes": (time.monotonic() - begun) / 60} | sample) + "\n")
+                    file.flush()
+
+    def _sample(self) -> dict[str, Any] | None:
+        assert self._query is not None
+        done = [p for p in self._query.recentProgress if p["batchId"] > self._last and p["numInputRows"]]
+        if not done:
+            return None
+        self._last = done[-1]["batchId"]
+        sizes = (
+            state(self._spark, self._checkpoint)
+            .agg(
+                F.sum(F.length("broker")).alias("state"),
+                F.sum("backlog").alias("backlog"),
+                F.sum("storage").alias("storage"),
+            )
+            .collect()[0]
+        )
+        memory = resident()
+        return {
+            "batch": self._last,
+            "batch_seconds": statistics.median(p["durationMs"]["triggerExecution"] for p in done) / 1000,
+            "records": sum(p["numInputRows"] for p in done),
+            "java": memory.java,
+            "workers": memory.workers,
+            "driver": of_this_process(),
+            "store_files": sum(1 for _ in self._store.rglob("*")),
+            **sizes.asDict(),
+        }
+
+
+def soak(minutes: float, rate: int, folder: Path, trigger: str) -> Path:
+    """Runs it. `rate`: messages a second. Gives the file of samples."""
+    folder.mkdir(parents=True)
+    samples, stop = folder / "samples.jsonl", threading.Event()
+    kafka = LocalKafka(folder / "kafka")
+    bootstrap = kafka.start().bootstrap
+    spark = spark_session("magnetar soak", shuffle_partitions=2, master="local[2,3]", with_kafka=True)
+    sampler = Sampler(spark, folder / "checkpoint", folder / "store", samples)
+    clients: list[subprocess.Popen[bytes]] = []
+
+    def begin(query: StreamingQuery) -> None:
+        command = [sys.executable, "-m", "bench.soak_client", bootstrap, str(rate)]
+        clients.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        sampler.begin(query)
+        threading.Timer(minutes * 60, stop.set).start()
+
+    try:
+        run(
+            f"kafka://{bootstrap}/commands", folder / "checkpoint", str(folder / "store"),
+            responses=f"kafka://{bootstrap}/responses", trigger=trigger, spark=spark, on_start=begin, stop=stop,
+        )  # fmt: skip
+    finally:
+        sampler.ended.set()
+        for client in clients:
+            client.communicate()  # it ends when its standard input does
+        spark.stop()
+        kafka.stop()
+    return samples
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--rate", type=int, default=200, help="messages a second")
+    parser.add_argument("--trigger", default="1s")
+    parser.add_argument("--out", type=Path, default=Path("soak"), help="a new folder")
+    given = parser.parse_args()
+    written = soak(given.minutes, given.rate, given.out, given.trigger)
+    from bench.soak_plot import judge, plot
+
+    plot(written, given.out / "soak.svg")
+    sys.exit(judge(written))
