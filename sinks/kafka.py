@@ -1,14 +1,14 @@
-"""Responses to clients in a Kafka topic: one record a row, keyed by connection.
+"""Rows in a Kafka topic, one record a row: the responses to clients, and what other sinks on Kafka share.
 
-A connection's answers share a Kafka partition and keep their order. A row's identity is in the record's headers
-``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal``, its micro-batch in ``magnetar.batch`` (decimal
-text). A micro-batch that runs again sends its rows again, and none of a later one before all of its own are confirmed:
-so a reader drops repeats with the memory of one micro-batch, see `drop_repeats`.
+A row's identity is in the record's headers ``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal``, its
+micro-batch in ``magnetar.batch`` (decimal text). A micro-batch that runs again sends its rows again, to the same Kafka
+partitions, and none of a later one before all of its own are confirmed: so a reader drops repeats with the memory of
+one micro-batch, see `drop_repeats`.
 """
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import msgspec
 import pyarrow as pa
@@ -23,9 +23,11 @@ from sinks.ledger_store import LedgerStore
 from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
 from streaming.broker.entries import EntryNotFound
 
+LARGEST = 16 << 20
+"""Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""
+
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
-_LARGEST = 16 << 20  # a Pulsar message may have 5 MiB, a third more in base64
 _PATIENCE_MS = 20_000  # for a broker that restarts; then Spark's own retries begin
 _CHUNK = 4096  # rows whose payloads are in memory at a time
 
@@ -40,41 +42,99 @@ class _Content(NamedTuple):
     payload: bytes
 
 
-class ResponsesNotSent(RuntimeError):
-    """Kafka didn't take the responses; the micro-batch fails and can run again."""
+class NotSent(RuntimeError):
+    """Kafka didn't take a sink's records; the micro-batch fails and can run again."""
 
 
-class KafkaResponses:
-    """Sends the rows that answer a client.
+class ResponsesNotSent(NotSent):
+    """Kafka didn't take the responses."""
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent for a row. Without `partition` the key decides."""
+
+    row: dict[str, Any]
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+
+
+class KafkaSink:
+    """A topic that rows are sent to: what the sinks on Kafka share."""
+
+    _what: ClassVar[str]
+    _not_sent: ClassVar[type[NotSent]]
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist."""
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._checked = False
+
+    def begin(self, batch_id: int) -> None:
+        """Raises `NotSent` if the broker can't be reached or has no such topic."""
+        if not self._checked:
+            # Said here once and at once; a worker's producer would wait for the topic to appear.
+            try:
+                admin = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+                try:
+                    if self._topic not in admin.list_topics():
+                        self._fail(UnknownTopicOrPartitionError(f"it has no topic {self._topic!r}"))
+                    self._look(admin)
+                finally:
+                    admin.close()
+            except KafkaError as error:
+                self._fail(error)
+            self._checked = True
+
+    def _look(self, admin: KafkaAdminClient) -> None:
+        """What else a sink wants to know of its topic before the first write."""
+
+    def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
+        """Returns when Kafka has confirmed every record. Raises `NotSent`."""
+        try:
+            producer = _producer(self._bootstrap)
+            batch = _BATCH, str(batch_id).encode()
+            futures = []
+            for row, key, value, more, partition in records:
+                identity = (
+                    (header, str(row[name]).encode()) for header, name in zip(_HEADERS, IDENTITY, strict=True)
+                )
+                headers = [batch, *identity, *more]
+                futures.append(producer.send(self._topic, value, key, headers, partition))
+            # Not flush(): it fails when Kafka has a batch split because the topic takes only smaller ones.
+            for future in futures:
+                future.get()
+        except KafkaError as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        # After a fatal error an idempotent producer refuses everything; the next attempt needs a new one.
+        _producers.pop(self._bootstrap, None)
+        raise self._not_sent(
+            f"Kafka at {self._bootstrap} did not take {self._what} for topic {self._topic!r}: {error!r}. Check that "
+            "the broker is up and reachable from Spark's workers and that the topic exists; the query then goes on "
+            "where it stopped."
+        ) from error
+
+
+class KafkaResponses(KafkaSink):
+    """Sends the rows that answer a client, keyed by connection: a connection's answers keep their order.
 
     The value is JSON: the row's columns that are not null, ``fields`` as an object, and for MESSAGE also the entry:
     ``metadata`` (an object, fields of `MessageMetadata`) and ``payload`` (base64). The entry comes from its ledger, or
     from the row itself if that carries it, as those of non-persistent topics do.
     """
 
+    _what = "responses"
+    _not_sent = ResponsesNotSent
+
     def __init__(self, bootstrap: str, topic: str, *, store: LedgerStore | None = None) -> None:
         """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `store`: where the entries of earlier
         micro-batches are; without it only messages published in the batch that delivers them can be sent."""
-        self._bootstrap = bootstrap
-        self._topic = topic
+        super().__init__(bootstrap, topic)
         self._store = store
-        self._checked = False
-
-    def begin(self, batch_id: int) -> None:
-        """Raises `ResponsesNotSent` if the broker can't be reached or has no such topic."""
-        if not self._checked:
-            # Said here once and at once; a worker's producer would wait for the topic to appear.
-            try:
-                admin = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
-                try:
-                    topics = admin.list_topics()
-                finally:
-                    admin.close()
-            except KafkaError as error:
-                self._fail(error)
-            if self._topic not in topics:
-                self._fail(UnknownTopicOrPartitionError(f"it has no topic {self._topic!r}"))
-            self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
         """Returns when Kafka has confirmed every record. Raises `ResponsesNotSent`, and `EntryNotFound` if a delivered
@@ -93,7 +153,7 @@ class KafkaResponses:
             own = {position: row for row, position in enumerate(positions)}
         for start in range(0, answers.num_rows, _CHUNK):
             chunk = _without_sent(answers.slice(start, _CHUNK)).to_pylist()
-            self._send(batch_id, chunk, self._contents(partition, chunk, rows, own))
+            self._send(batch_id, _outgoing(chunk, self._contents(partition, chunk, rows, own)))
 
     def _contents(
         self, partition: int, answers: list[dict[str, Any]], stored: pa.Table, own: dict[_Position, int]
@@ -119,42 +179,6 @@ class KafkaResponses:
                     contents[topic, ledger_id, entry_id] = _Content(entry.metadata, payload)
         return contents
 
-    def _send(
-        self, batch_id: int, answers: list[dict[str, Any]], contents: dict[_Position, _Content]
-    ) -> None:
-        try:
-            producer = _producer(self._bootstrap)
-            futures = []
-            batch = _BATCH, str(batch_id).encode()
-            for answer in answers:
-                value = {name: v for name, v in answer.items() if v is not None}
-                if "fields" in value:
-                    value["fields"] = msgspec.Raw(value["fields"].encode())
-                if answer["kind"] == KINDS[Message]:
-                    content = _carried(answer) or contents[_position(answer)]
-                    value |= content._asdict()
-                identity = (
-                    (h, str(answer[name]).encode()) for h, name in zip(_HEADERS, IDENTITY, strict=True)
-                )
-                headers = [batch, *identity]
-                key = answer["connection"].encode()
-                futures.append(producer.send(self._topic, msgspec.json.encode(value), key, headers))
-            producer.flush()
-        except KafkaError as error:
-            self._fail(error)
-        for future in futures:
-            if not future.succeeded():
-                self._fail(future.exception)
-
-    def _fail(self, error: BaseException | None) -> NoReturn:
-        # After a fatal error an idempotent producer refuses everything; the next attempt needs a new one.
-        _producers.pop(self._bootstrap, None)
-        raise ResponsesNotSent(
-            f"Kafka at {self._bootstrap} did not take responses for topic {self._topic!r}: {error!r}. Check that the "
-            "broker is up and reachable from Spark's workers and that the topic exists; the query then goes on where "
-            "it stopped."
-        ) from error
-
 
 _producers: dict[str, KafkaProducer] = {}
 
@@ -169,10 +193,21 @@ def _producer(bootstrap: str) -> KafkaProducer:
             allow_auto_create_topics=False,  # a misspelt topic must be an error
             linger_ms=5,
             batch_size=1 << 18,
-            max_request_size=_LARGEST,
+            max_request_size=LARGEST,
             max_block_ms=_PATIENCE_MS,
         )
     return _producers[bootstrap]
+
+
+def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Content]) -> Iterator[Outgoing]:
+    for answer in answers:
+        value = {name: v for name, v in answer.items() if v is not None}
+        if "fields" in value:
+            value["fields"] = msgspec.Raw(value["fields"].encode())
+        if answer["kind"] == KINDS[Message]:
+            content = _carried(answer) or contents[_position(answer)]
+            value |= content._asdict()
+        yield Outgoing(answer, answer["connection"].encode(), msgspec.json.encode(value))
 
 
 def _without_sent(answers: pa.Table) -> pa.Table:
@@ -230,6 +265,16 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
 def read_responses(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[dict[str, Any]]:
     """The values of all responses from the topic's beginning, repeats dropped, `payload` as bytes. In order for a
     connection. Ends after `timeout` seconds without a new record; None: never."""
+    for record in read_records(bootstrap, topic, timeout=timeout):
+        value: dict[str, Any] = msgspec.json.decode(record.value)
+        if "payload" in value:
+            value["payload"] = base64.b64decode(value["payload"])
+        yield value
+
+
+def read_records(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[Any]:
+    """The Kafka records of a sink's topic from its beginning, repeats dropped. Ends after `timeout` seconds without a
+    new record; None: never."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap.split(","),
@@ -239,10 +284,6 @@ def read_responses(bootstrap: str, topic: str, *, timeout: float | None = None) 
         consumer_timeout_ms=float("inf") if timeout is None else timeout * 1000,
     )
     try:
-        for record in drop_repeats(consumer):
-            value: dict[str, Any] = msgspec.json.decode(record.value)
-            if "payload" in value:
-                value["payload"] = base64.b64decode(value["payload"])
-            yield value
+        yield from drop_repeats(consumer)
     finally:
         consumer.close()

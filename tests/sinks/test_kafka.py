@@ -184,6 +184,14 @@ def test_a_record_that_kafka_refuses_fails_the_write_and_the_next_one_works(
     assert len(read(kafka, topic, 1)) == 1
 
 
+@pytest.mark.kafka
+def test_a_topic_that_takes_only_small_batches(kafka: LocalKafka, topic: str) -> None:
+    small = f"{topic}-small-batches"
+    kafka.create_topic(small, 1, {"max.message.bytes": "5000"})
+    KafkaResponses(kafka.bootstrap, small).write(0, 0, output([Success(TOPIC, "c", n) for n in range(200)]))
+    assert [value["request_id"] for value in read(kafka, small, 200)] == list(range(200))
+
+
 @pytest.mark.feature("J5")
 @pytest.mark.kafka
 def test_large_payloads_and_many_rows(kafka: LocalKafka, topic: str) -> None:

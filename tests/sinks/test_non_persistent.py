@@ -38,14 +38,11 @@ class Sent:
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
 
-    def send(self, topic: str, value: bytes, key: bytes, headers: list[tuple[str, bytes]]) -> "Sent":
+    def send(self, topic: str, value: bytes, key: bytes, headers: Any, partition: int | None) -> "Sent":
         self.values.append(msgspec.json.decode(value))
         return self
 
-    def succeeded(self) -> bool:
-        return True
-
-    def flush(self) -> None:
+    def get(self) -> None:
         pass
 
 
