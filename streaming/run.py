@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streaming.produce import PARTITIONS, KafkaUrl, ensure_topic
+from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +35,7 @@ def run(
     store: str,
     *,
     responses: str | None = None,
+    dead_letters: str | None = None,
     tables: bool = True,
     trigger: str = "1s",
     clock: Clock = "trigger",
@@ -57,6 +58,7 @@ def run(
         store: a folder or URL for the entries; quarantine and, unless `tables` is false, the output tables beside
             them (``<store>/quarantine``, ``<store>/tables``).
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
+        dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
         trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
@@ -81,6 +83,10 @@ def run(
     query.interval(trigger)  # before anything is made
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
+    letters = KafkaUrl.parse(dead_letters) if dead_letters is not None else None
+    topics = [each for each in (url, answers, letters) if each is not None]
+    if len(set(topics)) < len(topics):
+        raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
     count = ensure_topic(url, partitions)
     ledgers = LedgerStore(store)
     sinks: list[Sink] = [ledgers, QuarantineSink(store)]
@@ -88,6 +94,11 @@ def run(
         sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
     checks = [QualitySink(store, live=True)] if quality else []
     sinks += checks
+    if letters is not None:
+        from sinks.dead_letters import KafkaDeadLetters
+
+        ensure_topic(letters, count)
+        sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic))
     if answers is not None:
         from sinks.kafka import KafkaResponses
 

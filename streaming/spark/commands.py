@@ -115,6 +115,9 @@ def run_command(
     responses: Annotated[
         str | None, typer.Option(help="A topic for answers, kafka://HOST:PORT/TOPIC.")
     ] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option(help="A topic for quarantined records, kafka://HOST:PORT/TOPIC.")
+    ] = None,
     trigger: Annotated[str, typer.Option(help="The least time between micro-batches.")] = "1s",
     clock: Annotated[ClockChoice, typer.Option(help="What advances time.")] = ClockChoice.trigger,
     partitions: Annotated[int, typer.Option(min=1, help="Of the ingress topic, if it is made now.")] = 4,
@@ -153,6 +156,7 @@ def run_command(
             checkpoint.absolute(),
             store,
             responses=responses,
+            dead_letters=dead_letters,
             tables=tables,
             trigger=trigger,
             clock=clock.value,

@@ -3,11 +3,13 @@
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streaming.run import stop_signals, wait
+from streaming.produce import KafkaUrlError
+from streaming.run import run, stop_signals, wait
 from streaming.spark.query import interval
 
 
@@ -63,3 +65,16 @@ def test_intervals(text: str, words: str) -> None:
 def test_what_is_no_interval(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number and a unit"):
         interval(text)
+
+
+@pytest.mark.parametrize("same", [["responses"], ["dead_letters"], ["responses", "dead_letters"]])
+def test_a_topic_for_two_things(tmp_path: Path, same: list[str]) -> None:
+    """The query would read its own rows, without end."""
+    other = {} if len(same) == 1 else dict.fromkeys(same, "kafka://127.0.0.1:1/other")
+    with pytest.raises(KafkaUrlError, match="need a topic each"):
+        run(
+            "kafka://127.0.0.1:1/t",
+            tmp_path,
+            str(tmp_path),
+            **dict.fromkeys(same, "kafka://127.0.0.1:1/t") | other,
+        )
