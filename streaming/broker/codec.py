@@ -1,7 +1,8 @@
 """The state's binary form: MessagePack of the core's own structures, a version byte in front.
 
 Every topic is a block of its own that is decoded when a command or a check touches it, and encoded again only then.
-Structures are arrays on the wire: a field may be appended (with a default), never moved or removed, within a version.
+Structures are arrays on the wire: their fields have no names there. So what is released of a version never changes; how
+the next one reads it, and what a new field costs, is told in `upgrades`.
 """
 
 from typing import Any
@@ -16,8 +17,10 @@ from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_per
 from streaming.broker.policies import Policies
 from streaming.broker.topic import Topic
 from streaming.broker.unacked_limit import UnackedMessages
+from streaming.broker.upgrades import upgraded
 
 VERSION = 1
+"""Of the encoding that is written. 1: Magnetar 0.1.0."""
 
 
 class TopicBlock(msgspec.Struct, array_like=True):
@@ -85,11 +88,12 @@ def encode_state(state: PartitionState) -> bytes:
 
 
 def decode_state(data: bytes) -> PartitionState:
-    """Raises `StateVersionError` for a state this version of Magnetar can't read."""
-    if not data or data[0] != VERSION:
-        found = data[0] if data else "none"
+    """A state of this version or an older one. Raises `StateVersionError` for any other."""
+    found = data[0] if data else 0
+    if not 0 < found <= VERSION:
         raise StateVersionError(
-            f"the checkpoint's state has version {found}, this Magnetar reads {VERSION}: "
+            f"the checkpoint's state has version {found or 'none'}, this Magnetar reads {VERSION} and older: "
             "run the version that wrote it, or start from a new checkpoint"
         )
-    return _state_decoder.decode(memoryview(data)[1:])
+    state = memoryview(data)[1:]
+    return _state_decoder.decode(state if found == VERSION else upgraded(state, found, VERSION))

@@ -1,0 +1,43 @@
+"""States that an older Magnetar wrote, made readable to this one.
+
+`codec.VERSION` numbers the encodings. A state of an older one is decoded into lists, dicts and numbers, goes through the
+steps from its version on, and is read as a state of today. It costs that once: what is written next is of today.
+
+A change of a structure that is part of a state needs a new `codec.VERSION` (a test says so). Fields appended with a
+default, to a structure that no other extends, are no more work: msgspec fills them in. All else (a field put in between,
+moved, removed, of another type, a default that is another) needs a step in `UPGRADES`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+Step = Callable[[list[Any], dict[str, Any]], None]
+"""Changes, in place, what a version wrote into what the next one writes: the partition's state and its topics by name.
+
+A structure is a list of its fields (behind its tag, if it has one), or a dict where its encoding is a map; a position is
+a pair. Such a list may be shorter than its version has fields: older versions only lacked the last ones.
+"""
+
+UPGRADES: dict[int, Step] = {}
+"""Version → the step to the next. None: the next one only added what has a default."""
+
+_TOPICS, _DATA = 7, 0
+"""Where `PartitionState.topics` and `TopicBlock.data` are, in every version."""
+
+_decode = msgspec.msgpack.Decoder().decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def upgraded(state: memoryview, found: int, wanted: int) -> bytes:
+    """A state without its version byte, from version `found` to version `wanted`, which is not older."""
+    raw = _decode(state)
+    blocks = raw[_TOPICS]
+    topics = {name: _decode(block[_DATA]) for name, block in blocks.items()}
+    for version in range(found, wanted):
+        if (step := UPGRADES.get(version)) is not None:
+            step(raw, topics)
+    for name, topic in topics.items():
+        blocks[name][_DATA] = _encode(topic)
+    return _encode(raw)

@@ -1,0 +1,86 @@
+"""A checkpoint of Spark's and its store as a release of Magnetar left them, in the middle of a replay.
+
+``tests/golden/<release>/checkpoint.tar.gz`` holds the folder of a replay and the micro-batches that were still to come.
+Spark notes where the files are that it has read; in the archive that place is called `NOWHERE`.
+"""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from schemas.records import RECORD
+from sinks.base import Sink
+from sinks.ledger_store import LedgerStore
+from sinks.quarantine import QuarantineSink
+from sinks.tables import TableSink
+from streaming.log import partition_log
+from streaming.spark import query, source
+from tests.broker.kit import START
+from tests.e2e.traffic import Traffic
+
+ARCHIVE = "checkpoint.tar.gz"
+NOWHERE = "file:///magnetar-golden"
+STAGED, TO_COME = "staged", "to-come"
+NOTES = Path("checkpoint", "sources", "0")
+"""Where Spark keeps the names of the files it has read."""
+
+PARTITIONS, RECORDS, BATCHES, DONE = 2, 220, 4, 2
+
+
+def record(spark: SparkSession, folder: Path) -> None:
+    """Today's code replays half of a log."""
+    log = partition_log(Traffic(9, START).write(RECORDS), PARTITIONS)
+    source.stage(log, folder / STAGED, batches=BATCHES)
+    (folder / TO_COME).mkdir()
+    for file in sorted((folder / STAGED).iterdir())[DONE:]:
+        file.rename(folder / TO_COME / file.name)
+    _replay(spark, folder)
+
+
+def go_on(spark: SparkSession, folder: Path) -> None:
+    """Today's code replays the rest."""
+    for file in (folder / TO_COME).iterdir():
+        file.rename(folder / STAGED / file.name)
+    _replay(spark, folder)
+
+
+def records(folder: Path) -> pa.Table:
+    """The whole log."""
+    files = [*(folder / STAGED).glob("*.parquet"), *(folder / TO_COME).glob("*.parquet")]
+    return pa.concat_tables(
+        pq.read_table(file, schema=RECORD) for file in sorted(files, key=lambda file: file.name)
+    )
+
+
+def pack(folder: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w:gz", compresslevel=9) as tar:
+        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+            data = file.read_bytes()
+            if file.parent == folder / NOTES:
+                data = data.replace(folder.as_uri().encode(), NOWHERE.encode())
+                assert data.count(b'"path"') == data.count(NOWHERE.encode()), data
+            entry = tarfile.TarInfo(str(file.relative_to(folder)))
+            entry.size, entry.mtime = len(data), int(file.stat().st_mtime)  # Spark takes files by age
+            tar.addfile(entry, io.BytesIO(data))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """`archive` in `folder`, and as if it had been made there."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    for file in (folder / NOTES).iterdir():
+        file.write_bytes(file.read_bytes().replace(NOWHERE.encode(), folder.as_uri().encode()))
+
+
+def _replay(spark: SparkSession, folder: Path) -> None:
+    store = LedgerStore(str(folder / "store"))
+    sinks: list[Sink] = [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
+    spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    query.start(
+        spark, source.staged(spark, folder / STAGED), sinks=sinks, store=store, checkpoint=folder / "checkpoint",
+        clock="log", trigger=query.AVAILABLE_NOW,
+    ).awaitTermination()  # fmt: skip

@@ -1,0 +1,136 @@
+"""What a release of Magnetar leaves for later ones to read: encoded states, and what comes of a log that goes on.
+
+``tests/golden/<release>/broker.msgpack.xz`` holds each of `tests.state.lives` as that release folded it. Nothing there
+is written again: a later version must come to the same.
+"""
+
+import lzma
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+from streaming.broker.broker import Broker
+from streaming.broker.codec import VERSION
+from streaming.broker.effects import KINDS, Effect, SendReceipt
+from streaming.broker.entries import Entry
+from tests.broker.kit import Stored
+from tests.state.lives import Life, Record
+from tests.state.shape import Shape
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SHAPES = GOLDEN / "shapes"
+
+StoredEntry = tuple[str, int, int, MessageMetadata, int, int | None]
+"""Topic, ledger, entry, and the fields of an `Entry`."""
+
+
+class GoldenLife(msgspec.Struct):
+    """A state, the stored entries that it may ask for, and what followed. Rows are (offset, ordinal, clock, kind, fields
+    that aren't None); `stats` are those of `Broker.stats`, `topics` those of `Broker.topic_stats`."""
+
+    state: bytes
+    entries: list[StoredEntry]
+    stats: list[dict[str, Any]]
+    after: list[Record]
+    rows: list[tuple[int, int, int, str, dict[str, Any]]]
+    stats_after: list[dict[str, Any]]
+    topics_after: dict[str, Any]
+
+
+class Golden(msgspec.Struct):
+    """The states of a release by name of their life, encoded in `version`."""
+
+    release: str
+    version: int
+    lives: dict[str, GoldenLife]
+
+
+class KeepingTimes(Stored):
+    """As kit's, with the broker's times."""
+
+    def add(self, effects: Any) -> None:
+        super().add(effects)
+        for receipt in (effect for effect in effects if isinstance(effect, SendReceipt)):
+            at = receipt.topic, receipt.ledger_id, receipt.entry_id
+            if at in self.entries:
+                self.entries[at] = self.entries[at]._replace(broker_timestamp=receipt.broker_timestamp)
+
+
+class Outcome(NamedTuple):
+    """What came of going on."""
+
+    rows: list[tuple[int, int, int, str, dict[str, Any]]]
+    stats: list[dict[str, Any]]
+    topics: dict[str, Any]
+
+
+def record(life: Life) -> GoldenLife:
+    """Today's code folds a life."""
+    store = KeepingTimes()
+    broker = Broker(0, store)
+    for offset, (timestamp, topic, value) in enumerate(life.before):
+        broker.apply(offset, timestamp, topic, value)
+    store.add([row.effect for row in broker.take()])
+    state, entries = broker.encode(), [(*at, *entry) for at, entry in store.entries.items()]
+    stats = broker.stats()
+    outcome = go_on(Broker.decode(state, store), life.after)
+    return GoldenLife(state, entries, stats, life.after, *outcome)
+
+
+def restored(golden: GoldenLife) -> Broker:
+    """Today's broker with a golden state."""
+    store = Stored()
+    store.entries = {(topic, ledger, entry): Entry(*rest) for topic, ledger, entry, *rest in golden.entries}
+    return Broker.decode(golden.state, store)
+
+
+def go_on(broker: Broker, log: list[Record]) -> Outcome:
+    """Fold more records. Everything as it is after JSON or MessagePack: two outcomes can be compared."""
+    for number, (timestamp, topic, value) in enumerate(log, broker.offset + 1):
+        broker.apply(number, timestamp, topic, value)
+    rows = [
+        (row.offset, row.ordinal, row.clock, KINDS[type(row.effect)], _fields(row.effect))
+        for row in broker.take()
+    ]
+    topics = {name: broker.topic_stats(name) for name in broker.topic_names() if "non-persistent" not in name}
+    return Outcome(
+        *msgspec.msgpack.decode(msgspec.msgpack.encode((rows, broker.stats(), topics)), type=Outcome)
+    )
+
+
+def _fields(effect: Effect) -> dict[str, Any]:
+    return {name: value for name, value in effect._asdict().items() if value is not None}
+
+
+def write(golden: Golden, folder: Path) -> Path:
+    path = folder / "broker.msgpack.xz"
+    path.write_bytes(lzma.compress(msgspec.msgpack.encode(golden), preset=9))
+    return path
+
+
+def read(folder: Path) -> Golden:
+    return msgspec.msgpack.decode(lzma.decompress((folder / "broker.msgpack.xz").read_bytes()), type=Golden)
+
+
+def releases() -> dict[int, str]:
+    """`codec.VERSION` → the last release that wrote it."""
+    folders = sorted(file.parent for file in GOLDEN.glob("*/broker.msgpack.xz"))
+    return {golden.version: golden.release for golden in map(read, folders)}
+
+
+def shape_of(version: int) -> Shape:
+    """The shape that is noted of a version of the state; empty: none is."""
+    file = SHAPES / f"{version}.json"
+    shape: Shape = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+    return shape
+
+
+def next_version(difference: list[str]) -> str:
+    """What to do about a change."""
+    return (
+        f"the encoding of the state is another now ({'; '.join(difference)}), but checkpoints hold it as it was. Set "
+        f"VERSION = {VERSION + 1} in streaming/broker/codec.py, read streaming/broker/upgrades.py, and run "
+        "`python -m tests.state.record`"
+    )

@@ -1,0 +1,141 @@
+"""The encoded shape of a broker's state: of every structure in it the form, and of each field name, type and default.
+
+`shape` describes the code as it is. What was released is kept in ``tests/golden/shapes``, a file a `codec.VERSION`.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from streaming.broker.ack_holes import AckHoles
+from streaming.broker.codec import PartitionState
+from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.topic import Topic
+
+Shape = dict[str, dict[str, Any]]
+"""Structure → ``form``: how it is encoded; ``fields``: in the order of the encoding, each with type and default."""
+
+ROOTS = (PartitionState, Topic, NonPersistentTopic)
+"""What `streaming.broker.codec` encodes by itself; all else is part of one of these."""
+
+
+def shape() -> Shape:
+    """The shape of the state as today's code encodes it."""
+    found: Shape = {}
+    for root in ROOTS:
+        _name(inspect.type_info(root), found)
+    return dict(sorted(found.items()))
+
+
+def _name(type_: Any, found: Shape) -> str:
+    """A type in words; the structures that it names are described in `found`."""
+    match type_:
+        case inspect.StructType(cls=cls):
+            if cls.__name__ not in found:
+                found[cls.__name__] = {}  # it may contain itself
+                found[cls.__name__] = _structure(type_, found)
+            return str(cls.__name__)
+        case inspect.NamedTupleType(cls=cls, fields=fields):
+            found[cls.__name__] = {"form": "array", "fields": [_field(each, found) for each in fields]}
+            return str(cls.__name__)
+        case inspect.CustomType(cls=cls):
+            return str(cls.__name__)
+        case inspect.UnionType(types=types):
+            return " | ".join(sorted(_name(each, found) for each in types))
+        case inspect.DictType(key_type=key, value_type=value):
+            return f"{{{_name(key, found)}: {_name(value, found)}}}"
+        case inspect.ListType(item_type=item):
+            return f"[{_name(item, found)}]"
+        case inspect.TupleType(item_types=items):
+            return f"({', '.join(_name(each, found) for each in items)})"
+        case inspect.LiteralType(values=values):
+            return " | ".join(map(repr, sorted(values)))
+        case _:
+            limits = {
+                name: value for name in ("ge", "le") if (value := getattr(type_, name, None)) is not None
+            }
+            name = type(type_).__name__.removesuffix("Type").lower()
+            return name + "".join(f" {name} {value}" for name, value in limits.items())
+
+
+def _structure(type_: inspect.StructType, found: Shape) -> dict[str, Any]:
+    form = "array" if type_.array_like else "map"
+    if type_.cls.__struct_config__.omit_defaults and not type_.array_like:
+        form += " without defaults"
+    if type_.tag is not None:
+        form += f" tagged {type_.tag}"
+    return {"form": form, "fields": [_field(each, found) for each in type_.fields]}
+
+
+def _field(field: inspect.Field, found: Shape) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": field.encode_name, "type": _name(field.type, found)}
+    if field.default is not msgspec.NODEFAULT:
+        described["default"] = _words(field.default)
+    elif field.default_factory is not msgspec.NODEFAULT:
+        described["default"] = _words(field.default_factory())
+    return described
+
+
+def _words(value: Any) -> str:
+    """A default in words: of a structure only what differs from its own defaults, which are told elsewhere."""
+    if isinstance(value, msgspec.Struct):
+        plain = {each.name: each for each in msgspec.structs.fields(value)}
+        given = {
+            name: own for name, field in plain.items() if (own := getattr(value, name)) != _default(field)
+        }
+        return f"{type(value).__name__}({', '.join(f'{name}={_words(own)}' for name, own in given.items())})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_words(key)}: {_words(own)}' for key, own in value.items())}}}"
+    return "AckHoles()" if isinstance(value, AckHoles) else repr(value)
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+# ---- two shapes
+
+
+def changes(before: Shape, after: Shape) -> list[str]:
+    """What differs, a sentence each."""
+    found = []
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before or name not in after:
+            found.append(f"{name} is {'new' if name in after else 'gone'}")
+            continue
+        if before[name]["form"] != after[name]["form"]:
+            found.append(f"{name} is encoded as {after[name]['form']}, not {before[name]['form']}")
+        ours, theirs = ({each["name"]: each for each in side[name]["fields"]} for side in (after, before))
+        found += [f"{name}.{field} is gone" for field in theirs if field not in ours]
+        found += [
+            f"{name}.{field} is new, at place {[*ours].index(field)} of {len(ours)}"
+            for field in ours
+            if field not in theirs
+        ]
+        for field in sorted(ours.keys() & theirs.keys()):
+            for part in ("type", "default"):
+                was, now = theirs[field].get(part, "none"), ours[field].get(part, "none")
+                if was != now:
+                    found.append(f"{name}.{field} has the {part} {now}, not {was}")
+        if sorted(ours) == sorted(theirs) and [*ours] != [*theirs]:
+            found.append(f"{name} has its fields in another order")
+    return found
+
+
+def read_as_is(before: Shape, after: Shape) -> bool:
+    """Does msgspec read as `after` what was encoded in the shape `before`, without a step in `upgrades`?"""
+    for name, old in before.items():
+        new = after.get(name)
+        if new is None or new["form"] != old["form"]:
+            return False
+        known = {field["name"] for field in old["fields"]}
+        kept = [field for field in new["fields"] if field["name"] in known]
+        added = [field for field in new["fields"] if field["name"] not in known]
+        if old["form"].startswith("array"):  # only their places tell its fields apart
+            same = new["fields"] == old["fields"] + added
+        else:
+            same = sorted(kept, key=str) == sorted(old["fields"], key=str)
+        if not same or not all("default" in field for field in added):
+            return False
+    return True

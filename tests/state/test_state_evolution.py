@@ -1,0 +1,249 @@
+"""States that older versions wrote are read, and go on as if nothing had been; a changed encoding doesn't slip in."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.commands import MessageMetadata, Publish, to_json
+from sinks.ledger_store import read_entries
+from sinks.quarantine import read_quarantine
+from sinks.tables import TABLES, read_table
+from streaming.broker import codec, upgrades
+from streaming.broker.broker import Broker
+from streaming.broker.codec import VERSION, PartitionState, TopicBlock
+from streaming.broker.entries import Entry, NoEntries
+from streaming.broker.errors import StateVersionError
+from streaming.spark.state import partition_states, stats
+from tests.broker.kit import Stored
+from tests.e2e.outcome import of_log
+from tests.state import checkpoint, golden, record_draft
+from tests.state.lives import lives
+from tests.state.shape import Shape, changes, read_as_is, shape
+
+pytestmark = pytest.mark.feature("J2")
+
+RELEASES = sorted(file.parent for file in golden.GOLDEN.glob(f"*/{checkpoint.ARCHIVE}"))
+
+
+def within(expected: Any, found: Any) -> bool:
+    """Is all that was expected there? A later version may tell more, in fields that are new."""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(
+            name in found and within(value, found[name]) for name, value in expected.items()
+        )
+    if isinstance(expected, list | tuple):
+        return len(expected) == len(found) and all(map(within, expected, found))
+    return bool(expected == found)
+
+
+# ---- what was released
+
+
+def test_every_version_before_this_one_is_kept() -> None:
+    assert golden.GOLDEN / "0.1.0" in RELEASES
+    assert set(golden.releases()) >= set(range(1, VERSION)), "what no release wrote needs no number"
+
+
+@pytest.mark.parametrize("folder", RELEASES, ids=lambda folder: folder.name)
+def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
+    for name, life in golden.read(folder).lives.items():
+        broker = golden.restored(life)
+        assert within(life.stats, broker.stats()), name
+        rows, rows_of_stats, topics = golden.go_on(broker, life.after)
+        for expected, found in zip(life.rows, rows, strict=True):
+            assert within(expected, found), name
+        assert within(life.stats_after, rows_of_stats), name
+        assert within(life.topics_after, topics), name
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("folder", RELEASES, ids=lambda folder: folder.name)
+def test_a_checkpoint_of_a_release_goes_on_to_the_same_end(
+    folder: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint.unpack(folder / checkpoint.ARCHIVE, tmp_path)
+    undisturbed = of_log(checkpoint.records(tmp_path), tmp_path / "undisturbed")
+    before = stats(partition_states(spark, tmp_path / "checkpoint"))
+    checkpoint.go_on(spark, tmp_path)
+    for kind in TABLES:
+        expected = undisturbed.tables[kind]
+        assert read_table(str(tmp_path / "tables"), kind).to_pylist() == expected.to_pylist(), kind
+    assert read_entries(str(tmp_path / "store")).equals(undisturbed.entries)
+    assert read_quarantine(str(tmp_path)).equals(undisturbed.quarantine)
+    states = partition_states(spark, tmp_path / "checkpoint")
+    assert [canonical(each.broker) for each in states] == [
+        canonical(each.broker) for each in undisturbed.states
+    ]
+    assert stats(states) == stats(undisturbed.states) != before
+
+
+def canonical(state: bytes) -> bytes:
+    """A state whose topics are all encoded by today's code."""
+    broker = Broker.decode(state, NoEntries())
+    broker.stats()
+    return broker.encode()
+
+
+# ---- a shape doesn't change within a version
+
+
+def test_the_shape_of_the_state_is_that_of_its_version() -> None:
+    difference = changes(golden.shape_of(VERSION), shape())
+    released = golden.releases().get(VERSION)
+    todo = golden.next_version(difference) if released else "run `python -m tests.state.record`"
+    assert not difference, todo
+
+
+def test_a_version_that_cannot_be_read_as_it_is_has_a_step() -> None:
+    for version in range(1, VERSION):
+        before, after = golden.shape_of(version), golden.shape_of(version + 1)
+        assert read_as_is(before, after) or version in upgrades.UPGRADES, changes(before, after)
+
+
+def test_topics_are_where_every_version_has_them() -> None:
+    assert PartitionState.__struct_fields__[upgrades._TOPICS] == "topics"
+    assert TopicBlock.__struct_fields__[upgrades._DATA] == "data"
+
+
+def test_what_is_recorded_of_a_release_has_every_structure_in_it() -> None:
+    found: set[str] = set()
+    for life in lives().values():
+        broker = Broker(0, Stored())
+        for offset, (timestamp, topic, value) in enumerate(life.before):
+            broker.apply(offset, timestamp, topic, value)
+        for each in structures([broker._state, broker._each_topic(), broker._ctx.config]):
+            found.add(type(each).__name__)
+    assert found >= shape().keys() - {"Position"}
+
+
+def structures(value: Any) -> Iterator[msgspec.Struct]:
+    if isinstance(value, msgspec.Struct):
+        yield value
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from structures(each)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence", "as_is"),
+    [
+        ("append", "Rate.new is new, at place 4 of 5", True),
+        ("append without a default", "Rate.new is new, at place 4 of 5", False),
+        ("put in front", "Rate.new is new, at place 0 of 5", False),
+        ("remove", "Rate.last is gone", False),
+        ("move", "Rate has its fields in another order", False),
+        ("another type", "Rate.total has the type str, not int", False),
+        ("another default", "Rate.total has the default 7, not 0", False),
+        ("another form", "Rate is encoded as map, not array", False),
+        ("a new map's field", "Policies.new is new, at place 0 of 15", True),
+        ("a map's field moves", "Policies has its fields in another order", True),
+        ("structure", "New is new", True),
+        ("no structure", "Rate is gone", False),
+    ],
+)
+def test_changes_of_the_shape_are_told(change: str, sentence: str, as_is: bool) -> None:
+    before = shape()
+    after: Shape = copy.deepcopy(before)
+    rate, policies = after["Rate"]["fields"], after["Policies"]["fields"]
+    new = {"name": "new", "type": "int", "default": "0"}
+    match change:
+        case "append":
+            rate.append(new)
+        case "append without a default":
+            rate.append({"name": "new", "type": "int"})
+        case "put in front":
+            rate.insert(0, new)
+        case "remove":
+            rate.pop()
+        case "move":
+            rate.reverse()
+        case "another type":
+            rate[0]["type"] = "str"
+        case "another default":
+            rate[0]["default"] = "7"
+        case "another form":
+            after["Rate"]["form"] = "map"
+        case "a new map's field":
+            policies.insert(0, new)
+        case "a map's field moves":
+            policies.reverse()
+        case "structure":
+            after["New"] = after["Rate"]
+        case "no structure":
+            del after["Rate"]
+    assert changes(before, after) == [sentence]
+    assert read_as_is(before, after) == as_is
+    assert changes(before, before) == []
+
+
+# ---- an older version, truly: states that the first commit of the broker wrote
+
+
+def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
+    """What the first commit wrote, as version 1 has it."""
+    config = state[5]
+    config.setdefault("trimLedgerAckedToItsEnd", False)  # its default then
+    for topic in topics.values():
+        for subscription in topic[5].values():
+            dispatcher = subscription[4]
+            if dispatcher is not None and dispatcher[0] == "single":
+                dispatcher.insert(1, subscription[2] == "Failover")
+
+
+@pytest.fixture
+def draft(monkeypatch: pytest.MonkeyPatch) -> record_draft.Draft:
+    """As if today's version were the next: the draft's number is 1, too."""
+    monkeypatch.setattr(codec, "VERSION", 2)
+    return record_draft.read()
+
+
+def test_a_draft_is_not_read_as_it_is(draft: record_draft.Draft) -> None:
+    """Else the test below would show nothing."""
+    assert draft.state[0] == 1
+    with pytest.raises(msgspec.ValidationError):
+        Broker.decode(draft.state, NoEntries()).stats()
+
+
+def test_a_step_makes_a_draft_readable(draft: record_draft.Draft, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(upgrades.UPGRADES, 1, from_draft)
+    store = Stored()
+    store.entries = {
+        (topic, ledger, entry): Entry(MessageMetadata(producer, number, time), size)
+        for topic, ledger, entry, producer, number, time, size in draft.entries
+    }
+    broker = Broker.decode(draft.state, store)
+    assert within(draft.stats, broker.stats())
+    assert broker._ctx.config.trimLedgerAckedToItsEnd is False
+    # It goes on: from now on its state is of today's version.
+    name = broker.topic_names()[0]
+    entries = broker.topic(name).ledger.number_of_entries
+    broker.apply(broker.offset + 1, broker.clock, name, to_json(Publish(producer="new", sequence_id=1)))
+    assert broker.encode()[0] == 2
+    again = Broker.decode(broker.encode(), store)
+    assert again.topic(name).ledger.number_of_entries == entries + 1
+    assert again.stats() == broker.stats()
+
+
+def test_versions_without_a_step_are_passed_over(
+    draft: record_draft.Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "VERSION", 4)
+    monkeypatch.setitem(upgrades.UPGRADES, 2, from_draft)
+    assert within(draft.stats, Broker.decode(draft.state, NoEntries()).stats())
+
+
+# ---- a newer version
+
+
+@pytest.mark.parametrize("state", [b"", b"\0", bytes([VERSION + 1]), b"\xff"])
+def test_a_state_of_no_version_that_is_known_is_refused(state: bytes) -> None:
+    with pytest.raises(StateVersionError, match=f"reads {VERSION} and older: run the version that wrote it"):
+        Broker.decode(state, NoEntries())
