@@ -17,6 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from sinks.kafka import LARGEST, KafkaSink, NotSent, Outgoing, read_records
 from streaming.broker.effects import KINDS, Quarantined
+from streaming.kafka_config import PLAIN, KafkaConfig
 
 _LONGEST = 4096  # characters of a topic's name or a cause: a bad record's may be as long as the record
 _LIMIT = "max.message.bytes"
@@ -38,9 +39,9 @@ class KafkaDeadLetters(KafkaSink):
     _what = "dead letters"
     _not_sent = DeadLettersNotSent
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist."""
-        super().__init__(bootstrap, topic)
+    def __init__(self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN) -> None:
+        """As of `KafkaSink`."""
+        super().__init__(bootstrap, topic, config)
         self._partitions = 1
         self._most = LARGEST
 

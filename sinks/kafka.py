@@ -22,6 +22,7 @@ from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
 from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
 from streaming.broker.entries import EntryNotFound
+from streaming.kafka_config import PLAIN, KafkaConfig
 
 LARGEST = 16 << 20
 """Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""
@@ -66,9 +67,10 @@ class KafkaSink:
     _what: ClassVar[str]
     _not_sent: ClassVar[type[NotSent]]
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist."""
+    def __init__(self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN) -> None:
+        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `config`: credentials, by the path of a file."""
         self._bootstrap = bootstrap
+        self._config = config
         self._topic = topic
         self._checked = False
 
@@ -77,7 +79,9 @@ class KafkaSink:
         if not self._checked:
             # Said here once and at once; a worker's producer would wait for the topic to appear.
             try:
-                admin = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+                admin = KafkaAdminClient(
+                    bootstrap_servers=self._bootstrap.split(","), **self._config.client()
+                )
                 try:
                     if self._topic not in admin.list_topics():
                         self._fail(UnknownTopicOrPartitionError(f"it has no topic {self._topic!r}"))
@@ -94,7 +98,7 @@ class KafkaSink:
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
         """Returns when Kafka has confirmed every record. Raises `NotSent`."""
         try:
-            producer = _producer(self._bootstrap)
+            producer = _producer(self._bootstrap, self._config)
             batch = _BATCH, str(batch_id).encode()
             futures = []
             for row, key, value, more, partition in records:
@@ -111,7 +115,7 @@ class KafkaSink:
 
     def _fail(self, error: BaseException) -> NoReturn:
         # After a fatal error an idempotent producer refuses everything; the next attempt needs a new one.
-        _producers.pop(self._bootstrap, None)
+        _producers.pop((self._bootstrap, self._config), None)
         raise self._not_sent(
             f"Kafka at {self._bootstrap} did not take {self._what} for topic {self._topic!r}: {error!r}. Check that "
             "the broker is up and reachable from Spark's workers and that the topic exists; the query then goes on "
@@ -130,10 +134,12 @@ class KafkaResponses(KafkaSink):
     _what = "responses"
     _not_sent = ResponsesNotSent
 
-    def __init__(self, bootstrap: str, topic: str, *, store: LedgerStore | None = None) -> None:
-        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `store`: where the entries of earlier
+    def __init__(
+        self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN, *, store: LedgerStore | None = None
+    ) -> None:
+        """`bootstrap`, `topic`, `config`: as of `KafkaSink`. `store`: where the entries of earlier
         micro-batches are; without it only messages published in the batch that delivers them can be sent."""
-        super().__init__(bootstrap, topic)
+        super().__init__(bootstrap, topic, config)
         self._store = store
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
@@ -180,13 +186,13 @@ class KafkaResponses(KafkaSink):
         return contents
 
 
-_producers: dict[str, KafkaProducer] = {}
+_producers: dict[tuple[str, KafkaConfig], KafkaProducer] = {}
 
 
-def _producer(bootstrap: str) -> KafkaProducer:
+def _producer(bootstrap: str, config: KafkaConfig) -> KafkaProducer:
     """One for the process: Spark unpickles the sink for every task."""
-    if bootstrap not in _producers:
-        _producers[bootstrap] = KafkaProducer(
+    if (bootstrap, config) not in _producers:
+        _producers[bootstrap, config] = KafkaProducer(
             bootstrap_servers=bootstrap.split(","),
             acks="all",
             enable_idempotence=True,
@@ -194,9 +200,11 @@ def _producer(bootstrap: str) -> KafkaProducer:
             linger_ms=5,
             batch_size=1 << 18,
             max_request_size=LARGEST,
+            bootstrap_timeout_ms=_PATIENCE_MS,
             max_block_ms=_PATIENCE_MS,
+            **config.client(),
         )
-    return _producers[bootstrap]
+    return _producers[bootstrap, config]
 
 
 def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Content]) -> Iterator[Outgoing]:
@@ -262,17 +270,21 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
             yield record
 
 
-def read_responses(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[dict[str, Any]]:
+def read_responses(
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+) -> Iterator[dict[str, Any]]:
     """The values of all responses from the topic's beginning, repeats dropped, `payload` as bytes. In order for a
     connection. Ends after `timeout` seconds without a new record; None: never."""
-    for record in read_records(bootstrap, topic, timeout=timeout):
+    for record in read_records(bootstrap, topic, timeout=timeout, config=config):
         value: dict[str, Any] = msgspec.json.decode(record.value)
         if "payload" in value:
             value["payload"] = base64.b64decode(value["payload"])
         yield value
 
 
-def read_records(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[Any]:
+def read_records(
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+) -> Iterator[Any]:
     """The Kafka records of a sink's topic from its beginning, repeats dropped. Ends after `timeout` seconds without a
     new record; None: never."""
     consumer = KafkaConsumer(
@@ -282,6 +294,7 @@ def read_records(bootstrap: str, topic: str, *, timeout: float | None = None) ->
         enable_auto_commit=False,
         allow_auto_create_topics=False,
         consumer_timeout_ms=float("inf") if timeout is None else timeout * 1000,
+        **config.client(),
     )
     try:
         yield from drop_repeats(consumer)

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from streaming.kafka_config import PLAIN, KafkaConfig
+from streaming.kafka_failure import explain, failures
 from streaming.log import LogError, ordered, partition_log, read_log
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class KafkaUrl(NamedTuple):
         return cls(parts.netloc, topic)
 
 
-def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS) -> int:
+def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfig = PLAIN) -> int:
     """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions.
 
     Raises `KafkaUnreachable`.
@@ -78,14 +80,14 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS) -> int:
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-    try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=url.bootstrap.split(","), bootstrap_timeout_ms=_PATIENCE_MS
-        )
-    except (KafkaError, ValueError) as error:
-        raise KafkaUnreachable(
-            f"no Kafka answered at {url.bootstrap} within {_PATIENCE_MS // 1000} s: check the address, and that it is up"
-        ) from error
+    settings = config.client()
+    with failures() as said:
+        try:
+            admin = KafkaAdminClient(
+                bootstrap_servers=url.bootstrap.split(","), bootstrap_timeout_ms=_PATIENCE_MS, **settings
+            )
+        except (KafkaError, ValueError) as error:
+            raise KafkaUnreachable(explain(said, url.bootstrap, config, _PATIENCE_MS // 1000)) from error
     try:
         if url.topic not in admin.list_topics():
             spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
@@ -104,6 +106,7 @@ def produce(
     ingress: str,
     *,
     partitions: int | None = None,
+    config: KafkaConfig = PLAIN,
     paced: bool = False,
     progress: Callable[[int, int], None] | None = None,
     stop: threading.Event | None = None,
@@ -115,12 +118,13 @@ def produce(
     Args:
         partitions: of the topic, if it is made now. A log without partitions is spread over those that the topic has
             by crc32 of the record's topic, see `streaming.log`; one with partitions keeps them.
+        config: credentials, see `streaming.kafka_config`.
         paced: in real time, by the timestamps' distances, rather than at once.
         progress: called now and then: records sent, records in all.
         stop: when set, stops after the record at hand.
 
     Raises:
-        LogError, FileNotFoundError, KafkaUrlError: what was asked makes no sense.
+        LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError: what was asked makes no sense.
         KafkaUnreachable: no Kafka there.
         NotProduced: a record was refused.
     """
@@ -130,7 +134,7 @@ def produce(
     table = log if isinstance(log, pa.Table) else read_log(log)
     own = "partition" in table.column_names
     least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1
-    count = ensure_topic(url, partitions or max(PARTITIONS, least))
+    count = ensure_topic(url, partitions or max(PARTITIONS, least), config)
     if partitions is not None and count != partitions:
         raise LogError(f"topic {url.topic} has {count} partitions, not {partitions}: name another topic")
     if own and least > count:
@@ -144,6 +148,7 @@ def produce(
         batch_size=1 << 18,
         max_request_size=LARGEST,
         allow_auto_create_topics=False,
+        **config.client(),
     )
     try:
         return _send(producer, url.topic, records, paced, progress or _silent, stop or threading.Event())

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streaming.kafka_config import PLAIN, KafkaConfig
 from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def run(
     *,
     responses: str | None = None,
     dead_letters: str | None = None,
+    config: KafkaConfig = PLAIN,
     tables: bool = True,
     trigger: str = "1s",
     clock: Clock = "trigger",
@@ -59,6 +61,7 @@ def run(
             them (``<store>/quarantine``, ``<store>/tables``).
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
         dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
+        config: credentials for Kafka, the same for all topics, see `streaming.kafka_config`.
         trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
@@ -68,7 +71,7 @@ def run(
         on_batch, on_start: called on the driver.
 
     Raises:
-        KafkaUrlError, BadTrigger: an address or the trigger can't be read.
+        KafkaUrlError, KafkaConfigError, BadTrigger: an address or the trigger can't be read.
         KafkaUnreachable: no Kafka there.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
@@ -87,7 +90,7 @@ def run(
     topics = [each for each in (url, answers, letters) if each is not None]
     if len(set(topics)) < len(topics):
         raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
-    count = ensure_topic(url, partitions)
+    count = ensure_topic(url, partitions, config)
     ledgers = LedgerStore(store)
     sinks: list[Sink] = [ledgers, QuarantineSink(store)]
     if tables:
@@ -97,14 +100,14 @@ def run(
     if letters is not None:
         from sinks.dead_letters import KafkaDeadLetters
 
-        ensure_topic(letters, count)
-        sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic))
+        ensure_topic(letters, count, config)
+        sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
     if answers is not None:
         from sinks.kafka import KafkaResponses
 
-        ensure_topic(answers, count)
+        ensure_topic(answers, count, config)
         # Last: an answer may leave only when what it tells of is stored.
-        sinks.append(KafkaResponses(answers.bootstrap, answers.topic, store=ledgers))
+        sinks.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=ledgers))
 
     shuffle_partitions = shuffle_partitions or min(cores, count)
     if spark is None:
@@ -117,7 +120,7 @@ def run(
     spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
     running = query.start(
         spark,
-        source.kafka(spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_a_batch),
+        source.kafka(spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_a_batch, config=config),
         sinks=sinks,
         store=ledgers,
         checkpoint=checkpoint,

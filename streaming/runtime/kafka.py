@@ -65,11 +65,15 @@ class LocalKafka:
     used, so that a misspelt name is an error.
     """
 
-    def __init__(self, directory: Path | str, port: int = 0) -> None:
-        """`port` 0: the port of the last start if it is free, else any free one."""
+    def __init__(
+        self, directory: Path | str, port: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """`port` 0: the port of the last start if it is free, else any free one. `properties`: the broker's, put over
+        those that it needs here."""
         self.directory = Path(directory).absolute()
         self.log = self.directory / "kafka.log"
         self._wanted_port = port
+        self._properties = dict(properties or {})
         self._state = self.directory / "kafka.json"
         self._config = self.directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,7 +101,10 @@ class LocalKafka:
         last = self._last()
         port = _choose_port(self._wanted_port, last.port if last else 0)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(_properties(self.directory / "data", port, _free_port()))
+        ours = _properties(self.directory / "data", port, _free_port())
+        self._config.write_text(
+            "".join(f"{key}={value}\n" for key, value in (ours | self._properties).items())
+        )
         logging = [f"-Dorg.slf4j.simpleLogger.{key}={value}" for key, value in _LOGGING.items()]
         classpath = os.pathsep.join(map(str, kafka_broker_jars()))
         java = [str(java_binary()), *_JVM, *logging, "-cp", classpath]
@@ -282,8 +289,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _properties(data: Path, port: int, controller_port: int) -> str:
-    settings: dict[str, object] = {
+def _properties(data: Path, port: int, controller_port: int) -> dict[str, object]:
+    return {
         # Broker and controller in one process; the controller's port is nobody else's business.
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -315,4 +322,3 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
     }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())

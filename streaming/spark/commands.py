@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from streaming.kafka_config import KafkaConfig
     from streaming.replay import ReplayResult
     from streaming.spark.query import Written
 
@@ -49,6 +50,9 @@ class ClockChoice(StrEnum):
 
 LogArgument = Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")]
 Ingress = Annotated[str, typer.Option(help="The commands' topic, kafka://HOST:PORT/TOPIC.")]
+KafkaConfigFile = Annotated[
+    Path | None, typer.Option(help="Kafka's properties for TLS and passwords, see docs/security.md.")
+]
 
 
 def replay_command(
@@ -118,6 +122,7 @@ def run_command(
     dead_letters: Annotated[
         str | None, typer.Option(help="A topic for quarantined records, kafka://HOST:PORT/TOPIC.")
     ] = None,
+    kafka_config: KafkaConfigFile = None,
     trigger: Annotated[str, typer.Option(help="The least time between micro-batches.")] = "1s",
     clock: Annotated[ClockChoice, typer.Option(help="What advances time.")] = ClockChoice.trigger,
     partitions: Annotated[int, typer.Option(min=1, help="Of the ingress topic, if it is made now.")] = 4,
@@ -135,6 +140,7 @@ def run_command(
 ) -> None:
     """Run the broker over a Kafka topic until Ctrl-C or SIGTERM."""
     from streaming.cli import expected_errors
+    from streaming.kafka_config import KafkaConfigError
     from streaming.produce import KafkaUnreachable, KafkaUrlError
     from streaming.run import RECORDS_A_BATCH, run, stop_signals
     from streaming.runtime.jars import JarsUnavailableError
@@ -145,7 +151,13 @@ def run_command(
     live = Live(_console(stderr=True))
     with (
         expected_errors(
-            KafkaUrlError, KafkaUnreachable, BadTrigger, JarsUnavailableError, JavaNotFoundError, QueryFailed
+            KafkaUrlError,
+            KafkaConfigError,
+            KafkaUnreachable,
+            BadTrigger,
+            JarsUnavailableError,
+            JavaNotFoundError,
+            QueryFailed,
         ),
         stop_signals() as stop,
         live,
@@ -157,6 +169,7 @@ def run_command(
             store,
             responses=responses,
             dead_letters=dead_letters,
+            config=credentials(kafka_config),
             tables=tables,
             trigger=trigger,
             clock=clock.value,
@@ -174,17 +187,21 @@ def run_command(
 def produce_command(
     log: LogArgument,
     ingress: Ingress,
+    kafka_config: KafkaConfigFile = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic, if it is made now.")] = None,
     paced: Annotated[bool, typer.Option(help="In real time, by the log's timestamps.")] = False,
 ) -> None:
     """Send a command log to a Kafka topic."""
     from streaming.cli import expected_errors
+    from streaming.kafka_config import KafkaConfigError
     from streaming.log import LogError
     from streaming.produce import KafkaUnreachable, KafkaUrlError, NotProduced, produce
     from streaming.run import stop_signals
 
     with (
-        expected_errors(LogError, FileNotFoundError, KafkaUrlError, KafkaUnreachable, NotProduced),
+        expected_errors(
+            LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError, KafkaUnreachable, NotProduced
+        ),
         stop_signals() as stop,
         _progress() as bar,
     ):
@@ -194,11 +211,26 @@ def produce_command(
             log,
             ingress,
             partitions=partitions,
+            config=credentials(kafka_config),
             paced=paced,
             progress=lambda done, total: bar.update(task, description="sent", completed=done, total=total),
             stop=stop,
         )
     typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")
+
+
+def credentials(file: Path | None) -> KafkaConfig:
+    """What a ``--kafka-config`` says; a file that anybody can read gets a word on the standard error. Raises
+    `KafkaConfigError`."""
+    from streaming.kafka_config import KafkaConfig
+
+    config = KafkaConfig.of(file)
+    if config.is_open:
+        typer.echo(
+            f"magnetar: every user of this machine can read the passwords in {file}: chmod 600 {file}",
+            err=True,
+        )
+    return config
 
 
 class Live:

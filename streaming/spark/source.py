@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from streaming.kafka_config import PLAIN, KafkaConfig
 from streaming.log import ordered, slices
 from streaming.spark.schema import RECORDS
 
@@ -43,7 +44,12 @@ def staged(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def kafka(
-    spark: SparkSession, bootstrap: str, topic: str, *, max_offsets_per_trigger: int | None = None
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    *,
+    max_offsets_per_trigger: int | None = None,
+    config: KafkaConfig = PLAIN,
 ) -> DataFrame:
     """The stream of a Kafka topic from its earliest record; a checkpoint takes over from there.
 
@@ -51,7 +57,7 @@ def kafka(
     as does a record without a value. Records that Kafka deleted before they were read stop the query: the log would
     have a hole. (`max_offsets_per_trigger` is for all partitions of the topic together.)
     """
-    options = {
+    options = config.spark() | {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
         "startingOffsets": "earliest",

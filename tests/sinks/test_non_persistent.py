@@ -49,7 +49,7 @@ class Sent:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     producer = Sent()
-    monkeypatch.setattr(kafka, "_producer", lambda bootstrap: producer)
+    monkeypatch.setattr(kafka, "_producer", lambda *_: producer)
     return producer
 
 
