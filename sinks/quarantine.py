@@ -3,12 +3,14 @@
 ``<url>/quarantine/<batch>-<partition>.parquet``, columns `QUARANTINE`.
 """
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from schemas.outputs import OUTPUT
+from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import column
 from sinks import batch_files
 from sinks.parquet import options
@@ -60,13 +62,19 @@ class QuarantineSink:
         self._storage.publish(batch_files.path(_FOLDER, batch_id, partition, "parquet"), write)
 
 
-def read_quarantine(url: str, filesystem: fs.FileSystem | None = None) -> pa.Table:
-    """All quarantined records, columns `QUARANTINE`, sorted by (partition, offset, ordinal)."""
+def read_quarantine(
+    url: str,
+    filesystem: fs.FileSystem | None = None,
+    *,
+    columns: Sequence[str] = QUARANTINE.names,
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """The quarantined records of which `where` holds (None: all), sorted by (partition, offset, ordinal), which
+    `columns` has. `columns`: of `QUARANTINE`; without ``value`` it is quick however large the records are."""
     storage = Storage(url, filesystem)
-    tables = [QUARANTINE.empty_table()]
+    schema = pa.schema([QUARANTINE.field(name) for name in columns])
+    tables = [schema.empty_table()]
     for info in storage.files(_FOLDER):
         with storage.open(storage.relative(info)) as file:
-            tables.append(pq.read_table(file).cast(QUARANTINE))
-    return pa.concat_tables(tables).sort_by(
-        [(name, "ascending") for name in ("partition", "offset", "ordinal")]
-    )
+            tables.append(pq.read_table(file, columns=schema.names, filters=where).cast(schema))
+    return pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])

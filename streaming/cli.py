@@ -14,6 +14,7 @@ import typer
 
 from streaming import __version__
 from streaming.quality_commands import quality_command
+from streaming.quarantine_commands import quarantine_app
 from streaming.spark import commands
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ kafka_app = typer.Typer(
     help="A real Kafka broker on this machine, for trying things out.", no_args_is_help=True
 )
 app.add_typer(kafka_app, name="kafka")
+app.add_typer(quarantine_app, name="quarantine")
 
 KafkaDir = Annotated[Path, typer.Option("--dir", help="Where the broker keeps its data, log and state.")]
 KAFKA_DIR = Path(".magnetar/kafka")
