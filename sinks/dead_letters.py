@@ -75,7 +75,9 @@ class KafkaDeadLetters(KafkaSink):
         return Outgoing(row, key, value, tuple(headers), row["partition"] % self._partitions)
 
 
-def read_dead_letters(bootstrap: str, topic: str, *, timeout: float | None = None) -> Iterator[Any]:
+def read_dead_letters(
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+) -> Iterator[Any]:
     """The dead letters as kafka-python's records, from the topic's beginning, repeats dropped. Ends after `timeout`
     seconds without a new one; None: never."""
-    return read_records(bootstrap, topic, timeout=timeout)
+    return read_records(bootstrap, topic, timeout=timeout, config=config)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streaming.spark.commands import KafkaConfigFile, credentials
+
 if TYPE_CHECKING:
     from streaming.quarantine import Coordinates, Mended, OfRule
 
@@ -33,12 +35,13 @@ TopicOption = Annotated[str | None, typer.Option(help="Only records of this topi
 @contextmanager
 def _expected() -> Iterator[None]:
     from streaming.cli import expected_errors
+    from streaming.kafka_config import KafkaConfigError
     from streaming.log import LogError
     from streaming.produce import KafkaUnreachable, KafkaUrlError, NotProduced
     from streaming.quarantine import QuarantineError
 
-    errors = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaUnreachable, NotProduced)
-    with expected_errors(*errors):
+    unusable = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError)
+    with expected_errors(*unusable, KafkaUnreachable, NotProduced):
         yield
 
 
@@ -133,6 +136,7 @@ def resubmit_command(
     ingress: Annotated[
         str | None, typer.Option(help="Of a run: the commands' topic, kafka://HOST:PORT/TOPIC.")
     ] = None,
+    kafka_config: KafkaConfigFile = None,
     log: Annotated[Path | None, typer.Option(help="Of a replay: the log that was replayed.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --log: where to write the mended log.")] = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="With --log: as the replay had it.")] = None,
@@ -150,7 +154,9 @@ def resubmit_command(
         quarantine = Quarantine(store)
         records = _mended(quarantine, mended, value)
         if ingress is not None:
-            places = resubmit.to_ingress(quarantine, records, ingress, again=again)
+            places = resubmit.to_ingress(
+                quarantine, records, ingress, config=credentials(kafka_config), again=again
+            )
             shown = ", ".join(
                 f"{each.origin} as {place}" for each, place in zip(records[:_NAMED], places, strict=False)
             )

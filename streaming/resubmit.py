@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD
+from streaming.kafka_config import PLAIN, KafkaConfig
+from streaming.kafka_failure import explain, failures
 from streaming.log import LOGICAL, ingress_partition, partition_log, read_log, write_log
 from streaming.produce import LARGEST, KafkaUnreachable, KafkaUrl, NotProduced
 from streaming.quarantine import Coordinates, Mended, Quarantine, QuarantineError, coordinates_of
@@ -27,15 +29,21 @@ _PATIENCE_MS = 5_000
 
 
 def to_ingress(
-    quarantine: Quarantine, mended: Sequence[Mended], ingress: str, *, again: bool = False
+    quarantine: Quarantine,
+    mended: Sequence[Mended],
+    ingress: str,
+    *,
+    config: KafkaConfig = PLAIN,
+    again: bool = False,
 ) -> list[Coordinates]:
     """Sends `mended` to the topic `ingress` (``kafka://…``) and gives their coordinates there.
 
     A record goes to the ingress partition it was in, for there is its topic, with the time of sending. If it was given
-    another topic, to that of `streaming.log.ingress_partition`. All are checked before the first is sent.
+    another topic, to that of `streaming.log.ingress_partition`. All are checked before the first is sent. `config`:
+    credentials.
 
     Raises:
-        QuarantineError, KafkaUrlError, KafkaUnreachable: nothing was sent.
+        QuarantineError, KafkaUrlError, KafkaConfigError, KafkaUnreachable: nothing was sent.
         NotProduced: Kafka didn't confirm some; the quarantine's notes say which.
     """
     url = KafkaUrl.parse(ingress)
@@ -47,7 +55,7 @@ def to_ingress(
     now = int(time.time() * 1000)
     mended = [each._replace(timestamp=now) for each in mended]
     quarantine.check(mended, again=again)
-    producer, partitions = _connect(url)
+    producer, partitions = _connect(url, config)
     try:
         places = _places(quarantine, mended, url, partitions)
         notebook = quarantine.note(ingress, [each.origin for each in mended])
@@ -56,23 +64,24 @@ def to_ingress(
         producer.close()
 
 
-def _connect(url: KafkaUrl) -> tuple[KafkaProducer, int]:
+def _connect(url: KafkaUrl, config: KafkaConfig) -> tuple[KafkaProducer, int]:
     """A producer, and the number of the topic's partitions."""
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
-    try:
-        producer = KafkaProducer(
-            bootstrap_servers=url.bootstrap.split(","),
-            bootstrap_timeout_ms=_PATIENCE_MS,
-            max_block_ms=_PATIENCE_MS,
-            max_request_size=LARGEST,
-            allow_auto_create_topics=False,  # a misspelt topic must be an error
-        )
-    except (KafkaError, ValueError) as error:
-        raise KafkaUnreachable(
-            f"no Kafka answered at {url.bootstrap} within {_PATIENCE_MS // 1000} s: check the address, and that it is up"
-        ) from error
+    settings = config.client()
+    with failures() as said:
+        try:
+            producer = KafkaProducer(
+                bootstrap_servers=url.bootstrap.split(","),
+                bootstrap_timeout_ms=_PATIENCE_MS,
+                max_block_ms=_PATIENCE_MS,
+                max_request_size=LARGEST,
+                allow_auto_create_topics=False,  # a misspelt topic must be an error
+                **settings,
+            )
+        except (KafkaError, ValueError) as error:
+            raise KafkaUnreachable(explain(said, url.bootstrap, config, _PATIENCE_MS // 1000)) from error
     try:
         return producer, len(producer.partitions_for(url.topic))
     except KafkaError as error:

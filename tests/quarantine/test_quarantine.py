@@ -192,7 +192,7 @@ names = st.sampled_from(
 objects = st.dictionaries(names | st.text(), json_values, max_size=4)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(
