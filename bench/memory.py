@@ -26,7 +26,7 @@ def resident() -> Resident:
             continue
         if name == "java":
             java = max(java, size)
-        else:
+        elif name.startswith("python"):  # a JVM that is about to run a program is a "process" of its size, too
             workers.append(size)
     return Resident(java, max(workers), sum(workers))
 
