@@ -16,7 +16,6 @@ partitions of it, as `magnetar produce` does on its way to Kafka: partition = cr
 
 import gzip
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -73,13 +72,17 @@ def ingress_partition(topic: str, partitions: int) -> int:
 def partition_log(log: pa.Table, partitions: int) -> pa.Table:
     """Ingress partitions of a log: columns `RECORD`, in log order. `partitions` ≥ 1.
 
-    A log that has partitions already is merged into one order first (see `_merge`). A record without a topic goes to
-    every partition, unless it is no command that speaks to a partition: then to partition 0, to be quarantined once.
+    A log that has partitions already is merged into one order first (see `streaming.merge`). A record without a topic
+    goes to every partition, unless it is no command for a partition: then to partition 0, to be quarantined once.
+
+    Raises `LogError`.
     """
+    from streaming.merge import for_partition, merge  # which import this module
+
     if partitions < 1:
         raise LogError(f"{partitions} partitions: expected 1 or more")
     if "partition" in log.column_names:
-        log = _merge(log)
+        log = merge(log).log
     topics = log["topic"].combine_chunks().dictionary_encode()
     of_topic = [ingress_partition(topic, partitions) for topic in topics.dictionary.to_pylist()]
     index = topics.indices.fill_null(len(of_topic)).to_numpy(zero_copy_only=False)
@@ -87,7 +90,7 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
 
     alone = np.flatnonzero(partition < 0)
     values = log["value"]
-    everywhere = np.array([row for row in alone if _speaks_to_partition(values[int(row)].as_py())], np.int64)
+    everywhere = np.array([row for row in alone if for_partition(values[int(row)].as_py())], np.int64)
     partition[alone] = 0
     copies = np.ones(len(partition), np.int64)
     copies[everywhere] = partitions
@@ -322,36 +325,6 @@ def _rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     rank = np.empty(len(partition), np.int64)
     rank[order] = np.arange(len(partition)) - np.repeat(starts, lengths)
     return rank
-
-
-def _merge(records: pa.Table) -> pa.Table:
-    """One order of a partitioned log: by the clock that each record finds in its partition, copies made one again.
-
-    A partition's own order is kept, because its clock never goes back.
-    """
-    partition = records["partition"].to_numpy()
-    clock = records["timestamp"].to_numpy().copy()
-    for number in np.unique(partition):
-        own = partition == number
-        clock[own] = np.maximum.accumulate(clock[own])
-    records = records.take(pa.array(np.argsort(clock, kind="stable")))
-    keep = np.ones(len(records), bool)
-    seen: dict[tuple[int, bytes], Counter[int]] = {}
-    for row in np.flatnonzero(records["topic"].is_null().to_numpy()):
-        key = (records["timestamp"][row].as_py(), records["value"][row].as_py())
-        times = seen.setdefault(key, Counter())
-        most = max(times.values(), default=0)
-        times[records["partition"][row].as_py()] += 1
-        # The n-th copy in any partition stands for the n-th in all of them.
-        keep[row] = max(times.values()) > most
-    return records.filter(pa.array(keep)).select(LOGICAL.names)
-
-
-def _speaks_to_partition(value: bytes) -> bool:
-    try:
-        return not isinstance(decode(value), Publish)
-    except MalformedCommand:
-        return False
 
 
 def _table(schema: pa.Schema, **columns: Iterable[Any]) -> pa.Table:
