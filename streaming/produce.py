@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from streaming.kafka_failure import explain, failures
 from streaming.log import LogError, ordered, partition_log, read_log
 
 if TYPE_CHECKING:
-    from kafka import KafkaProducer
+    from kafka import KafkaAdminClient, KafkaProducer
 
 PARTITIONS = 4
 """Partitions of an ingress topic that is made because it is absent."""
@@ -77,8 +77,48 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
 
     Raises `KafkaUnreachable`.
     """
+    from kafka.errors import TopicAlreadyExistsError
+
+    with administration(url, config) as admin:
+        if url.topic not in admin.list_topics():
+            spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
+            with suppress(TopicAlreadyExistsError):  # somebody was quicker
+                admin.create_topics({url.topic: spec}, wait_for_metadata=True)
+        (topic,) = admin.describe_topics([url.topic])
+        return len(topic["partitions"])
+
+
+def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int | None:
+    """How many of the topic's records take `size` bytes on average, as Kafka stores them; at least 1.
+
+    None: it has none yet, or Kafka doesn't tell sizes to this user. Raises `KafkaUnreachable`.
+    """
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    with administration(url, config) as admin:
+        (topic,) = admin.describe_topics([url.topic])
+        parts = [TopicPartition(url.topic, int(each["partition_index"])) for each in topic["partitions"]]
+        first, end = (
+            admin.list_partition_offsets(dict.fromkeys(parts, at))
+            for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+        )
+        sizes: dict[int, int] = {}  # of a partition's largest copy
+        for broker in admin.describe_log_dirs([url.topic]):
+            for own in (own for folder in broker["log_dirs"] for own in folder["topics"]):
+                for part in own["partitions"]:
+                    index = part["partition_index"]
+                    sizes[index] = max(sizes.get(index, 0), part["partition_size"])
+    records = sum(end[part].offset - first[part].offset for part in parts)
+    stored = sum(sizes.values())
+    return max(1, records * size // stored) if records and stored else None
+
+
+@contextmanager
+def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[KafkaAdminClient]:
+    """A client of the Kafka at `url`; what it raises becomes `KafkaUnreachable`."""
     from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError, TopicAlreadyExistsError
+    from kafka.errors import KafkaError
 
     settings = config.client()
     with failures() as said:
@@ -89,12 +129,7 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
         except (KafkaError, ValueError) as error:
             raise KafkaUnreachable(explain(said, url.bootstrap, config, _PATIENCE_MS // 1000)) from error
     try:
-        if url.topic not in admin.list_topics():
-            spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
-            with suppress(TopicAlreadyExistsError):  # somebody was quicker
-                admin.create_topics({url.topic: spec}, wait_for_metadata=True)
-        (topic,) = admin.describe_topics([url.topic])
-        return len(topic["partitions"])
+        yield admin
     except KafkaError as error:
         raise KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {error}") from error
     finally:

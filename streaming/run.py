@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic
+from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic, records_within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from streaming.spark.query import Written
 
 RECORDS_A_BATCH = 200_000
-"""The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory."""
+BYTES_A_BATCH = 128 << 20
+"""The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory. Spark counts
+records; how many of them are so many bytes is what the topic's average says at the start."""
 
 _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
@@ -44,7 +46,7 @@ def run(
     partitions: int = PARTITIONS,
     cores: int = 2,
     shuffle_partitions: int | None = None,
-    records_a_batch: int = RECORDS_A_BATCH,
+    records_a_batch: int | None = None,
     quality: bool = True,
     on_batch: Callable[[Written], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
@@ -66,6 +68,8 @@ def run(
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
         cores: of the session made if `spark` is None.
+        records_a_batch: the most that a micro-batch takes; by default `RECORDS_A_BATCH`, or fewer if they are so large
+            that they would take more than `BYTES_A_BATCH`.
         quality: check output rows too, and samples with Great Expectations in a process beside this one, see
             `streaming.quality.sink`. Commands are always checked.
         on_batch, on_start: called on the driver.
@@ -91,6 +95,8 @@ def run(
     if len(set(topics)) < len(topics):
         raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
     count = ensure_topic(url, partitions, config)
+    if records_a_batch is None:
+        records_a_batch = min(records_within(url, BYTES_A_BATCH, config) or RECORDS_A_BATCH, RECORDS_A_BATCH)
     ledgers = LedgerStore(store)
     sinks: list[Sink] = [ledgers, QuarantineSink(store)]
     if tables:

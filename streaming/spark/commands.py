@@ -131,7 +131,8 @@ def run_command(
         int | None, typer.Option(min=1, help="Parallel tasks, fixed by the first batch; 1 is quickest.")
     ] = None,
     max_offsets: Annotated[
-        int | None, typer.Option(min=1, help="Records that a micro-batch takes at most; by default 200,000.")
+        int | None,
+        typer.Option(min=1, help="Records that a micro-batch takes at most; by default 200,000, or 128 MB."),
     ] = None,
     tables: Annotated[bool, typer.Option(help="Write every output row to tables too.")] = True,
     quality: Annotated[
@@ -142,7 +143,7 @@ def run_command(
     from streaming.cli import expected_errors
     from streaming.kafka_config import KafkaConfigError
     from streaming.produce import KafkaUnreachable, KafkaUrlError
-    from streaming.run import RECORDS_A_BATCH, run, stop_signals
+    from streaming.run import run, stop_signals
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
@@ -176,7 +177,7 @@ def run_command(
             partitions=partitions,
             cores=cores,
             shuffle_partitions=shuffle_partitions,
-            records_a_batch=max_offsets or RECORDS_A_BATCH,
+            records_a_batch=max_offsets,
             quality=quality,
             on_batch=live.batch,
             on_start=lambda _: live.say("running; Ctrl-C stops it"),
