@@ -1,19 +1,23 @@
 """The one way in which a name (a topic, a subscription: any text) becomes part of a path."""
 
+import re
 from hashlib import sha256
 from urllib.parse import quote
 
 _LONGEST = 200  # file systems allow 255 bytes; suffixes and extensions need some
 _KEPT = 120
+_CAPITAL = re.compile("%..|[A-Z]")
 
 
 def escape(name: str) -> str:
-    """One path component for `name`: ASCII letters, digits and ``_.-~%``, 1 to 200 characters.
+    """One path component for `name`: lower-case ASCII letters, digits, ``_.-~`` and ``%`` with two hex digits, 1 to 200
+    characters.
 
-    Injective (for long names as far as SHA-256 is), never ``.`` or ``..``, never begins with ``.`` or ``_`` (which
-    readers of data folders take for hidden). Not meant to be reversed: files keep their names inside.
+    Two names never share a path, on file systems that take capitals for small letters neither (for long names as far as
+    SHA-256 can tell them apart). Never ``.`` or ``..``, never begins with ``.`` or ``_`` (which readers of data folders
+    take for hidden). Not meant to be reversed: files keep their names inside.
     """
-    escaped = quote(name, safe="", errors="surrogatepass")
+    escaped = _CAPITAL.sub(_small, quote(name, safe="", errors="surrogatepass"))
     if not escaped:
         return "%"  # a % otherwise always has two hex digits after it, or an h
     if escaped[0] in "._":
@@ -21,3 +25,8 @@ def escape(name: str) -> str:
     if len(escaped) > _LONGEST:
         escaped = f"{escaped[:_KEPT]}%h{sha256(name.encode(errors='surrogatepass')).hexdigest()}"
     return escaped
+
+
+def _small(match: re.Match[str]) -> str:
+    found = match[0]
+    return found if len(found) > 1 else f"%{ord(found):02X}"

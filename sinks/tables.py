@@ -13,7 +13,6 @@ from pyarrow import fs
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks import batch_files
 from sinks.parquet import options
-from sinks.paths import escape
 from sinks.storage import Storage
 from streaming.broker import effects
 
@@ -80,7 +79,7 @@ def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | No
 
 
 def _folder(kind: str) -> str:
-    return f"kind={escape(kind)}"
+    return f"kind={kind}"  # one of `TABLES`
 
 
 def _fill(table: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
