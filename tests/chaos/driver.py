@@ -1,0 +1,139 @@
+"""A driver process: Spark started once, then one query after another, as the runner asks, a JSON object a line each way.
+
+A query that ends by an error leaves the session as it is, and is started again in it. A driver that a fault kills is
+gone: the runner has to take another.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from sinks.base import Sink
+from sinks.dead_letters import KafkaDeadLetters
+from sinks.kafka import KafkaResponses
+from sinks.ledger_store import LedgerStore
+from sinks.quarantine import QuarantineSink
+from sinks.tables import TableSink
+from streaming.log import partition_log
+from streaming.produce import KafkaUrl, ensure_topic, produce
+from streaming.quality.sink import QualitySink, read_broken
+from streaming.runtime.kafka import LocalKafka
+from streaming.runtime.session import spark_session
+from streaming.spark import query, source
+from streaming.spark.failure import cause
+from tests.chaos.compare import compare, compare_letters
+from tests.chaos.faults import Faults, FaultyBrokers, FaultySink
+from tests.chaos.plan import PARTITIONS, SINKS, Plan, plan
+from tests.e2e.outcome import of_log, of_run, read_to_the_end
+
+MASTER = "local[2,3]"
+"""Two cores, and three attempts of Spark's at a task, as `streaming.run` has it."""
+
+
+class Job(msgspec.Struct):
+    """One start of a seed's query."""
+
+    seed: int
+    start: int
+    folder: str
+    """Of the seed: all that it leaves."""
+    kafka: str
+    """The folder of the broker."""
+
+
+class Ended(msgspec.Struct):
+    """How a start ended: by an error, or with all records taken and what came of them compared."""
+
+    error: str | None = None
+    rows: int = 0
+    repeated: int = 0
+    differences: list[str] = []
+
+
+def topics(seed: int) -> tuple[str, str, str]:
+    """The Kafka topics of a seed's commands, answers and dead letters."""
+    return f"chaos-{seed}", f"chaos-{seed}-answers", f"chaos-{seed}-letters"
+
+
+def honest(name: str, sink: Sink) -> Sink:
+    return sink
+
+
+def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sink], Sink] = honest) -> Ended:
+    """Starts the query of `job` and lets it take all records. `sabotage` puts something in the place of a sink."""
+    folder = Path(job.folder)
+    store, checkpoint = folder / "store", folder / "checkpoint"
+    kafka = LocalKafka(job.kafka)
+    commands, answers, letters = (KafkaUrl(kafka.bootstrap, topic) for topic in topics(job.seed))
+    log = chaos.log()
+    if job.start == 1:
+        ensure_topic(answers, PARTITIONS)
+        ensure_topic(letters, PARTITIONS)
+        produce(log, f"kafka://{commands.bootstrap}/{commands.topic}", partitions=PARTITIONS)
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    own = Faults(chaos.faults, folder, start=job.start, driver=os.getpid(), jvm=jvm, kafka=kafka.directory)
+    ledgers = LedgerStore(str(store))
+    sinks: list[Sink] = [
+        ledgers,
+        QuarantineSink(str(store)),
+        TableSink(str(store / "tables")),
+        QualitySink(str(store)),
+        KafkaDeadLetters(letters.bootstrap, letters.topic),
+        KafkaResponses(answers.bootstrap, answers.topic, store=ledgers),
+    ]
+
+    def on_batch(batch: query.Written) -> None:
+        own.at("done", batch=batch.batch_id)
+        own.journal.note("done", batch.batch_id)
+
+    own.journal.note("start", job.start)
+    running = query.start(
+        spark,
+        source.kafka(spark, commands.bootstrap, commands.topic, max_offsets_per_trigger=chaos.cut(job.start)),
+        sinks=[FaultySink(sabotage(name, sink), name, own) for name, sink in zip(SINKS, sinks, strict=True)],
+        store=ledgers,
+        checkpoint=checkpoint,
+        clock="log",
+        trigger=query.AVAILABLE_NOW,
+        broker=FaultyBrokers(own),
+        on_batch=on_batch,
+    )
+    try:
+        running.awaitTermination()
+    except StreamingQueryException as error:
+        return Ended(cause(str(error)))
+    finally:
+        running.stop()
+    found = of_run(spark, store, checkpoint, answers.bootstrap, answers.topic)
+    undisturbed = of_log(partition_log(log, PARTITIONS), folder / "expected")
+    rows, differences = compare(found, undisturbed, store)
+    sent, again = read_to_the_end(letters.bootstrap, letters.topic)
+    differences += compare_letters(sent, undisturbed.quarantine)
+    differences += (f"{count} output rows break {rule}" for rule, count in read_broken(str(store)).items())
+    return Ended(None, rows + len(sent), found.repeated + again, differences)
+
+
+def main() -> None:
+    # What Spark and its workers print must not come between: they get standard error as their output.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    spark = spark_session("chaos", master=MASTER, shuffle_partitions=2, with_kafka=True)
+
+    def say(ended: Ended) -> None:
+        answers.write(msgspec.json.encode(ended) + b"\n")
+        answers.flush()
+
+    say(Ended())  # ready
+    for line in sys.stdin.buffer:
+        job = msgspec.json.decode(line, type=Job)
+        say(run(spark, job, plan(job.seed)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What makes a micro-batch go wrong at a given point: sinks and a broker that look, at each step, whether a fault is due.
+
+Everything here is pickled to Spark's workers. What happened is in files, since who meets a fault does not live on:
+``<folder>/spent/<fault>``, so that a fault comes once, and ``<folder>/journal``, a JSON object a line.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+
+from sinks.base import Sink
+from sinks.storage import Storage
+from streaming.broker.entries import EntryReader
+from streaming.quality.gate import GatedBroker
+from streaming.runtime.kafka import LocalKafka
+from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
+from tests.e2e.processes import kill, workers
+
+
+class Injected(RuntimeError):
+    """The error that a fault raises."""
+
+
+class Event(msgspec.Struct):
+    """A line of the journal. `at` is `time.monotonic`, in seconds: the machine's, the same in all processes."""
+
+    what: str
+    """``start`` of the query, ``hit`` by a fault, ``done`` with a micro-batch's writes."""
+    at: float
+    number: int
+    """Of the start, the fault or the micro-batch."""
+
+
+class Journal:
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "journal"
+
+    def note(self, what: str, number: int) -> None:
+        line = msgspec.json.encode(Event(what, time.monotonic(), number)) + b"\n"
+        # One write, appended: whole, whoever else writes and whoever dies after.
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+    def events(self) -> list[Event]:
+        if not self._path.exists():
+            return []
+        return [msgspec.json.decode(line, type=Event) for line in self._path.read_bytes().splitlines()]
+
+
+class Faults:
+    """The faults of a seed, as one start of its query has them."""
+
+    def __init__(
+        self, faults: Sequence[Fault], folder: Path, *, start: int, driver: int, jvm: int, kafka: Path
+    ) -> None:
+        """`driver`, `jvm`: process ids; `kafka`: the folder of the broker."""
+        self._faults, self._start = tuple(faults), start
+        self._spent = folder / "spent"
+        self._spent.mkdir(exist_ok=True)
+        self._driver, self._jvm, self._kafka = driver, jvm, kafka
+        self.journal = Journal(folder)
+
+    def at(
+        self, phase: Phase, *, batch: int | None = None, partition: int | None = None,
+        offset: int | None = None, sink: str = "",
+    ) -> None:  # fmt: skip
+        """To be called at every point where something can go wrong: most often, nothing does."""
+        for fault in self.due(phase, batch=batch, partition=partition, offset=offset, sink=sink):
+            self.strike(fault)
+
+    def due(
+        self, phase: Phase, *, batch: int | None = None, partition: int | None = None,
+        offset: int | None = None, sink: str = "",
+    ) -> Iterator[Fault]:  # fmt: skip
+        """The faults whose time has come, if they are not spent. A point that isn't in the driver has a partition."""
+        for fault in self._faults:
+            if (
+                fault.phase == phase
+                and sink == fault.sink
+                and (partition is None or partition == fault.partition)
+                and (batch is None or batch >= fault.batch)
+                and (offset is None or offset >= fault.offset)
+                and not self._is_spent(fault)
+            ):
+                yield fault
+
+    def strike(self, fault: Fault) -> None:
+        if not self._claim(fault):
+            return
+        match fault.kind:
+            case "error":
+                raise Injected(f"injected: fault {fault.number}, {fault.phase} {fault.sink}")
+            case "worker" if (
+                os.getpid() == self._driver
+            ):  # its workers idle at this moment, waiting to be used again
+                for pid in workers(self._driver):
+                    kill(pid)
+            case "worker":
+                kill(os.getpid())
+            case "driver":
+                for pid in (self._jvm, self._driver, os.getpid()):
+                    kill(pid)
+            case "kafka":
+                LocalKafka(self._kafka).kill()
+
+    def _is_spent(self, fault: Fault) -> bool:
+        try:
+            struck = (self._spent / str(fault.number)).read_text()
+        except FileNotFoundError:
+            return False
+        return not fault.fatal or struck != str(self._start)
+
+    def _claim(self, fault: Fault) -> bool:
+        """Whether to strike: of all who come at the same time one does, the first time."""
+        try:
+            with (self._spent / str(fault.number)).open("x") as file:
+                file.write(str(self._start))
+        except FileExistsError:
+            return not self._is_spent(fault)
+        self.journal.note("hit", fault.number)
+        return True
+
+
+class FaultySink:
+    """A sink of the query, and what goes wrong around and in it."""
+
+    def __init__(self, sink: Sink, name: str, faults: Faults) -> None:
+        self._sink, self._name, self._faults = sink, name, faults
+
+    def begin(self, batch_id: int) -> None:
+        self._faults.at("begin", batch=batch_id, sink=self._name)
+        self._sink.begin(batch_id)
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        if self._name == SINKS[0]:
+            self._faults.at("before", batch=batch_id, partition=partition)
+        else:
+            self._faults.at("between", batch=batch_id, partition=partition, sink=self._name)
+        due = self._faults.due("within", batch=batch_id, partition=partition, sink=self._name)
+        fault = next(due, None)
+        if fault is None:
+            self._sink.write(batch_id, partition, rows)
+        elif self._name in TO_KAFKA:
+            # It sends row by row: as if it came so far. If the fault lets it live, it sends the same again.
+            self._sink.write(batch_id, partition, rows.slice(0, int(fault.share * rows.num_rows)))
+            self._faults.strike(fault)
+            self._sink.write(batch_id, partition, rows)
+        else:
+            with self._between_files(fault):
+                self._sink.write(batch_id, partition, rows)
+        if self._name == SINKS[-1]:
+            self._faults.at("after", batch=batch_id, partition=partition)
+
+    @contextmanager
+    def _between_files(self, fault: Fault) -> Iterator[None]:
+        publish = Storage.publish
+        left = fault.files
+
+        def struck(storage: Storage, path: str, write: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return publish(storage, path, write)
+            if not fault.torn:
+                self._faults.strike(fault)
+                return publish(storage, path, write)
+
+            def torn(stream: pa.NativeFile) -> None:
+                write(stream)
+                self._faults.strike(fault)
+
+            return publish(storage, path, torn)
+
+        with patch.object(Storage, "publish", struck):
+            yield
+
+
+class FaultyBroker(GatedBroker):
+    """The broker of the query, and what goes wrong in its fold."""
+
+    faults: Faults
+
+    def admit(self, offset: int, *rest: Any) -> None:
+        self.faults.at("fold", partition=self._state.partition, offset=offset)
+        super().admit(offset, *rest)
+
+    def encode(self) -> bytes:
+        encoded = super().encode()
+        self.faults.at("encode", partition=self._state.partition, offset=self.offset)
+        return encoded
+
+
+class FaultyBrokers:
+    """Makes them: a `streaming.spark.operator.BrokerType`."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def __call__(self, partition: int, entries: EntryReader) -> FaultyBroker:
+        return self._with_faults(FaultyBroker(partition, entries))
+
+    def decode(self, state: bytes, entries: EntryReader) -> FaultyBroker:
+        return self._with_faults(FaultyBroker.decode(state, entries))
+
+    def _with_faults(self, broker: Any) -> FaultyBroker:
+        broker.faults = self._faults
+        return broker  # type: ignore[no-any-return]

@@ -1,0 +1,117 @@
+"""What a seed stands for: its traffic, where its micro-batches are cut, and what goes wrong when. Nothing else is random."""
+
+import random
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import pyarrow as pa
+
+from tests.e2e.traffic import Traffic
+
+PARTITIONS = 3
+"""Ingress partitions, in two tasks: so one task writes an ingress partition before its state is committed, one after."""
+
+_START = 1_700_000_000_000
+
+Kind = Literal["error", "worker", "driver", "kafka"]
+"""An exception; kill −9 of Python workers; of the driver and its JVM; of Kafka."""
+
+Phase = Literal["begin", "fold", "encode", "before", "within", "between", "after", "done"]
+"""Where in a micro-batch's life, in its order."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PHASES: dict[Phase, str] = {
+    "begin": "planned, nothing written (driver)",
+    "fold": "in the fold, before a record",
+    "encode": "folded, state not handed over",
+    "before": "state handed over, nothing written",
+    "within": "inside a sink's write",
+    "between": "between two sinks",
+    "after": "all sinks written, task not done",
+    "done": "all tasks done, not committed (driver)",
+}
+
+SINKS = ("store", "quarantine", "tables", "quality", "letters", "responses")
+"""In the order of `streaming.run`."""
+
+_FILES = {"store": 3, "quarantine": 1, "tables": 5}
+"""The sinks that publish files; of those, a fault comes after less than so many."""
+
+TO_KAFKA = ("letters", "responses")
+
+_WEIGHTS: dict[Kind, int] = {"error": 10, "worker": 7, "driver": 1, "kafka": 1}
+"""Of a seed's later faults. Its first goes through all kinds and phases, seed by seed; a driver costs seconds."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that goes wrong once: in the first micro-batch that is at least number `batch`, or, in the fold, at the
+    first record that has at least `offset`."""
+
+    number: int
+    kind: Kind
+    phase: Phase
+    batch: int
+    partition: int
+    offset: int
+    sink: str
+    files: int
+    """Inside a write: so many files are published before."""
+    torn: bool
+    """Inside a write: the next file is written, but not yet under its name."""
+    share: float
+    """Inside a write to Kafka: this part of the rows is sent before."""
+    fatal: bool
+    """Every attempt of Spark's at the task meets it, so that the query fails; else the second attempt goes through."""
+
+
+class Plan(NamedTuple):
+    seed: int
+    records: int
+    step: int
+    ledger: int
+    cuts: tuple[int, ...]
+    """The most records of a micro-batch, by start of the query (the last is for all later ones)."""
+    faults: tuple[Fault, ...]
+
+    def log(self) -> pa.Table:
+        """The traffic, columns `LOGICAL`."""
+        settings = {"managedLedgerMaxEntriesPerLedger": self.ledger}
+        return Traffic(self.seed, _START, step=self.step, settings=settings).write(self.records)
+
+    def cut(self, start: int) -> int:
+        return self.cuts[min(start, len(self.cuts)) - 1]
+
+
+def plan(seed: int) -> Plan:
+    """Any 32 seeds in a row have each kind in each phase."""
+    dice = random.Random(seed)
+    records = dice.randint(250, 450)
+    cuts = tuple(dice.randint(30, 110) for _ in range(8))
+    cells = [(kind, phase) for phase in PHASES for kind in KINDS]
+    chosen = [cells[seed % len(cells)]]
+    chosen += (
+        (dice.choices(KINDS, [_WEIGHTS[kind] for kind in KINDS])[0], dice.choice([*PHASES]))
+        for _ in range(dice.randint(0, 3))
+    )
+    faults = tuple(_fault(dice, number, *each, records) for number, each in enumerate(chosen))
+    return Plan(seed, records, dice.randint(300, 3000), dice.randint(2, 8), cuts, faults)
+
+
+def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: int) -> Fault:
+    """`records`: of the log. An ingress partition has a quarter of them, at least."""
+    where = dice.uniform(0, 0.8)
+    sinks = {"within": [*_FILES, *TO_KAFKA], "between": SINKS[1:], "begin": SINKS}
+    sink = dice.choice(sinks.get(phase, [""]))
+    return Fault(
+        number,
+        kind,
+        phase,
+        batch=int(where * records / 70),
+        partition=dice.randrange(PARTITIONS),
+        offset=int(where * records / 4),
+        sink=sink,
+        files=dice.randrange(_FILES.get(sink, 1)),
+        torn=dice.random() < 0.5,
+        share=dice.random(),
+        fatal=kind in ("error", "worker") and dice.random() < 0.5,
+    )

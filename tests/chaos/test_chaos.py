@@ -1,0 +1,112 @@
+"""The fault test in small, and that it can fail. `make chaos` is the whole of it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.outputs import IDENTITY, OUTPUT
+from sinks.base import Sink
+from streaming.log import partition_log
+from streaming.runtime.kafka import LocalKafka
+from tests.chaos import driver, runner
+from tests.chaos.plan import KINDS, PARTITIONS, PHASES, plan
+from tests.e2e.outcome import of_log
+
+pytestmark = [
+    pytest.mark.feature("J2"),
+    pytest.mark.kafka,
+    pytest.mark.timeout(900),  # half a minute, unless the machine has much else to do
+    pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc"),
+]
+
+
+def test_each_kind_of_fault_comes_in_each_phase() -> None:
+    first = {(fault.kind, fault.phase) for seed in range(100, 132) for fault in plan(seed).faults[:1]}
+    assert first == {(kind, phase) for kind in KINDS for phase in PHASES}
+
+
+def test_three_seeds(tmp_path: Path) -> None:
+    seeds = [
+        14,
+        19,
+        28,
+    ]  # they begin with a driver killed before the sinks, Kafka inside one, an error before the commit
+    results = [*runner.run(seeds, 1, tmp_path)]
+    assert [result.failure for result in results] == [None, None, None]
+    assert sorted(result.seed for result in results) == seeds
+    hits = [hit for result in results for hit in result.hits]
+    assert {hit.fault.kind for hit in hits} == {*KINDS}
+    assert all(hit.restarts > 0 for hit in hits if hit.fault.kind == "driver" or hit.fault.phase == "done")
+    assert all(result.rows > 500 for result in results)
+
+
+class Sabotaged:
+    """A sink to which a row comes not at all, or twice."""
+
+    def __init__(self, sink: Sink, row: dict[str, Any], change: str) -> None:
+        self._sink, self._row, self._change = sink, row, change
+
+    def begin(self, batch_id: int) -> None:
+        self._sink.begin(batch_id)
+
+    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+        places = [
+            i for i, row in enumerate(rows.select(IDENTITY).to_pylist()) if row.items() <= self._row.items()
+        ]
+        for place in places:
+            before, row, after = rows.slice(0, place), rows.slice(place, 1), rows.slice(place + 1)
+            match self._change:
+                case "lose":
+                    rows = pa.concat_tables([before, after])
+                case "double":
+                    rows = pa.concat_tables([before, row, row, after])
+                case "double under another name":
+                    other = pa.Table.from_pylist([row.to_pylist()[0] | {"ordinal": 99}], OUTPUT)
+                    rows = pa.concat_tables([before, row, other, after])
+                case "exchange":
+                    rows = pa.concat_tables([after, row, before])
+        self._sink.write(batch_id, partition, rows)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        (
+            {"tables": "lose", "quarantine": "double", "letters": "lose", "responses": "double under another name"},
+            ["table QUARANTINED: N of N lost", "quarantine: N of N there twice", "answers: N of N not to be there",
+             "dead letters: N of N lost"],
+        ),
+        (
+            {"tables": "double", "quarantine": "lose", "letters": "double under another name", "responses": "exchange"},
+            ["quarantine: N of N lost", "table QUARANTINED: N rows too many in its files", "answers: N out of order",
+             "dead letters: N of N not to be there"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_lost_or_doubled_row_is_found(
+    changes: dict[str, str],
+    found: list[str],
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "topics", lambda seed: [f"{tmp_path.name}-{i}" for i in range(3)])
+    chaos = plan(0)._replace(records=600, cuts=(400,), faults=())
+    undisturbed = of_log(partition_log(chaos.log(), PARTITIONS), tmp_path / "before").tables
+
+    def sabotage(name: str, sink: Sink) -> Sink:
+        if name not in changes:
+            return sink
+        kind = "MESSAGE" if name == "responses" else "QUARANTINED"
+        return Sabotaged(sink, undisturbed[kind].slice(1, 1).to_pylist()[0], changes[name])
+
+    ended = driver.run(spark, driver.Job(0, 1, str(tmp_path), str(kafka.directory)), chaos, sabotage)
+    assert ended.error is None
+    said = [re.sub(r"\d+", "N", difference.partition(", the first")[0]) for difference in ended.differences]
+    assert said == found
