@@ -132,7 +132,7 @@ def _check_topics(records: pa.Table) -> None:
 
 def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None) -> _Ints:
     """The time (ms) at which each record was folded: never back in a partition; 0: before there was any."""
-    found = records["timestamp"].to_numpy().astype(np.int64)
+    found: _Ints = records["timestamp"].to_numpy().astype(np.int64)
     found[(found < 0) | (found > LATEST_TIME)] = 0
     offset = records["offset"].to_numpy()
     for number in np.unique(partition):

@@ -186,19 +186,32 @@ def run_command(
 
 
 def produce_command(
-    log: LogArgument,
+    log: Annotated[
+        str,
+        typer.Argument(
+            help="A command log: .jsonl, .jsonl.gz, Parquet, or a topic, kafka://HOST:PORT/TOPIC."
+        ),
+    ],
     ingress: Ingress,
     kafka_config: KafkaConfigFile = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic, if it is made now.")] = None,
+    ticks: Annotated[
+        str | None, typer.Option(help="Of a log that is a topic: the store of the query on it.")
+    ] = None,
     paced: Annotated[bool, typer.Option(help="In real time, by the log's timestamps.")] = False,
 ) -> None:
-    """Send a command log to a Kafka topic."""
+    """Send a command log to a Kafka topic. From one topic to another it gets other partitions."""
     from streaming.cli import expected_errors
     from streaming.kafka_config import KafkaConfigError
     from streaming.log import LogError
     from streaming.produce import KafkaUnreachable, KafkaUrlError, NotProduced, produce
+    from streaming.repartition import repartition
     from streaming.run import stop_signals
 
+    topic = log.startswith("kafka://")
+    if ticks is not None and not topic:
+        raise typer.BadParameter("--ticks is for a log that is a topic, kafka://HOST:PORT/TOPIC")
+    notes: list[str] = []
     with (
         expected_errors(
             LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError, KafkaUnreachable, NotProduced
@@ -208,15 +221,19 @@ def produce_command(
     ):
         task = bar.add_task("reading", total=None)
         begun = time.perf_counter()
-        sent = produce(
-            log,
-            ingress,
-            partitions=partitions,
-            config=credentials(kafka_config),
-            paced=paced,
-            progress=lambda done, total: bar.update(task, description="sent", completed=done, total=total),
-            stop=stop,
-        )
+        common: dict[str, Any] = {
+            "partitions": partitions,
+            "config": credentials(kafka_config),
+            "paced": paced,
+            "progress": lambda done, total: bar.update(task, description="sent", completed=done, total=total),
+            "stop": stop,
+        }
+        if topic:
+            _, sent, notes = repartition(log, ingress, store=ticks, **common)
+        else:
+            sent = produce(log, ingress, **common)
+    for note in notes:
+        typer.echo(f"magnetar: {note}", err=True)
     typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")
 
 

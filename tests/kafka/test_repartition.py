@@ -1,0 +1,159 @@
+"""From one Kafka topic to another with more partitions: no topic of the broker can tell."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer, TopicPartition
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from schemas.records import RECORD
+from sinks.tables import read_table
+from streaming.cli import app
+from streaming.log import LogError, partition_log
+from streaming.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
+from streaming.repartition import read_topic, repartition
+from streaming.replay import replay
+from streaming.runtime.kafka import LocalKafka
+from streaming.spark import source
+from tests.e2e.outcome import of_log
+from tests.spark.helpers import log_of
+from tests.state.by_topic import by_topic
+from tests.state.test_other_partitions import made_log
+
+pytestmark = [pytest.mark.kafka, pytest.mark.feature("J1")]
+
+CONFIG = {"command": "BROKER_CONFIG"}
+MESSAGES = [
+    (1_000 + n, f"persistent://public/default/t{n % 5}", {"producer": "p", "sequence_id": n})
+    for n in range(20)
+]
+LOG = log_of((1_000, None, CONFIG), *MESSAGES)
+
+
+def topic(kafka: LocalKafka, name: str) -> str:
+    return f"kafka://{kafka.bootstrap}/{name}"
+
+
+def test_two_partitions_become_five(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, new = topic(kafka, "two"), topic(kafka, "five")
+    log = made_log(800)
+    produce(log, old, partitions=2)
+    read, sent, notes = repartition(old, new, partitions=5)
+    assert notes == []
+    before, after = (read_topic(KafkaUrl.parse(url)).records for url in (old, new))
+    assert (len(before), len(after)) == (read, sent)
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    assert before.sort_by(order).equals(partition_log(log, 2).sort_by(order))
+    assert set(after["partition"].to_pylist()) == set(range(5))
+    expected, found = (by_topic(of_log(each, tmp_path / str(len(each)))) for each in (before, after))
+    assert found == expected
+
+
+@pytest.mark.spark
+def test_spark_comes_to_the_same_over_other_partitions(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    old, new = topic(kafka, "three"), topic(kafka, "four")
+    produce(made_log(400), old, partitions=3)
+    repartition(old, new, partitions=4)
+    before, after = (read_topic(KafkaUrl.parse(url)).records for url in (old, new))
+    expected = of_log(before, tmp_path / "expected")
+    result = replay(after, tmp_path / "replay", batches=3, spark=spark)
+
+    def rows(table: pa.Table) -> list[str]:
+        return sorted(
+            str(
+                {name: value for name, value in row.items() if name not in ("partition", "offset", "ordinal")}
+            )
+            for row in table.to_pylist()
+            if row["topic"] is not None
+        )
+
+    for kind in ("SEND_RECEIPT", "MESSAGE", "EXPIRED", "LEDGER_DELETED"):
+        assert rows(read_table(str(tmp_path / "replay" / "tables"), kind)) == rows(expected.tables[kind])
+    assert result.rows["SEND_RECEIPT"] > 50
+
+
+@pytest.mark.spark
+def test_a_topic_is_read_as_sparks_source_reads_it(spark: SparkSession, kafka: LocalKafka) -> None:
+    ensure_topic(KafkaUrl(kafka.bootstrap, "odd-ones"), 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for key, value in ((b"", b"1"), (None, b"2"), (b"\xff", b"3"), ("ü".encode(), None), (b"a\xc3", b"5")):
+        producer.send("odd-ones", value, key=key, partition=1, timestamp_ms=5)
+    producer.close()
+    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    expected = source.records(batch.option("subscribe", "odd-ones").load()).toArrow().cast(RECORD)
+    found = read_topic(KafkaUrl(kafka.bootstrap, "odd-ones")).records
+    assert found.sort_by("offset").to_pylist() == expected.sort_by("offset").to_pylist()
+    assert found["topic"].null_count == 2
+
+
+def test_a_topic_that_is_not_whole_is_refused(kafka: LocalKafka) -> None:
+    old, new = topic(kafka, "deleted"), topic(kafka, "of-deleted")
+    produce(LOG, old, partitions=1)
+    with administration(KafkaUrl.parse(old)) as admin:
+        admin.delete_records({TopicPartition("deleted", 0): 3})
+        admin.create_topics({"compacted": {"num_partitions": 1, "replication_factor": 1, "configs": {"cleanup.policy": "compact"}}},
+                            wait_for_metadata=True)  # fmt: skip
+    with pytest.raises(
+        LogError, match="partition 0: the records before offset 3 are deleted, .* docs/operations.md"
+    ):
+        repartition(old, new)
+    with pytest.raises(LogError, match="topic compacted is compacted, so its brokers can't"):
+        repartition(topic(kafka, "compacted"), new)
+    with pytest.raises(LogError, match="has no topic absent: check the address"):
+        repartition(topic(kafka, "absent"), new)
+    with pytest.raises(LogError, match="can't be read and written at once"):
+        repartition(old, old)
+
+
+def test_a_topic_with_records_is_not_written_to(kafka: LocalKafka) -> None:
+    old, new = topic(kafka, "whole"), topic(kafka, "not-empty")
+    produce(LOG, old, partitions=2)
+    produce(LOG, new, partitions=3)
+    with pytest.raises(LogError, match="not-empty has records already"):
+        repartition(old, new)
+
+
+def test_who_goes_on_writing_is_noticed(kafka: LocalKafka) -> None:
+    old, new = topic(kafka, "busy"), topic(kafka, "behind")
+    produce(LOG, old, partitions=2)
+
+    def meanwhile(sent: int, total: int) -> None:
+        produce(log_of(MESSAGES[0]), old)
+
+    with pytest.raises(
+        NotProduced, match="topic busy got 1 more records, which behind lacks: stop whoever writes"
+    ):
+        repartition(old, new, partitions=3, progress=meanwhile)
+
+
+def test_stopped_is_not_done(kafka: LocalKafka) -> None:
+    stop = threading.Event()
+    stop.set()
+    produce(LOG, topic(kafka, "all"), partitions=1)
+    with pytest.raises(
+        NotProduced, match="stopped after 0 records: begin again with another topic than part"
+    ):
+        repartition(topic(kafka, "all"), topic(kafka, "part"), stop=stop)
+
+
+def test_the_command(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, new = topic(kafka, "from-here"), topic(kafka, "to-there")
+    produce(log_of(*MESSAGES), old, partitions=2)  # doesn't begin with a record for all
+    run = CliRunner().invoke(app, ["produce", old, "--ingress", new, "--partitions", "3"])
+    assert run.exit_code == 0, run.output
+    assert "20 records in " in run.stdout
+    assert run.stderr.startswith("magnetar: the log doesn't begin with one record for all partitions")
+    again = CliRunner().invoke(app, ["produce", old, "--ingress", new, "--partitions", "3"])
+    assert again.exit_code == 1
+    assert "to-there has records already" in again.stderr
+    no_ticks = CliRunner().invoke(
+        app, ["produce", old, "--ingress", topic(kafka, "x"), "--ticks", str(tmp_path)]
+    )
+    assert "has no table of ticks" in no_ticks.stderr
+    file = CliRunner().invoke(app, ["produce", "a.jsonl", "--ingress", new, "--ticks", str(tmp_path)])
+    assert file.exit_code == 2
