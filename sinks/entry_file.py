@@ -3,12 +3,18 @@
 Any Parquet reader can read one (columns: `schemas.outputs.ENTRY`). For the broker's point reads the footer also holds,
 under ``magnetar``, an index in JSON: where each run of consecutive entries of a ledger begins. So finding an entry costs
 no data page, and a reader of metadata touches no payload byte (payload is the last column of each row group).
+
+What was written is what is read, or the read fails with `Damaged`: pages have checksums (Parquet's own), the index has
+one (under ``magnetar.crc32``), and the numbers of rows in index, footer and pages must agree.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from urllib.parse import unquote
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -21,12 +27,14 @@ from schemas.outputs import ENTRY
 from sinks.cache import INDEXES, ROWS
 from sinks.parquet import Compression, options
 from sinks.runs import Ledger, RawRun, RunIndex, runs_of
-from sinks.storage import Storage
+from sinks.storage import RESTORE, Damaged, Storage, plain
 
 _KEY = b"magnetar"
+_CHECKSUM = b"magnetar.crc32"
 _PAYLOAD = ENTRY.get_field_index("payload")
 # Offsets of 64 bits, so that no row group is too large to be built; the file is the same.
 SCHEMA = pa.schema([f.remove_metadata() for f in ENTRY]).set(_PAYLOAD, pa.field("payload", pa.large_binary()))
+_READ = SCHEMA.set(_PAYLOAD, pa.field("payload", pa.binary()))
 
 METADATA = (
     "producer_name",
@@ -101,11 +109,12 @@ def write_entries(
         if waiting.num_rows:
             writer.write_table(waiting)
         index = Index(runs, sorted(set(closed)), sorted(set(deleted)))
-        writer.add_key_value_metadata({_KEY: msgspec.json.encode(index)})
+        encoded = msgspec.json.encode(index)
+        writer.add_key_value_metadata({_KEY: encoded, _CHECKSUM: b"%d" % crc32(encoded)})
     return written
 
 
-class FileChanged(OSError):
+class FileChanged(FileNotFoundError):
     """Another file is under this name now: look again."""
 
 
@@ -113,24 +122,24 @@ class EntryFile:
     """A file's footer and index; its rows are read when asked for, and kept in the process's cache."""
 
     def __init__(self, storage: Storage, info: fs.FileInfo) -> None:
-        """Raises `FileNotFoundError`, or `ValueError` if it is no entry file."""
+        """Raises `FileNotFoundError` and `Damaged`."""
         self._storage = storage
         self.path = storage.relative(info)
         self.size = info.size
         self._identity = (storage.url, info.path, info.size, info.mtime_ns)
         self._footer: pq.FileMetaData | None = None
-        with self._open() as parquet:
+        with self._checked(), self._open() as parquet:
             self._footer = footer = parquet.metadata
-        stored = (footer.metadata or {}).get(_KEY)
-        if stored is None:
-            raise ValueError(
-                f"{storage.url}/{self.path} has no index: it was not written by Magnetar, or rewritten"
-            )
-        index = msgspec.json.decode(stored, type=Index)
-        self.closed, self.deleted = index.closed, index.deleted
-        self.runs = RunIndex(index.runs)
-        sizes = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-        self._starts = np.cumsum([0, *sizes]).tolist()
+            index = _index(footer.metadata or {})
+            self.closed, self.deleted = index.closed, index.deleted
+            self.runs = RunIndex(index.runs)
+            sizes = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+            self._starts = np.cumsum([0, *sizes]).tolist()
+            # Nothing else guards the footer's types: a flipped bit makes text of bytes.
+            if parquet.schema_arrow != _READ:
+                raise ValueError("its columns aren't those of entries")
+            if self._starts[-1] != self.runs.num_rows:
+                raise ValueError(f"it has {self._starts[-1]:,} rows, its index {self.runs.num_rows:,}")
         # Kept: on an object store, reading it again is one request more for every row group.
         self._nbytes = (
             2 * footer.serialized_size + self.runs.nbytes + 200 * (len(self.closed) + len(self.deleted))
@@ -155,11 +164,39 @@ class EntryFile:
         if handle.size() != self.size:
             handle.close()
             raise FileChanged(f"{self._storage.url}/{self.path} was replaced by another file")
-        return pq.ParquetFile(handle, metadata=self._footer)
+        return pq.ParquetFile(handle, metadata=self._footer, page_checksum_verification=True)
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Whatever Arrow and the index have to say of the file's bytes becomes `Damaged`."""
+        try:
+            yield
+        except (FileNotFoundError, Damaged):
+            raise
+        except (OSError, pa.ArrowException, msgspec.MsgspecError, ValueError, LookupError) as error:
+            raise Damaged(
+                f"{self._storage.url}/{self.path} ({self.size:,} bytes, {self._holds()}) is damaged: {plain(error)}. "
+                f"{RESTORE}"
+            ) from error
+
+    def _holds(self) -> str:
+        """What the file's name tells of its entries."""
+        folder, name = self.path.split("/")[-2:]
+        numbers = name.partition(".")[0].split("-")
+        if len(numbers) == 1:
+            return f"ledger {int(numbers[0])} of {unquote(folder)}"
+        return f"entries of ingress partition {int(folder)}, micro-batches {int(numbers[1])} to {int(numbers[2])}"
+
+    def _read(self, parquet: pq.ParquetFile, group: int, columns: Iterable[str]) -> pa.Table:
+        table = parquet.read_row_group(group, columns=list(columns), use_threads=False)
+        rows = self._starts[group + 1] - self._starts[group]
+        if (table.num_rows, table.num_columns) != (rows, len(set(columns))):
+            raise ValueError(f"row group {group} lacks rows or columns")
+        return table
 
     def _group(self, group: int, columns: tuple[str, ...]) -> tuple[pa.Table, int]:
-        with self._open() as parquet:
-            table = parquet.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
+        with self._checked(), self._open() as parquet:
+            table = self._read(parquet, group, columns).combine_chunks()
         return table, table.nbytes
 
     def rows(self, start: int, stop: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
@@ -179,7 +216,17 @@ class EntryFile:
             for group, (begin, end) in enumerate(pairwise(self._starts)):
                 mask = wanted[begin:end]
                 if mask.any():
-                    table = parquet.read_row_group(group, columns=SCHEMA.names, use_threads=False).cast(
-                        SCHEMA
-                    )
+                    with self._checked():
+                        table = self._read(parquet, group, SCHEMA.names).cast(SCHEMA)
                     yield table if mask.all() else table.filter(pa.array(mask))
+
+
+def _index(stored: dict[bytes, bytes]) -> Index:
+    """Raises `ValueError` and `msgspec.MsgspecError`."""
+    if _KEY not in stored:
+        raise ValueError("it has no index: it was not written by Magnetar, or rewritten")
+    encoded = stored[_KEY]
+    # The first stores had none.
+    if _CHECKSUM in stored and stored[_CHECKSUM] != b"%d" % crc32(encoded):
+        raise ValueError("its index has another checksum")
+    return msgspec.json.decode(encoded, type=Index)

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from schemas.commands import MessageMetadata
 from schemas.records import column
 from sinks import segments
-from sinks.entry_file import METADATA, SCHEMA, EntryFile, FileChanged, sort_entries
+from sinks.entry_file import METADATA, SCHEMA, EntryFile, sort_entries
 from sinks.paths import escape
 from sinks.runs import Ledger, Run
-from sinks.storage import Storage
+from sinks.storage import RESTORE, Storage
 from streaming.broker.entries import Entry, EntryNotFound
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class LedgerReader:
             return []
         try:
             return collect(self._rows(ledger, first, last, columns))
-        except (EntryNotFound, FileNotFoundError, FileChanged):
+        except (EntryNotFound, FileNotFoundError):
             # A batch was written since this reader looked: segments were added, merged or sealed.
             self._segments = None
             self._sealed.clear()
@@ -84,13 +84,18 @@ class LedgerReader:
             # Where two files hold an entry they hold the same bytes: any will do.
             found = next((s for s in self._of(ledger) if s[1].first <= first <= s[1].last), None)
             if found is None:
-                raise EntryNotFound(
-                    f"{ledger[0]} {ledger[1]}:{first} is not in {self._storage.url}: the store and the checkpoint differ"
-                )
+                raise EntryNotFound(self._missing(ledger, first))
             file, run = found
             until = min(last, run.last)
             yield from file.rows(run.row + first - run.first, run.row + until + 1 - run.first, columns)
             first = until + 1
+
+    def _missing(self, ledger: Ledger, entry: int) -> str:
+        partition = "<partition>" if self._partition is None else f"{self._partition:05d}"
+        return (
+            f"entry {ledger[1]}:{entry} of {ledger[0]} is not in {self._storage.url}: a file is missing "
+            f"({sealed_path(*ledger)} or one of segments/{partition}), or the store and the checkpoint differ. {RESTORE}"
+        )
 
     def _of(self, ledger: Ledger) -> Iterator[Source]:
         """Where the ledger's entries are: its sealed file first; segments are looked at only if that lacks some."""

@@ -27,7 +27,7 @@ from sinks.base import ForeignFiles
 from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_entries
 from sinks.ledger_reader import LedgerReader, sealed_path
 from sinks.runs import Ledger, RunIndex, runs_of
-from sinks.storage import Storage
+from sinks.storage import RESTORE, Damaged, Storage, plain
 from streaming.broker.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
 from streaming.broker.entries import Entry, EntryNotFound
 
@@ -65,7 +65,8 @@ class LedgerStore:
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
         """Store the entries among `rows`, seal closed ledgers, note deletions.
 
-        Raises `EntryNotFound` when a ledger closes and the store lacks earlier entries (it and the checkpoint differ).
+        Raises `EntryNotFound` when a ledger closes and the store lacks earlier entries (it and the checkpoint differ),
+        `Damaged` and `NotStored`.
         """
         own, closed, deleted = _select(rows)
         if not (own.runs.num_rows or closed or deleted):
@@ -94,7 +95,8 @@ class LedgerStore:
             if first != found:
                 raise EntryNotFound(
                     f"ledger {ledger[1]} of {ledger[0]} closes, and {self._storage.url} lacks its entries "
-                    f"{found}..{first - 1}: the store and the checkpoint differ"
+                    f"{found}..{first - 1}: a file of its segments is missing, or the store and the checkpoint differ. "
+                    f"{RESTORE}"
                 )
             found = last + 1
         if not found:
@@ -118,7 +120,13 @@ class LedgerStore:
         for info in self._storage.files(_DELETIONS):
             path = self._storage.relative(info)
             with self._storage.open(path) as file:
-                yield batch_files.batch_of(info), path, msgspec.json.decode(file.read(), type=list[Ledger])
+                try:
+                    ledgers = msgspec.json.decode(file.read(), type=list[Ledger])
+                except msgspec.MsgspecError as error:
+                    raise Damaged(
+                        f"{self._storage.url}/{path} (ledgers that retention deletes) is damaged: {plain(error)}. {RESTORE}"
+                    ) from error
+            yield batch_files.batch_of(info), path, ledgers
 
     # -- reading
 

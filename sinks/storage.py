@@ -1,13 +1,28 @@
 """Files below a URL on any pyarrow filesystem, published whole or not at all."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import fs
 
+RESTORE = (
+    "Restore it from a copy, or give the query a new checkpoint and an empty store: the log, if Kafka still has all of "
+    "it, makes both again"
+)
+"""What to do about a store that isn't as it was written. A clause of a sentence."""
+
 _TEMPORARY = "_temporary"  # readers of data folders skip names that begin with an underscore
+
+
+class Damaged(OSError):
+    """A file of the store isn't what was written. Says which, what it holds, and what to do."""
+
+
+class NotStored(OSError):
+    """A file could not be written: the disk is full, or gone. What was there before still is."""
 
 
 class Storage:
@@ -70,7 +85,10 @@ class Storage:
         return filesystem.open_input_file(full)
 
     def publish(self, path: str, write: Callable[[pa.NativeFile], None]) -> None:
-        """Create or replace a file with what `write` puts into the stream it is given; visible when complete."""
+        """Create or replace a file with what `write` puts into the stream it is given; visible when complete.
+
+        Raises `NotStored`, and what `write` raises of its own.
+        """
         # A name of its own for each attempt: a task that Spark gave up may still be writing.
         filesystem, temporary = self._at(f"{_TEMPORARY}/{uuid4().hex}")
         target = self._at(path)[1]
@@ -80,8 +98,12 @@ class Storage:
             with filesystem.open_output_stream(temporary, compression=None) as stream:
                 write(stream)
             filesystem.move(temporary, target)
-        except BaseException:
-            self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
+        except BaseException as error:
+            # The first error tells why; that nothing can be deleted either would only hide it.
+            with suppress(OSError):
+                self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
+            if isinstance(error, OSError) and not isinstance(error, Damaged | FileNotFoundError):
+                raise NotStored(f"{self.url}/{path} could not be written: {plain(error)}") from error
             raise
 
     def delete(self, path: str) -> None:
@@ -96,3 +118,11 @@ class Storage:
         """Delete what publications that were killed left behind. Only when none is under way."""
         filesystem, full = self._at(_TEMPORARY)
         filesystem.delete_dir_contents(full, missing_dir_ok=True)
+
+
+def plain(error: BaseException) -> str:
+    """What an error says, on one line, as part of a sentence: Arrow's go over several and repeat themselves."""
+    words = " ".join(str(error).split())
+    if "Detail: [errno " in words:
+        words = words.rpartition("] ")[2]
+    return words.rstrip(".: ") or type(error).__name__

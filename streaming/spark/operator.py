@@ -15,7 +15,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 from streaming.broker.effects import Row, Tick
-from streaming.broker.entries import EntryReader
+from streaming.broker.entries import EntryNotFound, EntryReader
 from streaming.spark.rows import pack, to_table
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def operator(
 
     Its state is `schema.STATE`, its output `schema.CHUNKS`. With `gates` Magnetar's own broker gets only records that
     break no rule of the input suites, see `streaming.quality`. Raises `SuiteError` at once if a suite can't be compiled;
-    the function raises `OffsetError`, `ApplyError`, and what the broker raises for a state it can't decode.
+    the function raises `OffsetError`, `ApplyError`, what the store raises when an entry can't be read, and what the
+    broker raises for a state it can't decode.
     """
     if gates:
         broker = gated(broker)
@@ -177,6 +178,8 @@ def apply(broker: "Broker", partition: int, last: int | None, records: Records) 
                 broker.apply(offset, timestamp, topic, value)
             else:
                 admit(offset, timestamp, topic, value, verdict)
+        except (EntryNotFound, OSError):
+            raise  # the store's, not this record's doing: it says itself what to do
         except Exception as error:
             raise ApplyError(
                 f"partition {partition}, offset {offset}, topic {topic}: {type(error).__name__}: {error}; "
