@@ -300,17 +300,25 @@ def read_mended(path: str | Path) -> list[Mended]:
     log = read_log(path)
     if not len(log):
         raise QuarantineError(f"{path}: no records in it; nothing was put back")
+    values = log["value"].to_pylist()
+    if ".jsonl" in Path(path).name:
+        # A log hands such lines on, for the query to quarantine; here a person slipped.
+        for number, value in enumerate(values, 1):
+            try:
+                _fields(value)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise QuarantineError(
+                    f"{path}: record {number} is no JSON object ({error}); it begins {value[:60]!r}; nothing was put back"
+                ) from None
     if "partition" not in log.column_names:
         raise QuarantineError(
             f"{path}: its lines name no partition and offset, so no quarantined record; begin with `magnetar "
             "quarantine export`; nothing was put back"
         )
-    rows = log.to_pylist()
+    rows = log.drop_columns(["value"]).to_pylist()
     return [
-        Mended(
-            Coordinates(row["partition"], row["offset"]), row["timestamp"], row["topic"], _value(row["value"])
-        )
-        for row in rows
+        Mended(Coordinates(row["partition"], row["offset"]), row["timestamp"], row["topic"], _value(value))
+        for row, value in zip(rows, values, strict=True)
     ]
 
 

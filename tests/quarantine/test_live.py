@@ -171,10 +171,11 @@ def test_without_confirmation_it_is_not_sent_again_unawares(
     assert Quarantine(str(store)).resubmitted()[Coordinates(0, 1)].place == Coordinates(0, 1)
 
 
-def test_kafka_refuses_one(store: Path, kafka: LocalKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [3000, 17 << 20], ids=["the broker", "the client"])
+def test_kafka_refuses_one(store: Path, kafka: LocalKafka, tmp_path: Path, size: int) -> None:
     topic = f"resubmit-{uuid4().hex}"
     kafka.create_topic(topic, 1, {"max.message.bytes": "2000"})
-    bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1), p0_1=message(2) | {"payload": "x" * 3000})
+    bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1), p0_1=message(2) | {"payload": "x" * size})
     said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/{topic}")
     assert said.startswith(f"Kafka at {kafka.bootstrap} confirmed 1 of 2 records: MessageSizeTooLargeError")
     noted = Quarantine(str(store)).resubmitted()

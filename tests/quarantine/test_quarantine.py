@@ -365,6 +365,28 @@ def test_what_is_still_bad(log: Path, out: Path, tmp_path: Path) -> None:
     assert Quarantine(str(out)).resubmitted() == {}
 
 
+@pytest.mark.parametrize("field", [{"value_base64": "é"}, {"value_base64": 5}, {"value": 5}, {"value": None}])
+def test_a_whole_value_that_can_not_be_read(
+    log: Path, out: Path, tmp_path: Path, field: dict[str, Any]
+) -> None:
+    bad = edited(out, tmp_path / "bad.jsonl", p3_2=field)
+    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl")
+    assert "3:2 (malformed: " in said
+
+
+@pytest.mark.parametrize("slip", ['"producer":"p,', '"producer":"p"', "\ud800", "\xff"])
+def test_a_slip_of_the_pen(log: Path, out: Path, tmp_path: Path, slip: str) -> None:
+    """A line that is no JSON must not be taken for the record after the one before it: 3:2 is in quarantine too."""
+    bad = edited(out, tmp_path / "bad.jsonl", p3_1=message(2), p3_2=message(3))
+    before, last = bad.read_text().splitlines()
+    bad.write_bytes(
+        f"{before}\n\n".encode() + last.replace('"producer": "p",', slip).encode("utf-8", "surrogatepass")
+    )
+    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl")
+    assert f"{bad}: record 2 is no JSON object (" in said
+    assert 'it begins b\'{"partition": 3' in said
+
+
 def test_twice(log: Path, out: Path, tmp_path: Path) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p1_0=message(4), p3_1=message(2))
     mended = tmp_path / "mended.parquet"
