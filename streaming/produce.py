@@ -199,7 +199,7 @@ def _send(
     progress: Callable[[int, int], None],
     stop: threading.Event,
 ) -> int:
-    sent = 0
+    sent, now = 0, _now()
     total = len(records)
     pending: list[Any] = []
     start: tuple[float, int] | None = None
@@ -213,6 +213,8 @@ def _send(
                 stop.wait(max(0.0, start[0] + (timestamp - start[1]) / 1000 - time.monotonic()))
             if stop.is_set():
                 break
+            if key is not None or partition == 0:  # the copies of a record for all partitions have one time
+                now = _now()
             pending.append(
                 producer.send(
                     topic,
@@ -220,7 +222,7 @@ def _send(
                     key=None if key is None else key.encode(),
                     partition=partition,
                     # 0: the log names no time. As a time it would start a broker's clock in 1970.
-                    timestamp_ms=timestamp or None,
+                    timestamp_ms=timestamp or now,
                 )
             )
             sent += 1
@@ -243,6 +245,10 @@ def _check(pending: list[Any], *, wait: bool) -> None:
     pending[:] = [future for future in pending if not future.is_done]
     if wait and pending:
         raise NotProduced(f"{len(pending)} records are still unconfirmed")
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _silent(sent: int, total: int) -> None:

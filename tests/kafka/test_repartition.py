@@ -1,5 +1,6 @@
 """From one Kafka topic to another with more partitions: no topic of the broker can tell."""
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.cli import app
 from streaming.log import LogError, partition_log
+from streaming.merge import merge
 from streaming.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
 from streaming.repartition import read_topic, repartition
 from streaming.replay import replay
@@ -89,6 +91,22 @@ def test_a_topic_is_read_as_sparks_source_reads_it(spark: SparkSession, kafka: L
     found = read_topic(KafkaUrl(kafka.bootstrap, "odd-ones")).records
     assert found.sort_by("offset").to_pylist() == expected.sort_by("offset").to_pylist()
     assert found["topic"].null_count == 2
+
+
+def test_copies_have_one_time_where_the_log_names_none(
+    kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking = itertools.count(1_000, 7)  # as if each record took 7 ms
+    monkeypatch.setattr("streaming.produce.time.time_ns", lambda: next(ticking) * 1_000_000)
+    produce(
+        log_of((0, None, CONFIG), (0, "t", {}), (0, None, CONFIG)),
+        topic(kafka, "timeless-copies"),
+        partitions=3,
+    )
+    records = read_topic(KafkaUrl.parse(topic(kafka, "timeless-copies"))).records
+    times = {row["timestamp"] for row in records.to_pylist() if row["topic"] is None}
+    assert (len(records), len(times)) == (7, 2)
+    assert merge(records).notes == []
 
 
 def test_a_topic_that_is_not_whole_is_refused(kafka: LocalKafka) -> None:
