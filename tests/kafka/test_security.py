@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -18,8 +19,12 @@ from streaming.broker.effects import Success
 from streaming.cli import app
 from streaming.kafka_config import PLAIN, KafkaConfig
 from streaming.produce import KafkaUnreachable, KafkaUrl, ensure_topic, produce
+from streaming.spark.source import records
 from tests.kafka.secured import PASSWORD, USER, WRONG, SecuredKafka, secured_kafka
 from tests.sinks.helpers import TOPIC, output
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.kafka
 
@@ -74,6 +79,31 @@ def test_commands_and_answers_with_a_password(
     assert [answer["request_id"] for answer in answers] == list(range(5))
     assert password not in caplog.text
     assert repr(password)[1:-1] not in caplog.text
+
+
+@pytest.mark.spark
+def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "SparkSession") -> None:
+    bootstrap, topic = secured.kafka.bootstrap, f"secured-{uuid4().hex}"
+    right, wrong = (
+        KafkaConfig.of(secured.file(f"spark-{name}", changed))
+        for name, changed in (("right", {}), ("wrong", {"sasl.password": WRONG}))
+    )
+    row = {"partition": 0, "offset": 0, "timestamp": 1, "topic": "t", "value": b"a command"}
+    produce(pa.Table.from_pylist([row], RECORD), f"kafka://{bootstrap}/{topic}", config=right)
+
+    def read(config: KafkaConfig) -> list[bytes]:
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "fetchOffset.numRetries": "1"}
+        options |= config.spark()
+        found = records(spark.read.format("kafka").options(**options).load())
+        shown = found._jdf.queryExecution().toString()
+        assert PASSWORD not in shown
+        assert WRONG not in shown
+        return [bytes(row.value) for row in found.collect()]
+
+    assert read(right) == [b"a command"]
+    with pytest.raises(Exception, match="Authentication failed") as raised:
+        read(wrong)
+    assert WRONG not in str(raised.value)
 
 
 @pytest.mark.usefixtures("impatient")
