@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streaming.ingress import ensure_ingress
 from streaming.kafka_config import PLAIN, KafkaConfig
 from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic, records_within
 
@@ -77,6 +78,7 @@ def run(
     Raises:
         KafkaUrlError, KafkaConfigError, BadTrigger: an address or the trigger can't be read.
         KafkaUnreachable: no Kafka there.
+        BadCheckpoint, IngressChanged: the checkpoint or the topic isn't what the query left.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
     from sinks.base import Sink
@@ -86,6 +88,7 @@ def run(
     from streaming.quality.sink import QualitySink
     from streaming.runtime.session import spark_session
     from streaming.spark import query, source
+    from streaming.spark.checkpoint import check as check_checkpoint
 
     query.interval(trigger)  # before anything is made
     url = KafkaUrl.parse(ingress)
@@ -94,7 +97,8 @@ def run(
     topics = [each for each in (url, answers, letters) if each is not None]
     if len(set(topics)) < len(topics):
         raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
-    count = ensure_topic(url, partitions, config)
+    check_checkpoint(checkpoint, url.topic)
+    count = ensure_ingress(url, store, partitions, config)
     if records_a_batch is None:
         records_a_batch = min(records_within(url, BYTES_A_BATCH, config) or RECORDS_A_BATCH, RECORDS_A_BATCH)
     ledgers = LedgerStore(store)

@@ -3,44 +3,145 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
+
+from sinks.storage import RESTORE, Damaged, NotStored
 
 _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
 """A line of a traceback, Python's or Java's, that names an exception and has its text."""
 
+_SAY_ALL = {"Damaged", "EntryNotFound", "ForeignFiles", "OffsetError"}
+"""Exceptions of ours whose text ends with what to do."""
+
 
 class QueryFailed(RuntimeError):
-    """The query ended by itself. The text says why and what to do."""
+    """The query ended by itself, or can't start. The text says why and what to do."""
+
+
+class _Known(NamedTuple):
+    """A failure that Spark tells at length, or in words that help nobody."""
+
+    told: re.Pattern[str]
+    happened: str
+    to_do: str | None = None
+    """None: what is to be done about any failure."""
+
+
+_ANEW = "give the query a new checkpoint and an empty store, and it begins with what Kafka has"
+_ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
+_KNOWN = [
+    _Known(
+        re.compile(r"Could not read records in offset (\[\d+, \d+\)) for topic partition (\S+)"),
+        r"Kafka deleted records before they were read, of offsets \1 of partition \2",
+        f"Nothing is skipped silently: {_ANEW}. Then let the topic keep records longer than the query may be down",
+    ),
+    _Known(
+        re.compile(r"Partition (\S+) offset was changed from (\d+) to (\d+)"),
+        r"Records up to offset \2 of Kafka's partition \1 were read, and now it ends at \3: the topic was deleted and made "
+        "again, or Kafka lost records",
+        f"Nothing is skipped silently: {_ANEW}",
+    ),
+    _Known(
+        re.compile(r"Partitions Set\((.+?)\) have been deleted"),
+        r"Kafka has no partitions \1 any more: the topic was deleted, or made again with fewer",
+        f"Nothing is skipped silently: {_ANEW}",
+    ),
+    _Known(
+        re.compile(r"Failed to read log file (?:file:)?(.+?)\. Incomplete log file"),
+        r"The checkpoint's file \1 is damaged",
+        RESTORE,
+    ),
+    _Known(
+        re.compile(r"CHECKPOINT_MISSING_METADATA_FILE\] Checkpoint location (?:file:)?(.+?) is in an"),
+        r"The checkpoint's file \1/metadata is missing",
+        RESTORE,
+    ),
+    _Known(
+        re.compile(r"MISSING_STATE_DIRECTORY"),
+        "The checkpoint's folder 'state' is empty or missing",
+        RESTORE,
+    ),
+    _Known(
+        re.compile(r"CANNOT_READ_(?:DELTA|SNAPSHOT)_FILE_\w+\].+? file (?:file:)?(.+?) of \w+\[", re.DOTALL),
+        r"The checkpoint's file \1 is missing or damaged",
+        RESTORE,
+    ),
+    # Spark names no file there.
+    _Known(
+        re.compile(r"\[CANNOT_LOAD_STATE_STORE"),
+        "A file in the checkpoint's folder 'state' is damaged",
+        RESTORE,
+    ),
+    _Known(
+        re.compile(r"kafka\.common\.errors\.TimeoutException: (.+?)\.?$", re.MULTILINE),
+        r"Kafka did not answer for so long that the query gave up (\1)",
+    ),
+    _Known(re.compile(r"NotStored: (.+: No space left on device)"), r"\1", _ROOM),
+    _Known(
+        re.compile(r"No space left on device"),
+        "A disk is full: the checkpoint's, or that of temporary files (No space left on device)",
+        _ROOM,
+    ),
+]
 
 
 @contextmanager
 def explained(advice: str) -> Iterator[None]:
-    """Raises `QueryFailed`, the cause and then `advice`, for a failed query and for a Spark that went away."""
+    """Raises `QueryFailed`, the cause and what to do, for a failed query and for a Spark that went away.
+
+    `advice`: a clause, what to do about failures that nothing else is known of.
+    """
     try:
         yield
     except Exception as error:
         # Imported late: who only reads logs has no need of them.
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-        from pyspark.errors import StreamingQueryException
+        from pyspark.errors.exceptions.captured import CapturedException
 
-        if isinstance(error, StreamingQueryException):
-            raise QueryFailed(f"{cause(str(error))}. {advice}") from error
-        if isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError):
+        if isinstance(error, Damaged):
+            raise QueryFailed(str(error)) from error
+        if isinstance(error, NotStored):
+            raise QueryFailed(f"{error}. {advice}") from error
+        if isinstance(error, CapturedException | Py4JJavaError):
+            raise QueryFailed(explanation(str(error), advice)) from error
+        if isinstance(error, Py4JError | ConnectionError):
             raise QueryFailed(
                 f"Spark's Java process is gone: was it killed, for its memory? {advice}"
             ) from error
         raise
 
 
+def explanation(text: str, advice: str) -> str:
+    """What the text of a Spark exception comes to: the cause and what to do."""
+    story = text.partition(_END_OF_STORY)[0]
+    if (raised := _first_raised(story)) is not None and raised[0] in _SAY_ALL:
+        return raised[1]
+    for known in _KNOWN:
+        if found := known.told.search(story):
+            return f"{found.expand(known.happened)}. {known.to_do or advice}"
+    return f"{cause(text)}. {advice}"
+
+
 def cause(text: str) -> str:
-    """The last exception that a `StreamingQueryException`'s text tells of, which is the first that was raised."""
+    """The last exception that a Spark exception's text tells of, which is the first that was raised."""
+    story = text.partition(_END_OF_STORY)[0]
+    raised = _first_raised(story)
+    if raised is None:
+        return story.partition("\n")[0].strip()
+    name, words = raised
+    # Java's names tell nothing that the words don't.
+    return words if name == "SparkException" else f"{name}: {words}"
+
+
+def _first_raised(story: str) -> tuple[str, str] | None:
+    """The exception's name and its words."""
     found = None
-    for line in text.partition(_END_OF_STORY)[0].splitlines():
+    for line in story.splitlines():
         found = _RAISED.match(line) or found
     if found is None:
-        return text.partition("\n")[0].strip()
+        return None
     name, words = found.groups()
     for ballast in (" SQLSTATE:", ". Consider setting 'spark."):
         words = words.partition(ballast)[0].strip().rstrip(".")
-    # Java's names tell nothing that the words don't.
-    return words if name == "SparkException" else f"{name}: {words}"
+    return name, words

@@ -1,11 +1,14 @@
 """What a failed query says: the cause, in a sentence, and what to do."""
 
+from pathlib import Path
+
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
+from sinks.storage import RESTORE, Damaged, NotStored
 from streaming.produce import KafkaUrl, KafkaUrlError
 from streaming.runtime.worker_daemon import Quiet
-from streaming.spark.failure import QueryFailed, cause, explained
+from streaming.spark.failure import QueryFailed, cause, explained, explanation
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Reason: Traceback (most recent call last):\n"
 TAIL = "\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x\njava.lang.Error: not the cause"
@@ -33,6 +36,59 @@ Caused by: java.io.EOFException"""
 )
 def test_the_cause(story: str, sentence: str) -> None:
     assert cause(HEAD + story + TAIL) == sentence
+
+
+ANEW = "give the query a new checkpoint and an empty store, and it begins with what Kafka has"
+ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
+
+RECORDED = {
+    "delete-records": "Kafka deleted records before they were read, of offsets [191, 266) of partition commands-2. Nothing "
+    f"is skipped silently: {ANEW}. Then let the topic keep records longer than the query may be down",
+    "topic-again-short": "Records up to offset 206 of Kafka's partition commands-0 were read, and now it ends at 40: the "
+    f"topic was deleted and made again, or Kafka lost records. Nothing is skipped silently: {ANEW}",
+    "topic-fewer-partitions": "Kafka has no partitions commands-2 any more: the topic was deleted, or made again with "
+    f"fewer. Nothing is skipped silently: {ANEW}",
+    "offset-empty": f"The checkpoint's file /data/checkpoint/offsets/13 is damaged. {RESTORE}",
+    "metadata-missing": f"The checkpoint's file /data/checkpoint/metadata is missing. {RESTORE}",
+    "state-missing": f"The checkpoint's folder 'state' is empty or missing. {RESTORE}",
+    "delta-missing-last": f"The checkpoint's file /data/checkpoint/state/0/0/14.delta is missing or damaged. {RESTORE}",
+    "delta-half-last": f"A file in the checkpoint's folder 'state' is damaged. {RESTORE}",
+    "delta-empty-last": f"A file in the checkpoint's folder 'state' is damaged. {RESTORE}",
+    "checkpoint-full": "A disk is full: the checkpoint's, or that of temporary files (No space left on device). "
+    + ROOM,
+    "kafka-away": "Kafka did not answer for so long that the query gave up (Timed out waiting for a node assignment. "
+    "Call: listNodes). Start again",
+}
+"""By files in ``failures``: the texts of exceptions that Spark raised when this was done to a query, without the lines that
+begin with ``at`` and what follows the story."""
+
+
+@pytest.mark.feature("J2")
+@pytest.mark.parametrize("fault", RECORDED)
+def test_what_spark_says_of_a_fault(fault: str) -> None:
+    text = Path(__file__).with_name("failures").joinpath(f"{fault}.txt").read_text()
+    assert explanation(text, "Start again") == RECORDED[fault]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("sinks.storage.Damaged: /s/a is damaged: x. Restore it", "/s/a is damaged: x. Restore it"),
+        ("sinks.storage.NotStored: /s/a could not be written: No space left on device",
+         f"/s/a could not be written: No space left on device. {ROOM}"),
+        ("sinks.storage.NotStored: /s/a could not be written: Permission denied",
+         "NotStored: /s/a could not be written: Permission denied. Start again"),
+    ],
+)  # fmt: skip
+def test_what_the_store_says_in_a_worker(error: str, sentence: str) -> None:
+    assert explanation(HEAD + IN_A_WORKER + "\n" + error + TAIL, "Start again") == sentence
+
+
+def test_what_the_store_says_in_the_driver() -> None:
+    with pytest.raises(QueryFailed, match="^it is damaged$"), explained("Start again"):
+        raise Damaged("it is damaged")
+    with pytest.raises(QueryFailed, match="^not written. Start again$"), explained("Start again"):
+        raise NotStored("not written")
 
 
 def test_without_a_cause_the_first_line_counts() -> None:

@@ -1,0 +1,71 @@
+"""What Spark would say of a damaged checkpoint without naming a file, said before the query starts.
+
+Spark writes these files whole, by renaming; a disk that lost power, a copy that was cut off or a full disk may still leave
+them cut. Its state files it checks itself, when it reads them, see `streaming.spark.failure`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sinks.storage import RESTORE
+from streaming.spark.failure import QueryFailed
+
+
+class BadCheckpoint(QueryFailed):
+    """The checkpoint is damaged, or not this query's."""
+
+
+def check(checkpoint: str | Path, topic: str) -> None:
+    """Looks at the files that Spark will begin with. Does nothing if there are none yet, or not on this machine.
+
+    Raises `BadCheckpoint`.
+    """
+    folder = Path(checkpoint)
+    if folder.exists() and not folder.is_dir():
+        raise BadCheckpoint(f"{folder} is no folder: give the query another --checkpoint, new or its own")
+    offsets = _latest(folder / "offsets")
+    if offsets is None:
+        return
+    metadata = folder / "metadata"
+    if not metadata.exists():
+        raise BadCheckpoint(f"The checkpoint's file {metadata} is missing. {RESTORE}")
+    _lines(metadata, 1)
+    *_, last = _lines(offsets, 3)
+    if not isinstance(last, dict) or not all(isinstance(each, dict) for each in last.values()):
+        raise BadCheckpoint(
+            f"{folder} is the checkpoint of another query: give this one its own, or a new one"
+        )
+    if topic not in last:
+        raise BadCheckpoint(
+            f"{folder} is the checkpoint of a query over topic {' and '.join(map(repr, last))}, not {topic!r}: give the "
+            "query its own topic, or a new checkpoint and an empty store"
+        )
+    if (commit := _latest(folder / "commits")) is not None:
+        _lines(
+            commit, 2, "Delete it and start the query again: it repeats that micro-batch, as after a crash"
+        )
+
+
+def _latest(folder: Path) -> Path | None:
+    """The file of the last micro-batch."""
+    if not folder.is_dir():
+        return None
+    return max((each for each in folder.iterdir() if each.name.isdigit()), key=_number, default=None)
+
+
+def _number(file: Path) -> int:
+    return int(file.name)
+
+
+def _lines(file: Path, least: int, to_do: str = RESTORE) -> list[Any]:
+    """What the lines after the version hold, in JSON. Raises `BadCheckpoint` if the file is cut."""
+    lines = file.read_bytes().splitlines()
+    try:
+        if len(lines) < least:
+            raise ValueError
+        return [json.loads(line) for line in (lines[1:] if least > 1 else lines)]
+    except ValueError as error:
+        raise BadCheckpoint(
+            f"The checkpoint's file {file} ({file.stat().st_size:,} bytes) is damaged. {to_do}"
+        ) from error

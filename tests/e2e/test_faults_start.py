@@ -1,0 +1,140 @@
+"""What a query refuses to start with: a damaged checkpoint, another's, and a topic that isn't the one it began with."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinks.storage import RESTORE, Damaged
+from streaming.ingress import IngressChanged, ensure_ingress
+from streaming.produce import KafkaUrl
+from streaming.runtime.kafka import LocalKafka
+from streaming.spark.checkpoint import BadCheckpoint, check
+
+pytestmark = pytest.mark.feature("J2")
+
+VERSION = "v1\n"
+OFFSETS = (
+    VERSION + '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}\n{"commands":{"1":3,"0":7}}'
+)
+COMMIT = VERSION + '{"nextBatchWatermarkMs":0}'
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The files that `check` looks at, as Spark leaves them after eleven micro-batches."""
+    for name, text in {"offsets": OFFSETS, "commits": COMMIT}.items():
+        (tmp_path / name).mkdir()
+        for batch in range(11):
+            (tmp_path / name / str(batch)).write_text(text)
+    (tmp_path / "offsets" / ".11.tmp").write_text("half")
+    (tmp_path / "metadata").write_text('{"id":"360d94ed-365c-4991-92c7-879467f427dc"}')
+    check(tmp_path, "commands")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 30, len(OFFSETS) - 1])
+def test_cut_offsets(checkpoint: Path, kept: int) -> None:
+    (checkpoint / "offsets/10").write_text(OFFSETS[:kept])
+    with pytest.raises(BadCheckpoint) as raised:
+        check(checkpoint, "commands")
+    assert str(raised.value) == (
+        f"The checkpoint's file {checkpoint}/offsets/10 ({kept} bytes) is damaged. {RESTORE}"
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 3, len(COMMIT) - 1])
+def test_a_cut_commit(checkpoint: Path, kept: int) -> None:
+    (checkpoint / "commits/10").write_text(COMMIT[:kept])
+    with pytest.raises(BadCheckpoint, match="commits/10 .* is damaged. Delete it and start the query again"):
+        check(checkpoint, "commands")
+    (checkpoint / "commits/10").unlink()
+    check(checkpoint, "commands")
+
+
+def test_metadata(checkpoint: Path) -> None:
+    (checkpoint / "metadata").write_text("")
+    with pytest.raises(BadCheckpoint, match=r"metadata \(0 bytes\) is damaged"):
+        check(checkpoint, "commands")
+    (checkpoint / "metadata").unlink()
+    with pytest.raises(BadCheckpoint, match="metadata is missing"):
+        check(checkpoint, "commands")
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("5", "is the checkpoint of another query: "),
+        ('{"logOffset":5}', "is the checkpoint of another query: "),
+        ('{"others":{"0":1}}', "is the checkpoint of a query over topic 'others', not 'commands': "),
+    ],
+)
+def test_another_query_s(checkpoint: Path, last: str, said: str) -> None:
+    (checkpoint / "offsets/10").write_text(OFFSETS.rpartition("\n")[0] + "\n" + last)
+    with pytest.raises(BadCheckpoint, match=f"^{checkpoint} {said}"):
+        check(checkpoint, "commands")
+
+
+def test_nothing_to_check(tmp_path: Path) -> None:
+    check(tmp_path / "new", "commands")
+    check("hdfs://elsewhere/checkpoint", "commands")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadCheckpoint, match="is no folder"):
+        check(tmp_path / "file", "commands")
+
+
+@pytest.fixture
+def admin(kafka: LocalKafka) -> Iterator[Any]:
+    from kafka import KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    yield admin
+    admin.close()
+
+
+def made_again(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> None:
+    admin.delete_topics([topic])
+    kafka.create_topic(topic, partitions)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda admin, kafka, topic: admin.delete_topics([topic]), "has no topic '{topic}' any more"),
+        # With the same offsets: nothing but its id tells it from the first.
+        (lambda admin, kafka, topic: made_again(admin, kafka, topic, 3), "was deleted and made again since"),
+        (lambda admin, kafka, topic: made_again(admin, kafka, topic, 2), "was deleted and made again since"),
+        (lambda admin, kafka, topic: admin.create_partitions({topic: 5}), "has 5 partitions, and had 3 when"),
+    ],
+    ids=["deleted", "made again", "fewer", "more"],
+)
+def test_the_topic_is_another(
+    kafka: LocalKafka, admin: Any, tmp_path: Path, change: Callable[..., object], said: str,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    topic = f"faults-{request.node.callspec.id.replace(' ', '-')}"
+    url = KafkaUrl(kafka.bootstrap, topic)
+    assert ensure_ingress(url, str(tmp_path), 3) == 3
+    assert ensure_ingress(url, str(tmp_path), 4) == 3  # it stays as it is
+    change(admin, kafka, topic)
+    with pytest.raises(IngressChanged, match=said.format(topic=topic)):
+        ensure_ingress(url, str(tmp_path), 3)
+    assert (topic in admin.list_topics()) == ("no topic" not in said)  # nor is it made
+
+
+@pytest.mark.kafka
+def test_the_store_is_of_another_topic(kafka: LocalKafka, tmp_path: Path) -> None:
+    url = KafkaUrl(kafka.bootstrap, "faults-one")
+    ensure_ingress(url, str(tmp_path), 1)
+    with pytest.raises(IngressChanged, match="is of topic 'faults-one', not 'faults-other'"):
+        ensure_ingress(url._replace(topic="faults-other"), str(tmp_path), 1)
+    known = json.loads((tmp_path / "ingress.json").read_text())
+    # A Kafka older than 2.8 has no ids: its topics are known by their partitions alone.
+    (tmp_path / "ingress.json").write_text(json.dumps(known | {"id": None}))
+    assert ensure_ingress(url, str(tmp_path), 1) == 1
+    (tmp_path / "ingress.json").write_text('{"topic":')
+    with pytest.raises(Damaged, match=f"ingress.json .the ingress topic's id. is damaged: .*{RESTORE}"):
+        ensure_ingress(url, str(tmp_path), 1)
