@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from schemas.records import RECORD
 from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.log import LogError
+from streaming.log import LogError, ingress_partition
 from streaming.merge import merge
 from streaming.produce import KafkaUnreachable, KafkaUrl, NotProduced, administration, produce
 
@@ -37,7 +37,8 @@ class TopicLog(NamedTuple):
 
 
 class Repartitioned(NamedTuple):
-    """`read` records of the old topic became `sent` of the new one. `notes` are those of `streaming.merge.Merged`."""
+    """`read` records of the old topic became `sent` of the new one. `notes` tell what may be otherwise now, see
+    `streaming.merge.Merged`, and what to mind."""
 
     read: int
     sent: int
@@ -90,7 +91,7 @@ def repartition(
             f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and begin "
             "again with another topic"
         )
-    return Repartitioned(len(log.records), sent, merged.notes)
+    return Repartitioned(len(log.records), sent, [*merged.notes, *_other_choice(log)])
 
 
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
@@ -169,6 +170,25 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
                 )
     finally:
         consumer.close()
+
+
+def _other_choice(log: TopicLog) -> list[str]:
+    """A note if who wrote the topic chooses partitions otherwise than `ingress_partition`."""
+    pairs = (
+        log.records.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
+    )
+    strays = sorted(
+        each["topic"]
+        for each in pairs
+        if each["topic"] and ingress_partition(each["topic"], len(log.offsets)) != each["partition"]
+    )
+    if not strays:
+        return []
+    note = (
+        f"{len(strays)} topics (as {strays[0]}) were not in the partition that crc32 of their name gives, where they are "
+        "now: whoever writes them must choose it so from now on, or they become two topics each"
+    )
+    return [note]
 
 
 def _ticks(store: str) -> pa.Table:

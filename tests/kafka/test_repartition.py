@@ -149,6 +149,19 @@ def test_who_goes_on_writing_is_noticed(kafka: LocalKafka) -> None:
         repartition(old, new, partitions=3, progress=meanwhile)
 
 
+def test_who_chooses_partitions_otherwise_is_told(kafka: LocalKafka) -> None:
+    own = partition_log(LOG, 2)
+    swapped = own.set_column(
+        0, RECORD.field("partition"), pa.array([1 - each for each in own["partition"].to_pylist()], "int32")
+    )
+    produce(swapped, topic(kafka, "swapped"), partitions=2)
+    notes = repartition(topic(kafka, "swapped"), topic(kafka, "straight"), partitions=2).notes
+    assert len(notes) == 1
+    assert notes[0].startswith(
+        "5 topics (as persistent://public/default/t0) were not in the partition that crc32"
+    )
+
+
 def test_stopped_is_not_done(kafka: LocalKafka) -> None:
     stop = threading.Event()
     stop.set()
