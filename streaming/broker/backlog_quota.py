@@ -18,7 +18,7 @@ EVICTION_TARGET = 0.9
 
 def check(ctx: Context, topic: Topic) -> None:
     """The periodic check of a topic (§2): size first; time only when the size is within its quota."""
-    update_oldest_position(ctx, topic)
+    topic.oldest = oldest_position(ctx, topic)
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return
     size = ctx.quota(topic.name, topic.policies, "destination_storage")
@@ -26,7 +26,7 @@ def check(ctx: Context, topic: Topic) -> None:
         _act(ctx, topic, "destination_storage", size)
         return
     age = ctx.quota(topic.name, topic.policies, "message_age")
-    if time_exceeded(ctx, topic, age.value):
+    if time_exceeded(ctx, topic.oldest, age.value):
         _act(ctx, topic, "message_age", age)
 
 
@@ -34,32 +34,28 @@ def size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
     return quota.limitSize >= 0 and topic.backlog_size() >= quota.limitSize
 
 
-def time_exceeded(ctx: Context, topic: Topic, quota: BacklogQuota) -> bool:
-    if quota.limitTime <= 0 or topic.oldest is None:
+def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuota) -> bool:
+    if quota.limitTime <= 0 or oldest is None:
         return False
-    return ctx.clock > topic.oldest.timestamp + quota.limitTime * 1000
+    return ctx.clock > oldest.timestamp + quota.limitTime * 1000
 
 
-def update_oldest_position(ctx: Context, topic: Topic) -> None:
-    """Remember since when the oldest unacked entry waits (§2.1). Not precise: since its ledger closed."""
+def oldest_position(ctx: Context, topic: Topic) -> OldestPosition | None:
+    """Since when the oldest unacked entry waits (§2.1), to be remembered. Not precise: since its ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
     ledger = topic.ledger
     if not any(topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions):
-        topic.oldest = None
-        return
-    cursor = topic.slowest_cursor()
+        return None
+    cursor, known = topic.slowest_cursor(), topic.oldest
     if cursor is None:
-        topic.oldest = None
-        return
+        return None
     position = cursor.key
-    if topic.oldest is not None and topic.oldest.position == position and position >= ledger.first_position():
-        topic.oldest.cursor = cursor.name
-        return
+    if known is not None and known.position == position and position >= ledger.first_position():
+        return OldestPosition(position, cursor.name, known.timestamp)
     since = _oldest_timestamp(ctx, topic, position, precise=precise)
     if since is not None:
-        topic.oldest = OldestPosition(position, cursor.name, since)
-    elif not ctx.config.keepOldestPositionWhenUnknown:
-        topic.oldest = None
+        return OldestPosition(position, cursor.name, since)
+    return known if ctx.config.keepOldestPositionWhenUnknown else None
 
 
 def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise: bool) -> int | None:
@@ -90,8 +86,8 @@ def check_producer_creation(ctx: Context, topic: Topic) -> None:
         else:
             if quota.limitTime <= 0:
                 continue
-            update_oldest_position(ctx, topic)
-            exceeded = time_exceeded(ctx, topic, quota)
+            topic.oldest = oldest_position(ctx, topic)
+            exceeded = time_exceeded(ctx, topic.oldest, quota)
         if exceeded:
             suffix = "Error" if quota.policy == "producer_request_hold" else "Exception"
             raise BrokerError(

@@ -3,9 +3,10 @@
 Each check runs at the multiples of its interval after the partition's first record. An interval of 0 turns it off.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from streaming.broker import backlog_quota, deduplication, message_expiry, subscribe, trimming
+from streaming.broker import backlog_quota, deduplication, message_expiry, next_effect, subscribe, trimming
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.managed_cursor import ManagedCursor
@@ -43,31 +44,73 @@ def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
             subscribe.delete(ctx, topic, subscription, f"unused for {minutes} min")
 
 
-CHECKS: dict[str, tuple[Callable[[ServiceConfiguration], float], Callable[[Context, Topic], None]]] = {
-    "cursorFlush": (lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, _flush_cursors),
-    "messageExpiry": (lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check),
-    "backlogQuota": (
+class Check(NamedTuple):
+    """A periodic check: its interval (ms), what it does to one topic, and when it could next do something there (ms)."""
+
+    interval: Callable[[ServiceConfiguration], float]
+    run: Callable[[Context, Topic], None]
+    next_effect: Callable[[Context, Topic], int]
+
+
+CHECKS: dict[str, Check] = {
+    "cursorFlush": Check(
+        lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, _flush_cursors, next_effect.cursor_flush,
+    ),
+    "messageExpiry": Check(
+        lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check, next_effect.message_expiry,
+    ),
+    "backlogQuota": Check(
         lambda c: c.backlogQuotaCheckIntervalInSeconds * 1000 if c.backlogQuotaCheckEnabled else 0, backlog_quota.check,
+        next_effect.backlog_quota,
     ),
-    "consumedLedgers": (lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers),
-    "deduplicationSnapshot": (
+    "consumedLedgers": Check(
+        lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers, next_effect.consumed_ledgers,
+    ),
+    "deduplicationSnapshot": Check(
         lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, deduplication.timed_snapshot,
+        next_effect.deduplication_snapshot,
     ),
-    "inactiveProducers": (
+    "inactiveProducers": Check(
         lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, deduplication.purge_inactive_producers,
+        next_effect.inactive_producers,
     ),
-    "inactiveSubscriptions": (
+    "inactiveSubscriptions": Check(
         lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, _inactive_subscriptions,
+        next_effect.inactive_subscriptions,
     ),
 }  # fmt: skip
-"""Name → (interval in ms, the check of one topic). Checks that are due at the same time run in this order."""
+"""By name. Checks that are due at the same time run in this order."""
+
+
+def quiet_until(ctx: Context, topics: Iterable[Topic]) -> int:
+    """Before this time (ms) no check that is on does anything to these topics."""
+    on = [check for check in CHECKS.values() if check.interval(ctx.config) > 0]
+    soonest = next_effect.NEVER
+    for topic in topics:
+        for check in on:
+            soonest = min(soonest, check.next_effect(ctx, topic))
+            if soonest <= ctx.clock:
+                return soonest
+    return soonest
+
+
+def last_due(
+    config: ServiceConfiguration, origin: int, after: int, until: int
+) -> list[tuple[int, list[str]]]:
+    """The last time in (`after`, `until`] of each check, and which checks it is of; by time, in ms."""
+    last: dict[int, list[str]] = {}
+    for name, check in CHECKS.items():
+        interval = int(check.interval(config))
+        if interval > 0 and (due := until - (until - origin) % interval) > after:
+            last.setdefault(due, []).append(name)
+    return sorted(last.items())
 
 
 def next_due(config: ServiceConfiguration, origin: int, after: int) -> tuple[int, list[str]] | None:
     """The next time > `after` at which checks are due, and which; None when all are off. Times in ms."""
     soonest, names = None, []
-    for name, (interval_of, _) in CHECKS.items():
-        interval = int(interval_of(config))
+    for name, check in CHECKS.items():
+        interval = int(check.interval(config))
         if interval <= 0:
             continue
         due = origin + ((after - origin) // interval + 1) * interval

@@ -67,7 +67,7 @@ def expire_by_age(
     """The monitor: ledgers closed longer ago than `seconds`, then the search by timestamp (cursor.md §10)."""
     cursor = topic.cursors[subscription.name]
     if seconds > 0:
-        end = _closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000)
+        end = closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000)
         if end is not None:
             expire_to(ctx, topic, subscription, end, kind, f"{cause}: the ledger closed before", policy)
     start = (
@@ -78,8 +78,13 @@ def expire_by_age(
         expire_to(ctx, topic, subscription, found, kind, cause, policy)
 
 
-def _closed_before(ctx: Context, topic: Topic, mark_delete: Position, limit: int) -> Position | None:
-    """The last entry of the newest of the ledgers in a row from the mark-delete on that closed before `limit`."""
+def closed_before(
+    ctx: Context, topic: Topic, mark_delete: Position, limit: int, flips: list[int] | None = None
+) -> Position | None:
+    """The last entry of the newest of the ledgers in a row from the mark-delete on that closed before `limit`.
+
+    `flips` gets a later limit from which on another ledger counts.
+    """
     ledger, end = topic.ledger, None
     id_: int | None = (
         mark_delete.ledger if mark_delete.ledger in ledger.ledgers else ledger.next_ledger(mark_delete.ledger)
@@ -88,6 +93,8 @@ def _closed_before(ctx: Context, topic: Topic, mark_delete: Position, limit: int
         info = ledger.ledgers[id_]
         is_open = not info.timestamp and ctx.config.messageExpiryStopsAtOpenLedger
         if is_open or not limit > info.timestamp:
+            if flips is not None and not is_open:
+                flips.append(info.timestamp + 1)
             break
         end = Position(id_, info.entries - 1)
         id_ = ledger.next_ledger(id_)
@@ -142,22 +149,27 @@ def expire_to(
 
 
 def find_newest_before(
-    ctx: Context, topic: Topic, time: int, start: Position | None = None
+    ctx: Context, topic: Topic, time: int, start: Position | None = None, flips: list[int] | None = None
 ) -> Position | None:
     """The newest entry with a publish time < `time` (ms), by binary search over all that is stored, or from `start`:
-    exact when times never go back, some matching entry otherwise, nothing if the first one looked at doesn't match."""
+    exact when times never go back, some matching entry otherwise, nothing if the first one looked at doesn't match.
+
+    `flips` gets the later times from which on the search may look at other entries.
+    """
     ledger = topic.ledger
     skew = ctx.config.managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
-    first, end = search_range(ledger, time, skew) if skew >= 0 else (None, None)
+    first, end = search_range(ledger, time, skew, flips) if skew >= 0 else (None, None)
     start = start or first
     if start is None:
         start = Position(next(iter(ledger.ledgers), ledger.current), 0)
-    return find_newest(
-        ledger,
-        lambda position: ctx.entries.get(topic.name, position).timestamp < time,
-        start,
-        end,
-    )
+
+    def is_older(position: Position) -> bool:
+        published = ctx.entries.get(topic.name, position).timestamp
+        if flips is not None and published >= time:
+            flips.append(published + 1)
+        return published < time
+
+    return find_newest(ledger, is_older, start, end)
 
 
 def find_newest(
@@ -191,12 +203,19 @@ def find_newest(
             return found
 
 
-def search_range(ledger: ManagedLedger, time: int, skew: int) -> tuple[Position | None, Position | None]:
-    """Where a search by timestamp begins and ends, from the close times of ledgers (getFindPositionRange)."""
+def search_range(
+    ledger: ManagedLedger, time: int, skew: int, flips: list[int] | None = None
+) -> tuple[Position | None, Position | None]:
+    """Where a search by timestamp begins and ends, from the close times of ledgers (getFindPositionRange).
+
+    `flips` gets the later times at which that changes.
+    """
     start = end = None
     for id_, info in ledger.ledgers.items():
         if info.timestamp == 0:
             return start, None
+        if flips is not None:
+            flips += [at for at in (info.timestamp - skew, info.timestamp + skew) if at > time]
         if info.timestamp <= time - skew:
             start = Position(id_, info.entries - 1)
         elif info.timestamp > time + skew:

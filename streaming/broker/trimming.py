@@ -71,28 +71,32 @@ def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Posi
         trim(ctx, topic)
 
 
-def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
-    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one."""
+def consumed_up_to(ctx: Context, topic: Topic) -> int:
+    """The first ledger that somebody still needs: retention says what of those before it goes."""
     ledger = topic.ledger
     slowest = topic.slowest_cursor()
     if slowest is None:
-        boundary = ledger.current + 1
-    else:
-        key = slowest.key
-        info = ledger.ledgers.get(key.ledger)
-        to_its_end = info is not None and key.ledger != ledger.current and info.entries == key.entry + 1
-        boundary = key.ledger + (to_its_end and ctx.config.trimLedgerAckedToItsEnd)
-    first = next(iter(ledger.ledgers), ledger.current)
-    if first >= boundary or first == ledger.current:
+        return ledger.current
+    key = slowest.key
+    info = ledger.ledgers.get(key.ledger)
+    to_its_end = info is not None and info.entries == key.entry + 1 and ctx.config.trimLedgerAckedToItsEnd
+    return min(key.ledger + to_its_end, ledger.current)
+
+
+def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
+    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one."""
+    ledger = topic.ledger
+    boundary = consumed_up_to(ctx, topic)
+    if next(iter(ledger.ledgers), ledger.current) >= boundary:
         return
     retention = ctx.policy(topic.name, topic.policies, "retention")
     policy: RetentionPolicies = retention.value
     minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
     doomed: list[tuple[int, str]] = []
     total = 0
-    unneeded = slowest is None and not ctx.config.retentionWithoutDurableCursor
+    unneeded = topic.slowest_cursor() is None and not ctx.config.retentionWithoutDurableCursor
     for id_, info in ledger.ledgers.items():
-        if id_ >= boundary or id_ == ledger.current:
+        if id_ >= boundary:
             break
         total += info.size
         over = megabytes >= 0 and ledger.total_size - total >= megabytes * MEGABYTE
