@@ -33,9 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", type=int, default=50, help="how many (default: 50)")
     parser.add_argument("--first", type=int, default=0, help="the first (default: 0)")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="how many at a time; each has 1.5 GB (default: 1)"
-    )
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time, 1.5 GB each (default: 2)")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
     console = Console()

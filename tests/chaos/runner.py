@@ -1,8 +1,10 @@
 """Runs seeds: Kafka, driver processes, starts after each end, until a query has taken all records and been compared."""
 
 import os
+import random
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 from kafka import KafkaAdminClient
 
-from streaming.runtime.kafka import LocalKafka, LocalKafkaError
+from streaming.runtime.kafka import HOST, LocalKafka, LocalKafkaError
 from tests.chaos.driver import Ended, Job, topics
 from tests.chaos.faults import Event, Journal
 from tests.chaos.plan import Fault, Kind, Plan, plan
@@ -24,6 +26,9 @@ from tests.e2e.processes import kill_session
 
 PATIENCE_SECONDS = 300.0
 """For one start of a query. It takes 3 s on a quiet machine."""
+
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A driver that lives for minutes takes half the processor time so."""
 
 _ROOT = Path(__file__).parents[2]
 _POLL_SECONDS = 0.05
@@ -65,9 +70,8 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._kafka = LocalKafka(folder)
-        # Clients know it by its port.
-        self._kafka = LocalKafka(folder, self._kafka.start().port)
+        self._kafka = LocalKafka(folder, _port())
+        self._kafka.start()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -80,7 +84,6 @@ class Broker:
                 try:
                     self._kafka.start()
                 except LocalKafkaError as error:
-                    # Its port may be taken for a moment by a connection of somebody's.
                     print(f"Kafka: {error}", file=sys.stderr)
                     time.sleep(1)
 
@@ -102,6 +105,19 @@ class Broker:
             self.up()
 
 
+def _port() -> int:
+    """One that is free, and isn't among those that connections get: a client that tries to reach a broker which is down
+    may connect to itself, and keep the broker from its port."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port := random.randrange(first // 2, first)))
+            except OSError:
+                continue
+            return port
+
+
 class Driver:
     """A process of `tests.chaos.driver`."""
 
@@ -111,7 +127,7 @@ class Driver:
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=said, cwd=folder, env=os.environ | {"PYTHONPATH": str(_ROOT)}, start_new_session=True,
+                stderr=said, cwd=folder, env=os.environ | {"PYTHONPATH": str(_ROOT), "JAVA_TOOL_OPTIONS": _JVM}, start_new_session=True,
             )  # fmt: skip
 
     def run(self, job: Job) -> Ended | None:
@@ -178,11 +194,9 @@ class Drivers:
 class Slot:
     """What one seed at a time uses."""
 
-    def __init__(self, folder: Path, number: int, drivers: Drivers) -> None:
-        self._folder = folder
-        self._drivers = drivers
+    def __init__(self, folder: Path, broker: Broker, drivers: Drivers) -> None:
+        self._folder, self._broker, self._drivers = folder, broker, drivers
         self._driver: Driver | None = None
-        self._broker = Broker(folder / f"kafka-{number}")
 
     def run(self, seed: int) -> Result:
         """One seed to its end. What it leaves is kept if it failed."""
@@ -230,15 +244,12 @@ class Slot:
             self._drivers.give_up(self._driver)
             self._driver = None
 
-    def close(self) -> None:
-        self._broker.close()
-
 
 def run(seeds: Sequence[int], jobs: int, folder: Path) -> Iterator[Result]:
     """The results of `seeds`, as they come, `jobs` at a time."""
     killed = sum(fault.kind == "driver" for seed in seeds for fault in plan(seed).faults)
     drivers = Drivers(folder, min(jobs, len(seeds)) + killed)
-    slots: list[Slot] = []
+    brokers: list[Broker] = []
     free: list[Slot] = []
     stop = threading.Event()
 
@@ -253,8 +264,8 @@ def run(seeds: Sequence[int], jobs: int, folder: Path) -> Iterator[Result]:
 
     try:
         for number in range(jobs):
-            slots.append(Slot(folder, number, drivers))
-            free.append(slots[-1])
+            brokers.append(Broker(folder / f"kafka-{number}"))
+            free.append(Slot(folder, brokers[-1], drivers))
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 for future in as_completed([pool.submit(one, seed) for seed in seeds]):
@@ -264,8 +275,8 @@ def run(seeds: Sequence[int], jobs: int, folder: Path) -> Iterator[Result]:
                 stop.set()
     finally:
         drivers.close()
-        for slot in slots:
-            slot.close()
+        for broker in brokers:
+            broker.close()
 
 
 def hits(chaos: Plan, events: list[Event]) -> Iterator[Hit]:

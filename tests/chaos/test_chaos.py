@@ -13,6 +13,7 @@ from sinks.base import Sink
 from streaming.log import partition_log
 from streaming.runtime.kafka import LocalKafka
 from tests.chaos import driver, runner
+from tests.chaos.faults import Journal
 from tests.chaos.plan import KINDS, PARTITIONS, PHASES, plan
 from tests.e2e.outcome import of_log
 
@@ -25,7 +26,7 @@ pytestmark = [
 
 
 def test_each_kind_of_fault_comes_in_each_phase() -> None:
-    first = {(fault.kind, fault.phase) for seed in range(100, 132) for fault in plan(seed).faults[:1]}
+    first = {(fault.kind, fault.phase) for seed in range(100, 148) for fault in plan(seed).faults[:1]}
     assert first == {(kind, phase) for kind in KINDS for phase in PHASES}
 
 
@@ -40,8 +41,54 @@ def test_three_seeds(tmp_path: Path) -> None:
     assert sorted(result.seed for result in results) == seeds
     hits = [hit for result in results for hit in result.hits]
     assert {hit.fault.kind for hit in hits} == {*KINDS}
-    assert all(hit.restarts > 0 for hit in hits if hit.fault.kind == "driver" or hit.fault.phase == "done")
+    ending = [
+        hit
+        for hit in hits
+        if hit.fault.kind == "driver" or (hit.fault.kind, hit.fault.phase) == ("error", "done")
+    ]
+    assert all(hit.restarts > 0 for hit in ending)
     assert all(result.rows > 500 for result in results)
+
+
+class Told:
+    """In the place of `runner.Broker`, `Drivers` and `Driver`: a driver that says what it is told to."""
+
+    def __init__(self, folder: Path, *answers: driver.Ended | None) -> None:
+        self.folder, self._answers = folder, iter(answers)
+
+    def run(self, job: driver.Job) -> driver.Ended | None:
+        Journal(Path(job.folder)).note("start", job.start)
+        return next(self._answers)
+
+    def take(self) -> "Told":
+        return self
+
+    def said(self) -> str:
+        return "I fell over"
+
+    def nothing(self, *_: Any) -> None:
+        pass
+
+    up = delete = give_up = nothing
+
+
+@pytest.mark.parametrize(
+    ("answers", "failure"),
+    [
+        ([None], "start 1: the driver ended by itself: I fell over"),
+        (
+            [driver.Ended("injected: but no fault was due")],
+            "start 1: ended by what no fault explains: injected",
+        ),
+        ([driver.Ended(differences=["entries: 1 of 9 lost"])], "entries: 1 of 9 lost"),
+        ([driver.Ended(rows=9)], "None"),
+    ],
+)
+def test_what_fails_a_seed(answers: list[driver.Ended | None], failure: str, tmp_path: Path) -> None:
+    told: Any = Told(tmp_path, *answers)
+    result = runner.Slot(tmp_path, told, told).run(5)
+    assert str(result.failure).startswith(failure)
+    assert (tmp_path / "5").exists() == (result.failure is not None)  # kept to be looked at
 
 
 class Sabotaged:
