@@ -46,7 +46,7 @@ class ByteLru:
             self._used = 0
 
 
-INDEXES = ByteLru(128 << 20)
+INDEXES = ByteLru(32 << 20)
 """Footers and indexes of entry files: what a lookup needs."""
 
 ROWS = ByteLru(128 << 20)

@@ -104,7 +104,9 @@ def test_a_closed_ledger_is_sealed_into_one_file(url: str) -> None:
 
 def test_sealing_fails_when_earlier_entries_are_missing(url: str) -> None:
     store = LedgerStore(url)
-    with pytest.raises(EntryNotFound, match=r"lacks its entries 0\.\.4: .* the store and the checkpoint differ"):
+    with pytest.raises(
+        EntryNotFound, match=r"lacks its entries 0\.\.4: .* the store and the checkpoint differ"
+    ):
         store.write(3, 0, output([*receipts(1, 5, 9), closed(1, 10)]))
 
 

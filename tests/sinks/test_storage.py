@@ -3,8 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.memory import of_this_process
 from sinks.cache import ByteLru
+from sinks.entry_file import EntryFile
+from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
+from tests.sinks.helpers import output, receipts
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +70,15 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     get("huge")
     assert loads[-1] == "huge"
     assert loads.count("huge") == 1
+
+
+def test_the_cache_is_charged_for_what_a_footer_takes(tmp_path: Path) -> None:
+    """It was charged for a tenth of it: a query's workers grew by a gigabyte an hour."""
+    store = LedgerStore(str(tmp_path))
+    store.write(0, 0, output(receipts(1, 0, 3)))
+    storage = Storage(str(tmp_path))
+    (info,) = storage.files("segments", recursive=True)
+    charged = EntryFile.open(storage, info)._nbytes
+    before = of_this_process()
+    kept = [EntryFile(storage, info) for _ in range(1000)]
+    assert (of_this_process() - before) / len(kept) < 1.2 * charged
