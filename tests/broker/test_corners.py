@@ -320,6 +320,17 @@ def test_acking_what_waits_to_be_replayed_makes_room_to_read_on() -> None:
     assert sent(run.flow("s", 1)) == [1]
 
 
+def test_what_is_acked_while_it_waits_to_be_replayed_is_not_sent_to_its_key_again() -> None:
+    run = Run()
+    run.subscribe("s", "Key_Shared", permits=2)
+    run.publish(0, key="a")
+    run.publish(1, key="a")
+    run.redeliver("s", (1, 1))
+    run.ack("s", (1, 1))
+    assert sent(run.flow("s", 2)) == []
+    assert sent(run.publish(2, key="a")) == [2]
+
+
 # -- SUBSCRIBE, GET_LAST_MESSAGE_ID -------------------------------------------------------------------------------
 
 

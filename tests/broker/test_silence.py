@@ -1,14 +1,17 @@
 """Long silences: the rounds of checks that do nothing are passed over, and nobody can tell."""
 
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import Tick, to_json
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Row
+from streaming.broker.effects import Effect, Expired, LedgerClosed, LedgerDeleted, Row
 from streaming.broker.entries import NoEntries
-from tests.broker.kit import START, Run
+from tests.broker.kit import START, Run, of
 from tests.broker.test_cut_invariance import Record
 from tests.broker.test_invariants import logs
 
@@ -82,3 +85,108 @@ def test_years_pass_in_a_moment(settings: dict[str, object], monkeypatch: pytest
     monkeypatch.setattr(Broker, "_run_checks", counted)
     run.wait(50 * YEAR_MS / 1000)
     assert rounds < 100
+
+
+class Both:
+    """Two brokers, one of which goes through every round, that must not differ."""
+
+    def __init__(self, profile: Literal["2.x", "4.x"] = "4.x", **settings: Any) -> None:
+        checks = {"messageExpiryCheckIntervalInMinutes": 1, "backlogQuotaCheckIntervalInSeconds": 60,
+                  "retentionCheckIntervalInSeconds": 60}  # fmt: skip
+        self.runs = [Run(profile=profile, **checks | settings) for _ in range(2)]
+        patient = self.runs[1]
+        patient.broker = Patient(0, NoEntries())
+        patient.configure(profile, **checks | settings)
+
+    def __getattr__(self, name: str) -> Callable[..., list[Effect]]:
+        def call(*arguments: Any, **fields: Any) -> list[Effect]:
+            effects, same = (getattr(run, name)(*arguments, **fields) for run in self.runs)
+            assert effects == same
+            return cast(list[Effect], effects)
+
+        return call
+
+    def silence(self, hours: float) -> list[Effect]:
+        effects = cast(list[Effect], self.wait(hours * 3600))
+        assert self.runs[0].broker.encode() == self.runs[1].broker.encode()
+        return effects
+
+
+def test_retention_lets_ledgers_go_in_the_middle_of_a_silence() -> None:
+    both = Both(managedLedgerMaxEntriesPerLedger=2)
+    both.namespace("POST", "retention", {"retentionTimeInMinutes": 90, "retentionSizeInMB": -1})
+    both.subscribe("s", permits=9)
+    for number in range(5):
+        both.publish(number)
+    both.ack("s", (3, 0), cumulative=True)
+    assert of(both.silence(1), LedgerDeleted) == []
+    assert len(of(both.silence(1), LedgerDeleted)) == 2
+    both.namespace("POST", "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    both.silence(5)
+
+
+def test_what_a_new_retention_lets_go_goes_with_its_own_check() -> None:
+    both = Both(managedLedgerMaxEntriesPerLedger=2, retentionCheckIntervalInSeconds=1800)
+    both.namespace("POST", "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    both.subscribe("s", permits=9)
+    for number in range(5):
+        both.publish(number)
+    both.ack("s", (3, 0), cumulative=True)
+    both.namespace("POST", "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    assert len(of(both.silence(2), LedgerDeleted)) == 2
+
+
+def test_a_ledger_without_new_entries_is_closed() -> None:
+    both = Both(managedLedgerInactiveLedgerRolloverTimeSeconds=4000)
+    both.subscribe("s")
+    both.publish(0)
+    assert len(of(both.silence(3), LedgerClosed)) == 1
+
+
+def test_a_fenced_topic_is_left_alone_by_its_quota() -> None:
+    both = Both(backlogQuotaDefaultLimitBytes=10)
+    both.subscribe("s")
+    both.publish(0)
+    both.fault("DelayWrites", 1)
+    both.publish(1)
+    both.fault("FailWrites", 1)
+    both.publish(2)
+    assert both.runs[0].topic.fenced
+    both.silence(3)
+
+
+def test_a_quota_exceeded_because_of_deduplication() -> None:
+    """Nobody produces any more; each round takes a snapshot when its time has come."""
+    both = Both(
+        brokerDeduplicationEnabled=True, backlogQuotaDefaultLimitBytes=10,
+        brokerDeduplicationSnapshotIntervalSeconds=7200,
+    )  # fmt: skip
+    for first in (0, 5):
+        both.create_producer()
+        for number in range(first, first + 5):
+            both.send(number)
+        both.close_producer()
+        both.silence(1)
+    both.silence(3)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_each_subscription_expires_at_its_own_time(connected: bool) -> None:
+    both = Both("2.x", ttlDurationDefaultInSeconds=3600)
+    both.subscribe("s", permits=9)
+    both.publish(0)
+    if not connected:
+        both.close_consumer("s")
+    assert [bool(of(both.silence(hours), Expired)) for hours in (0.9, 0.2, 0.6)] == [
+        False, not connected, connected,
+    ]  # fmt: skip
+
+
+def test_a_backlog_of_what_was_trimmed_before_the_subscription_came() -> None:
+    both = Both("2.x", ttlDurationDefaultInSeconds=60, managedLedgerMaxEntriesPerLedger=2)
+    for number in range(3):
+        both.publish(number)
+    both.admin("PUT", "/unload")
+    both.admin("POST", "/trim")
+    both.subscribe("s", permits=9)
+    both.silence(3)
