@@ -75,6 +75,11 @@ def not_found(ctx: Context, name: str, command: Admin) -> None:
     _respond(ctx, None, command, 404, {"reason": f"Topic {name} not found"})
 
 
+def too_many_topics(ctx: Context, command: Admin, cause: str) -> None:
+    """The answer to a call that would make a topic where there may be no more."""
+    _respond(ctx, None, command, 412, {"reason": cause})
+
+
 def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
     """A call on a topic. True: the topic must look at its policies again."""
     match = _TOPIC.fullmatch(command.path)

@@ -15,6 +15,7 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "deduplication": ("deduplication", bool),
     "deduplicationEnabled": ("deduplication", bool),
     "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Int32),
+    "maxTopicsPerNamespace": ("maxTopicsPerNamespace", Int32),
     "maxProducersPerTopic": ("maxProducersPerTopic", Int32),
     "maxProducers": ("maxProducersPerTopic", Int32),
     "maxConsumersPerTopic": ("maxConsumersPerTopic", Int32),

@@ -4,6 +4,7 @@ The same records give the same effects and the same state, however they are cut 
 file and no random number; time comes with the records. After every command it has come to rest.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from schemas import commands as c
@@ -33,11 +34,14 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.policies import NO_POLICIES
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
 LATEST_TIME = 10**14
 """No time of a record is later (ms; the year 5138): one that is was given in another unit."""
+
+TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 ROUTED = frozenset({c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.ConnectionLost, c.Admin, *LOOKUPS})
@@ -71,6 +75,7 @@ class Broker:
     def _start(self, state: PartitionState, entries: EntryReader) -> None:
         self._state = state
         self._topics: dict[str, Topic] = {}
+        self._topics_of: Counter[str] | None = None  # by namespace; counted where there is a limit
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
@@ -171,6 +176,12 @@ class Broker:
             refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
             return None if refused else ("invalid_topic", cause)
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
+            if self._is_full(name):
+                if isinstance(command, c.Admin):
+                    admin.too_many_topics(ctx, command, TOO_MANY_TOPICS)
+                    return None
+                if topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS):
+                    return None
             self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):
             admin.not_found(ctx, name, command)
@@ -178,6 +189,15 @@ class Broker:
             nobody_there = Topic(name, ManagedLedger.create(ctx.clock))
             self._carry_out(NonPersistentTopic(name) if is_non_persistent(name) else nobody_there, command)
         return None
+
+    def _is_full(self, name: str) -> bool:
+        """Has the namespace of a topic that isn't there as many topics as it may have?"""
+        most: int = self._ctx.policy(name, NO_POLICIES, "maxTopicsPerNamespace").value
+        if most <= 0:
+            return False
+        if self._topics_of is None:
+            self._topics_of = Counter(map(namespace_of, self._state.topics))
+        return self._topics_of[namespace_of(name)] >= most
 
     def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
         if isinstance(topic, NonPersistentTopic):
@@ -300,6 +320,8 @@ class Broker:
             block = self._state.topics.get(name)
             if block is None:
                 self._state.topics[name] = TopicBlock(b"")
+                if self._topics_of is not None:
+                    self._topics_of[namespace_of(name)] += 1
                 create = non_persistent.create if is_non_persistent(name) else topic_lifecycle.create
                 topic = self._topics[name] = create(self._ctx, name)
             else:

@@ -19,8 +19,8 @@ from streaming.broker.topic import Topic
 from streaming.broker.unacked_limit import UnackedMessages
 from streaming.broker.upgrades import upgraded
 
-VERSION = 1
-"""Of the encoding that is written. 1: Magnetar 0.1.0."""
+VERSION = 2
+"""Of the encoding that is written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace."""
 
 
 class TopicBlock(msgspec.Struct, array_like=True):

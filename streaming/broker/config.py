@@ -60,6 +60,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     subscriptionTypesEnabled: str = "Exclusive,Shared,Failover,Key_Shared"
     allowAutoSubscriptionCreation: bool = True
     allowAutoTopicCreation: bool = True
+    maxTopicsPerNamespace: int = 0
+    """Of an ingress partition, which is the broker here: each counts the topics it has."""
     maxSubscriptionsPerTopic: int = 0
     maxConsumersPerTopic: int = 0
     maxConsumersPerSubscription: int = 0

@@ -45,6 +45,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     maxMessageSize: int | None = None
     encryptionRequired: bool | None = None
     subscriptionExpirationTime: int | None = None
+    maxTopicsPerNamespace: int | None = None
 
 
 class Effective(NamedTuple):
@@ -60,6 +61,7 @@ _BROKER_DEFAULT = {
     "messageTTL": "ttlDurationDefaultInSeconds",
     "deduplication": "brokerDeduplicationEnabled",
     "deduplicationSnapshotInterval": "brokerDeduplicationSnapshotIntervalSeconds",
+    "maxTopicsPerNamespace": "maxTopicsPerNamespace",
     "maxProducersPerTopic": "maxProducersPerTopic",
     "maxConsumersPerTopic": "maxConsumersPerTopic",
     "maxConsumersPerSubscription": "maxConsumersPerSubscription",

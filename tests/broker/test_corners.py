@@ -331,6 +331,27 @@ def test_what_is_acked_while_it_waits_to_be_replayed_is_not_sent_to_its_key_agai
     assert sent(run.publish(2, key="a")) == [2]
 
 
+def test_a_namespace_has_only_so_many_topics() -> None:
+    """maxTopicsPerNamespace: what would make another is refused, what is there goes on, other namespaces too."""
+    run = Run(maxTopicsPerNamespace=2)
+    first, second, third = (f"{TOPIC}{number}" for number in range(3))
+    run.publish(0, topic=first)
+    assert one(run.subscribe("s", topic=second), Success)
+    refused = one(run.publish(0, topic=third), SendError)
+    assert (refused.error, refused.cause) == ("UnknownError", "Exceed maximum number of topics in namespace.")
+    assert one(run.subscribe("s", topic=third), Error).error == "UnknownError"
+    assert one(run.create_producer(topic=third), Error).error == "UnknownError"
+    assert status(run.admin("PUT", "/subscription/s", topic=third)) == 412
+    assert run.broker.topic_names() == [first, second]
+    assert positions(run.publish(1, topic=first)) == [(1, 1)]
+    assert positions(run.publish(0, topic="persistent://public/other/t")) == [(1, 0)]
+    run.namespace("POST", "maxTopicsPerNamespace", 3)
+    assert positions(run.publish(0, topic=third)) == [(1, 0)]
+    assert one(run.publish(0, topic=f"{TOPIC}3"), SendError)
+    run.namespace("POST", "maxTopicsPerNamespace", 0)
+    assert positions(run.publish(0, topic=f"{TOPIC}3")) == [(1, 0)]
+
+
 # -- SUBSCRIBE, GET_LAST_MESSAGE_ID -------------------------------------------------------------------------------
 
 
