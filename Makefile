@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test chaos lint audit format docs bench lock clean
+.PHONY: soak help env run test chaos lint audit format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ docs: env  ## write the reference in docs/ from the code
 
 bench: env  ## measure
 	$(BIN)/python -m bench
+
+soak: env  ## a live query for hours with steady clients: does anything grow? (MINUTES=120; plot and samples in soak/)
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),120)
 
 lock: env  ## write requirements.lock again with the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install -q uv

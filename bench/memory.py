@@ -26,7 +26,9 @@ def resident() -> Resident:
             continue
         if name == "java":
             java = max(java, size)
-        elif name.startswith("python"):  # a JVM that is about to run a program is a "process" of its size, too
+        elif name.startswith(
+            "python"
+        ):  # a JVM that is about to run a program is a "process" of its size, too
             workers.append(size)
     return Resident(java, max(workers), sum(workers))
 
