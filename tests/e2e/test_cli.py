@@ -148,7 +148,7 @@ def test_a_store_of_another_query(tmp_path: Path, kafka: LocalKafka) -> None:
     done = CliRunner().invoke(app, ["run", *arguments(tmp_path, ingress)])
     assert done.exit_code == 1
     *_, last = done.output.splitlines()
-    assert last.startswith(f"magnetar: ForeignFiles: {tmp_path / 'store'} holds output of micro-batch 7")
+    assert last.startswith(f"magnetar: {tmp_path / 'store'} holds output of micro-batch 7")
     assert "Traceback" not in done.output
 
 

@@ -106,8 +106,9 @@ def feed(bootstrap: str, records: pa.Table) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap, delivery_timeout_ms=600_000, max_block_ms=600_000, acks="all"
-    )
+        bootstrap_servers=bootstrap, acks="all", delivery_timeout_ms=600_000, max_block_ms=600_000,
+        bootstrap_timeout_ms=600_000, reconnect_backoff_max_ms=1000,
+    )  # fmt: skip
     sent = [
         producer.send(
             "commands",
