@@ -46,8 +46,8 @@ class ByteLru:
             self._used = 0
 
 
-INDEXES = ByteLru(32 << 20)
+INDEXES = ByteLru(16 << 20)
 """Footers and indexes of entry files: what a lookup needs."""
 
-ROWS = ByteLru(128 << 20)
+ROWS = ByteLru(32 << 20)
 """Decoded row groups of entry files."""
