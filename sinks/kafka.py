@@ -202,6 +202,7 @@ def _producer(bootstrap: str, config: KafkaConfig) -> KafkaProducer:
             max_request_size=LARGEST,
             bootstrap_timeout_ms=_PATIENCE_MS,
             max_block_ms=_PATIENCE_MS,
+            reconnect_backoff_max_ms=2_000,  # else it may wait for longer than the patience lasts
             **config.client(),
         )
     return _producers[bootstrap, config]
