@@ -3,7 +3,6 @@
 import random
 from typing import Literal, NamedTuple, get_args
 
-import msgspec
 import pyarrow as pa
 
 from tests.e2e.traffic import Traffic
@@ -43,7 +42,7 @@ _WEIGHTS: dict[Kind, int] = {"error": 10, "worker": 7, "driver": 1, "kafka": 1}
 """Of a seed's later faults."""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class Fault(NamedTuple):
     """One thing that goes wrong once: in the first micro-batch that is at least number `batch`, or, in the fold, at the
     first record that has at least `offset`."""
 
@@ -95,8 +94,13 @@ def plan(seed: int) -> Plan:
         (dice.choices(KINDS, [_WEIGHTS[kind] for kind in KINDS])[0], dice.choice([*PHASES]))
         for _ in range(dice.randint(0, 3))
     )
-    faults = tuple(_fault(dice, number, *each, records) for number, each in enumerate(chosen))
-    return Plan(seed, records, dice.randint(300, 3000), dice.randint(2, 8), cuts, faults)
+    faults = [_fault(dice, number, *each, records) for number, each in enumerate(chosen)]
+    # Kafka dies while it is written to, and who may still have to send dies as soon as the writes are said to be done.
+    for fault in [
+        each for each in faults if each.kind == "kafka" and each.phase in ("within", "between", "after")
+    ]:
+        faults.append(_fault(dice, len(faults), "worker", "done", records)._replace(batch=fault.batch))
+    return Plan(seed, records, dice.randint(300, 3000), dice.randint(2, 8), cuts, tuple(faults))
 
 
 def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: int) -> Fault:

@@ -35,7 +35,8 @@ _POLL_SECONDS = 0.05
 
 _CAUSES: dict[Kind, tuple[str, ...]] = {
     "error": ("injected",),
-    "worker": ("Python worker exited unexpectedly", "Python worker failed to connect back"),
+    # Of workers killed while they idle Spark learns as it uses them again, one attempt a worker.
+    "worker": ("Python worker exited unexpectedly", "Stream closed", "Broken pipe"),
     "kafka": ("Kafka", "kafka", "did not take responses", "TimeoutException"),
     "driver": (),
 }
