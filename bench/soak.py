@@ -25,16 +25,18 @@ from streaming.runtime.kafka import LocalKafka
 from streaming.runtime.session import spark_session
 from streaming.spark.state import state
 
-SAMPLE_SECONDS = 15.0
 MB = 1 << 20
 
 
 class Sampler(threading.Thread):
-    """Writes a line of JSON every `SAMPLE_SECONDS`: sizes in bytes, times in seconds, of the samples since the last."""
+    """Writes a line of JSON every so many seconds: sizes in bytes, times in seconds, of the batches since the last."""
 
-    def __init__(self, spark: SparkSession, checkpoint: Path, store: Path, file: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, checkpoint: Path, store: Path, file: Path, seconds: float
+    ) -> None:
         super().__init__(daemon=True)
         self._spark, self._checkpoint, self._store, self._file = spark, checkpoint, store, file
+        self._seconds = seconds
         self._query: StreamingQuery | None = None
         self._last = -1
         self.ended = threading.Event()
@@ -48,7 +50,7 @@ class Sampler(threading.Thread):
         """Until `ended` is set."""
         begun = time.monotonic()
         with self._file.open("a") as file:
-            while not self.ended.wait(SAMPLE_SECONDS):
+            while not self.ended.wait(self._seconds):
                 sample = self._sample()
                 if sample is not None:
                     file.write(json.dumps({"minutes": (time.monotonic() - begun) / 60} | sample) + "\n")
@@ -82,14 +84,14 @@ class Sampler(threading.Thread):
         }
 
 
-def soak(minutes: float, rate: int, folder: Path, trigger: str) -> Path:
+def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float) -> Path:
     """Runs it. `rate`: messages a second. Gives the file of samples."""
     folder.mkdir(parents=True)
     samples, stop = folder / "samples.jsonl", threading.Event()
     kafka = LocalKafka(folder / "kafka")
     bootstrap = kafka.start().bootstrap
     spark = spark_session("magnetar soak", shuffle_partitions=2, master="local[2,3]", with_kafka=True)
-    sampler = Sampler(spark, folder / "checkpoint", folder / "store", samples)
+    sampler = Sampler(spark, folder / "checkpoint", folder / "store", samples, sample_seconds)
     clients: list[subprocess.Popen[bytes]] = []
 
     def begin(query: StreamingQuery) -> None:
@@ -118,8 +120,9 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=int, default=200, help="messages a second")
     parser.add_argument("--trigger", default="1s")
     parser.add_argument("--out", type=Path, default=Path("soak"), help="a new folder")
+    parser.add_argument("--sample", type=float, default=15, metavar="SECONDS")
     given = parser.parse_args()
-    written = soak(given.minutes, given.rate, given.out, given.trigger)
+    written = soak(given.minutes, given.rate, given.out, given.trigger, given.sample)
     from bench.soak_plot import judge, plot
 
     plot(written, given.out / "soak.svg")

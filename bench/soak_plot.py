@@ -15,6 +15,9 @@ time depends on what else the machine does."""
 
 FLAT_OF_THE_REST = 1.1
 
+ENOUGH = 30
+"""Samples after the warm-up, to say anything."""
+
 PANELS: list[tuple[str, dict[str, float]]] = [
     ("memory, MB", {"java": MB, "workers": MB, "driver": MB}),
     ("state of all partitions, kB", {"state": 1024}),
@@ -51,6 +54,9 @@ def judge(samples: Path) -> int:
     """Prints each quantity's medians of the first and the last third; 1 if one grew by more than `FLAT`, else 0."""
     found = read(samples)
     found = found[int(len(found) * WARM_UP) :]
+    if len(found) < ENOUGH:
+        print(f"{len(found)} samples: too few to say what grows")
+        return 0
     third = len(found) // 3
     grew = []
     for _, columns in PANELS:
