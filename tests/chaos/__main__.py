@@ -5,10 +5,12 @@ Exit code 1 if a seed's outputs differ from those of the undisturbed fold.
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -35,6 +37,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first (default: 0)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time, 1.5 GB each (default: 2)")
     asked = parser.parse_args()
+    # Also where it is ignored, as in a shell's background: Kafka and drivers outlive who just dies.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     seeds = range(asked.first, asked.first + asked.seeds)
     console = Console()
     if not console.is_terminal:
@@ -44,25 +49,29 @@ def main() -> int:
     begun = time.monotonic()
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(seeds))
-        for result in run(seeds, asked.jobs, folder):
-            results.append(result)
-            if result.failure is not None:
-                console.print(f"[red]seed {result.seed}[/red]: {result.failure}", highlight=False)
-                console.print(f"  again: python -m tests.chaos --seeds 1 --first {result.seed}    "
-                              f"what it left: {folder / str(result.seed)}", highlight=False)  # fmt: skip
-            elif not console.is_terminal:
-                console.print(f"seed {result.seed}: {len(result.hits)} faults, {result.starts} starts, "
-                              f"{result.seconds:.1f} s")  # fmt: skip
-            failed = sum(each.failure is not None for each in results)
-            progress.update(task, advance=1, description=f"{failed} failed")
+    try:
+        with Progress(*columns, console=console) as progress, closing(run(seeds, asked.jobs, folder)) as done:
+            task = progress.add_task("", total=len(seeds))
+            for result in done:
+                results.append(result)
+                if result.failure is not None:
+                    console.print(f"[red]seed {result.seed}[/red]: {result.failure}", highlight=False)
+                    console.print(f"  again: python -m tests.chaos --seeds 1 --first {result.seed}    "
+                                  f"what it left: {folder / str(result.seed)}", highlight=False)  # fmt: skip
+                elif not console.is_terminal:
+                    console.print(f"seed {result.seed}: {len(result.hits)} faults, {result.starts} starts, "
+                                  f"{result.seconds:.1f} s")  # fmt: skip
+                failed = sum(each.failure is not None for each in results)
+                progress.update(task, advance=1, description=f"{failed} failed")
+    except KeyboardInterrupt:
+        console.print(f"stopped: {len(seeds) - len(results)} seeds are missing")
+    finally:
+        if all(result.failure is None for result in results):
+            shutil.rmtree(folder)
     console.print(_table([hit for result in results for hit in result.hits]))
     console.print(_summary(results, time.monotonic() - begun), highlight=False)
-    if any(result.failure is not None for result in results):
-        return ERROR
-    shutil.rmtree(folder)
-    return 0
+    whole = len(results) == len(seeds) and all(result.failure is None for result in results)
+    return 0 if whole else ERROR
 
 
 def _table(hits: list[Hit]) -> Table:

@@ -33,7 +33,7 @@ PHASES: dict[Phase, str] = {
 SINKS = ("store", "quarantine", "tables", "quality", "letters", "responses")
 """In the order of `streaming.run`."""
 
-_FILES = {"store": 3, "quarantine": 1, "tables": 5}
+_FILES = {"store": 2, "quarantine": 1, "tables": 5}
 """The sinks that publish files; of those, a fault comes after less than so many."""
 
 TO_KAFKA = ("letters", "responses")
@@ -119,5 +119,5 @@ def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: 
         files=dice.randrange(_FILES.get(sink, 1)),
         torn=dice.random() < 0.5,
         share=dice.random(),
-        fatal=kind in ("error", "worker") and dice.random() < 0.5,
+        fatal=kind in ("error", "worker") and phase not in ("begin", "done") and dice.random() < 0.5,
     )

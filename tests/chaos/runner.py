@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import count
 from pathlib import Path
@@ -169,9 +169,12 @@ class Drivers:
         self._lock = threading.Lock()
         self._spare: Driver | None = None
         self._taken: list[Driver] = []
+        self._closed = False
 
     def take(self) -> Driver:
         with self._lock:
+            if self._closed:
+                raise Failed("stopped")
             driver, self._spare = self._spare or self._new(), None
             self._taken.append(driver)
             self._needed -= 1
@@ -181,12 +184,18 @@ class Drivers:
 
     def give_up(self, driver: Driver) -> None:
         with self._lock:
+            if self._closed:
+                return
             self._taken.remove(driver)
         driver.close()
 
     def close(self) -> None:
-        for driver in (*self._taken, *([] if self._spare is None else [self._spare])):
-            driver.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for driver in (*self._taken, *([] if self._spare is None else [self._spare])):
+                driver.close()
 
     def _new(self) -> Driver:
         return Driver(self._folder, next(self._numbers))
@@ -246,8 +255,8 @@ class Slot:
             self._driver = None
 
 
-def run(seeds: Sequence[int], jobs: int, folder: Path) -> Iterator[Result]:
-    """The results of `seeds`, as they come, `jobs` at a time."""
+def run(seeds: Sequence[int], jobs: int, folder: Path) -> Generator[Result, None, None]:
+    """The results of `seeds`, as they come, `jobs` at a time. Close it, whatever happens: nothing is left running."""
     killed = sum(fault.kind == "driver" for seed in seeds for fault in plan(seed).faults)
     drivers = Drivers(folder, min(jobs, len(seeds)) + killed)
     brokers: list[Broker] = []
@@ -274,6 +283,7 @@ def run(seeds: Sequence[int], jobs: int, folder: Path) -> Iterator[Result]:
                         yield result
             finally:
                 stop.set()
+                drivers.close()  # who waits for one waits no longer
     finally:
         drivers.close()
         for broker in brokers:

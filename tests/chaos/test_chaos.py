@@ -31,11 +31,8 @@ def test_each_kind_of_fault_comes_in_each_phase() -> None:
 
 
 def test_three_seeds(tmp_path: Path) -> None:
-    seeds = [
-        14,
-        19,
-        28,
-    ]  # they begin with a driver killed before the sinks, Kafka inside one, an error before the commit
+    # They begin with a driver killed in the fold, Kafka after the sinks, an error before the commit.
+    seeds = [8, 39, 42]
     results = [*runner.run(seeds, 1, tmp_path)]
     assert [result.failure for result in results] == [None, None, None]
     assert sorted(result.seed for result in results) == seeds
