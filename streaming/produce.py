@@ -39,6 +39,10 @@ _TOPIC_CONFIG = {
 }
 
 
+Offsets = dict[int, tuple[int, int]]
+"""By partition: the first record's offset, and the one after the last."""
+
+
 class KafkaUrlError(ValueError):
     """A text isn't ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
 
@@ -93,25 +97,30 @@ def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int
 
     None: it has none yet, or Kafka doesn't tell sizes to this user. Raises `KafkaUnreachable`.
     """
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-
     with administration(url, config) as admin:
-        (topic,) = admin.describe_topics([url.topic])
-        parts = [TopicPartition(url.topic, int(each["partition_index"])) for each in topic["partitions"]]
-        first, end = (
-            admin.list_partition_offsets(dict.fromkeys(parts, at))
-            for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-        )
+        records = sum(end - first for first, end in topic_offsets(admin, url.topic).values())
         sizes: dict[int, int] = {}  # of a partition's largest copy
         for broker in admin.describe_log_dirs([url.topic]):
             for own in (own for folder in broker["log_dirs"] for own in folder["topics"]):
                 for part in own["partitions"]:
                     index = part["partition_index"]
                     sizes[index] = max(sizes.get(index, 0), part["partition_size"])
-    records = sum(end[part].offset - first[part].offset for part in parts)
     stored = sum(sizes.values())
     return max(1, records * size // stored) if records and stored else None
+
+
+def topic_offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
+    """What the topic's partitions hold; empty if there is no such topic."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    (described,) = admin.describe_topics([topic])
+    parts = [TopicPartition(topic, int(each["partition_index"])) for each in described["partitions"]]
+    first, end = (
+        admin.list_partition_offsets(dict.fromkeys(parts, at)) if parts else {}
+        for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
+    return {part.partition: (first[part].offset, end[part].offset) for part in parts}
 
 
 @contextmanager

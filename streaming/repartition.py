@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,17 +16,19 @@ from schemas.records import RECORD
 from streaming.kafka_config import PLAIN, KafkaConfig
 from streaming.log import LogError, ingress_partition
 from streaming.merge import merge
-from streaming.produce import KafkaUnreachable, KafkaUrl, NotProduced, administration, produce
-
-if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
+from streaming.produce import (
+    KafkaUnreachable,
+    KafkaUrl,
+    NotProduced,
+    Offsets,
+    administration,
+    produce,
+    topic_offsets,
+)
 
 _CHUNK = 1 << 16
 _POLL_MS = 1000
 _EMPTY_POLLS = 30
-
-Offsets = dict[int, tuple[int, int]]
-"""By partition: the first record's offset, and the one after the last."""
 
 
 class TopicLog(NamedTuple):
@@ -76,7 +78,7 @@ def repartition(
         raise LogError(f"{source} can't be read and written at once: name another topic to be written")
     log = read_topic(old, config)
     with administration(new, config) as admin:
-        if any(end for _, end in _offsets(admin, new.topic).values()):
+        if any(end for _, end in topic_offsets(admin, new.topic).values()):
             raise LogError(f"topic {new.topic} has records already: name another to be written")
     merged = merge(log.records, None if store is None else _ticks(store))
     sent = produce(
@@ -85,7 +87,7 @@ def repartition(
     if stop is not None and stop.is_set():
         raise NotProduced(f"stopped after {sent} records: begin again with another topic than {new.topic}")
     with administration(old, config) as admin:
-        now = _offsets(admin, old.topic)
+        now = topic_offsets(admin, old.topic)
     if more := sum(end for _, end in now.values()) - sum(end for _, end in log.offsets.values()):
         raise NotProduced(
             f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and begin "
@@ -102,7 +104,7 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     from kafka.admin import ConfigResource
 
     with administration(url, config) as admin:
-        offsets = _offsets(admin, url.topic)
+        offsets = topic_offsets(admin, url.topic)
         if not offsets:
             raise LogError(f"{url.bootstrap} has no topic {url.topic}: check the address")
         wanted = ConfigResource("TOPIC", url.topic, ["cleanup.policy"])
@@ -116,20 +118,6 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     if "compact" in found["cleanup.policy"]["value"]:
         raise LogError(f"topic {url.topic} is compacted, {gone}")
     return TopicLog(pa.concat_tables([RECORD.empty_table(), *_read(url, config, offsets)]), offsets)
-
-
-def _offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
-    """None: there is no such topic."""
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-
-    (described,) = admin.describe_topics([topic])
-    parts = [TopicPartition(topic, int(each["partition_index"])) for each in described["partitions"]]
-    first, end = (
-        admin.list_partition_offsets(dict.fromkeys(parts, at)) if parts else {}
-        for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-    )
-    return {part.partition: (first[part].offset, end[part].offset) for part in parts}
 
 
 def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.Table]:

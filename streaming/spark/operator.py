@@ -164,9 +164,9 @@ def apply(broker: "Broker", partition: int, last: int | None, records: Records) 
     from streaming.quality.gate import GatedBroker, gate
 
     admit = broker.admit if isinstance(broker, GatedBroker) else None
-    judged = repeat(None) if admit is None else gate().judge(records[2], records[3])
+    judged = repeat(None, len(records[0])) if admit is None else gate().judge(records[2], records[3])
     count = size = 0
-    for offset, timestamp, topic, value, verdict in zip(*records, judged, strict=False):
+    for offset, timestamp, topic, value, verdict in zip(*records, judged, strict=True):
         if last is not None and offset <= last:
             raise OffsetError(
                 f"partition {partition}: offset {offset} after {last}. Offsets must rise: the checkpoint belongs to "
