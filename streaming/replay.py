@@ -189,8 +189,8 @@ def replay_in_process(
 class InProcess:
     """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
 
-    def __init__(self, store: Any, broker: BrokerType | None = None, *, gates: bool = True) -> None:
-        """`gates`: as `streaming.spark.operator.operator` has them. Raises `SuiteError`."""
+    def __init__(self, store: Any, broker: BrokerType | None = None) -> None:
+        """`broker`: as of `streaming.spark.operator.operator`. Raises `SuiteError`."""
         from streaming.spark.operator import gated
 
         if broker is None:
@@ -198,7 +198,7 @@ class InProcess:
 
             broker = Broker
         self._store = store
-        self._broker = gated(broker) if gates else broker
+        self._broker = gated(broker)
         self._states: dict[int, Any] = {}
 
     def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -63,17 +63,16 @@ Records = tuple[list[int], list[int], list[str | None], list[bytes]]
 
 
 def operator(
-    *, store: Store, clock: Clock, broker: BrokerType, gates: bool = True
+    *, store: Store, clock: Clock, broker: BrokerType
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
-    Its state is `schema.STATE`, its output `schema.CHUNKS`. With `gates` Magnetar's own broker gets only records that
-    break no rule of the input suites, see `streaming.quality`. Raises `SuiteError` at once if a suite can't be compiled;
+    Its state is `schema.STATE`, its output `schema.CHUNKS`. Magnetar's own broker gets only records that break no
+    rule of the input suites, see `streaming.quality`. Raises `SuiteError` at once if a suite can't be compiled;
     the function raises `OffsetError`, `ApplyError`, what the store raises when an entry can't be read, and what the
     broker raises for a state it can't decode.
     """
-    if gates:
-        broker = gated(broker)
+    broker = gated(broker)
 
     def fold(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
