@@ -70,14 +70,9 @@ def creates_topic(command: Admin) -> bool:
     )
 
 
-def not_found(ctx: Context, name: str, command: Admin) -> None:
-    """The answer to a call on a topic that isn't there."""
-    _respond(ctx, None, command, 404, {"reason": f"Topic {name} not found"})
-
-
-def too_many_topics(ctx: Context, command: Admin, cause: str) -> None:
-    """The answer to a call that would make a topic where there may be no more."""
-    _respond(ctx, None, command, 412, {"reason": cause})
+def refuse(ctx: Context, command: Admin, status: int, reason: str) -> None:
+    """The answer to a call on a topic that isn't there, or may not be made."""
+    _respond(ctx, None, command, status, {"reason": reason})
 
 
 def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:

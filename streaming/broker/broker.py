@@ -178,13 +178,13 @@ class Broker:
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
             if self._is_full(name):
                 if isinstance(command, c.Admin):
-                    admin.too_many_topics(ctx, command, TOO_MANY_TOPICS)
+                    admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
                     return None
                 if topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS):
                     return None
             self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):
-            admin.not_found(ctx, name, command)
+            admin.refuse(ctx, command, 404, f"Topic {name} not found")
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             nobody_there = Topic(name, ManagedLedger.create(ctx.clock))
             self._carry_out(NonPersistentTopic(name) if is_non_persistent(name) else nobody_there, command)
