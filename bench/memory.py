@@ -18,7 +18,7 @@ def resident() -> Resident:
     """Now, of all that this process started and what that started."""
     page = os.sysconf("SC_PAGE_SIZE")
     java, workers = 0, [0]
-    for process in _descendants(os.getpid()):
+    for process in descendants(os.getpid()):
         try:
             name = Path(f"/proc/{process}/comm").read_text().strip()
             size = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * page
@@ -38,7 +38,7 @@ def of_this_process() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _descendants(process: int) -> Iterator[int]:
+def descendants(process: int) -> Iterator[int]:
     """Processes below `process`: each thread lists those that it started."""
     for listing in Path(f"/proc/{process}/task").glob("*/children"):
         try:
@@ -47,4 +47,4 @@ def _descendants(process: int) -> Iterator[int]:
             continue
         for child in children:
             yield int(child)
-            yield from _descendants(int(child))
+            yield from descendants(int(child))

@@ -25,8 +25,6 @@ from streaming.runtime.kafka import LocalKafka
 from streaming.runtime.session import spark_session
 from streaming.spark.state import state
 
-MB = 1 << 20
-
 
 class Sampler(threading.Thread):
     """Writes a line of JSON every so many seconds: sizes in bytes, times in seconds, of the batches since the last."""

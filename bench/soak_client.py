@@ -14,9 +14,9 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from sinks.kafka import drop_repeats
 from streaming.log import ingress_partition
+from streaming.produce import PARTITIONS
 
 TOPICS = [f"persistent://bench/soak/topic-{number}" for number in range(8)]
-PARTITIONS = 4
 PERMITS = 1000
 PAYLOAD = "x" * 100
 SETTINGS = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.__main__ import publishes
+from bench.memory import descendants
 from streaming.replay import replay
 from streaming.runtime.session import spark_session
 
@@ -35,16 +36,12 @@ def now() -> Spent:
 
 def processor_time(process: int) -> float:
     """Seconds of a process and all below it, those that ended included."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    children: list[int] = []
-    for listing in Path(f"/proc/{process}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended
-            children += map(int, listing.read_text().split())
-    return own + sum(map(processor_time, children))
+    ticks = 0
+    for each in (process, *descendants(process)):
+        with suppress(OSError):  # it has ended
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def measure(rounds: int, sizes: list[int]) -> None:
