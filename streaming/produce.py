@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from streaming.log import LogError, ordered, partition_log, read_log
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaProducer
 
+T = TypeVar("T")
+
 PARTITIONS = 4
 """Partitions of an ingress topic that is made because it is absent."""
 
@@ -29,7 +31,7 @@ LARGEST = 16 << 20
 _ADDRESS = re.compile(r"(\[[^\]@]+\]|[^:@\[\]]+):\d{1,5}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _CHECK_EVERY = 10_000
-_PATIENCE_MS = 5_000  # for an address at which nothing may be; kafka-python's default is 30 s
+PATIENCE_MS = 5_000  # for an address at which nothing may be; kafka-python's default is 30 s
 _TOPIC_CONFIG = {
     # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.
     "retention.ms": "-1",
@@ -109,6 +111,23 @@ def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int
     return max(1, records * size // stored) if records and stored else None
 
 
+def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **settings: Any) -> T:
+    """A client of one of kafka-python's classes. Raises `KafkaUnreachable` when nothing answers in `PATIENCE_MS`."""
+    from kafka.errors import KafkaError
+
+    credentials = config.client()
+    with failures() as said:
+        try:
+            return client(
+                bootstrap_servers=url.bootstrap.split(","),
+                bootstrap_timeout_ms=PATIENCE_MS,
+                **settings,
+                **credentials,
+            )
+        except (KafkaError, ValueError) as error:
+            raise KafkaUnreachable(explain(said, url.bootstrap, config, PATIENCE_MS // 1000)) from error
+
+
 def topic_offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
     """What the topic's partitions hold; empty if there is no such topic."""
     from kafka import TopicPartition
@@ -129,14 +148,7 @@ def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[Kafka
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    settings = config.client()
-    with failures() as said:
-        try:
-            admin = KafkaAdminClient(
-                bootstrap_servers=url.bootstrap.split(","), bootstrap_timeout_ms=_PATIENCE_MS, **settings
-            )
-        except (KafkaError, ValueError) as error:
-            raise KafkaUnreachable(explain(said, url.bootstrap, config, _PATIENCE_MS // 1000)) from error
+    admin = connect(KafkaAdminClient, url, config)
     try:
         yield admin
     except KafkaError as error:

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from schemas.records import RECORD
 from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.kafka_failure import explain, failures
 from streaming.log import LOGICAL, ingress_partition, partition_log, read_log, write_log
-from streaming.produce import LARGEST, KafkaUnreachable, KafkaUrl, NotProduced
+from streaming.produce import LARGEST, PATIENCE_MS, KafkaUnreachable, KafkaUrl, NotProduced, connect
 from streaming.quarantine import Coordinates, Mended, Quarantine, QuarantineError, coordinates_of
 from streaming.replay import PARTITIONS
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 ORIGIN = "magnetar.resubmitted"
 """The header of a record that was put back: where it was when it was quarantined, ``PARTITION:OFFSET``."""
-
-_PATIENCE_MS = 5_000
 
 
 def to_ingress(
@@ -69,19 +66,14 @@ def _connect(url: KafkaUrl, config: KafkaConfig) -> tuple[KafkaProducer, int]:
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
-    settings = config.client()
-    with failures() as said:
-        try:
-            producer = KafkaProducer(
-                bootstrap_servers=url.bootstrap.split(","),
-                bootstrap_timeout_ms=_PATIENCE_MS,
-                max_block_ms=_PATIENCE_MS,
-                max_request_size=LARGEST,
-                allow_auto_create_topics=False,  # a misspelt topic must be an error
-                **settings,
-            )
-        except (KafkaError, ValueError) as error:
-            raise KafkaUnreachable(explain(said, url.bootstrap, config, _PATIENCE_MS // 1000)) from error
+    producer: KafkaProducer = connect(
+        KafkaProducer,
+        url,
+        config,
+        max_block_ms=PATIENCE_MS,
+        max_request_size=LARGEST,
+        allow_auto_create_topics=False,  # a misspelt topic must be an error
+    )
     try:
         return producer, len(producer.partitions_for(url.topic))
     except KafkaError as error:

@@ -185,7 +185,8 @@ def test_kafka_refuses_one(store: Path, kafka: LocalKafka, tmp_path: Path, size:
 def test_a_topic_that_is_not_there_is_not_made(
     store: Path, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.resubmit._PATIENCE_MS", 1000)
+    for module in ("produce", "resubmit"):
+        monkeypatch.setattr(f"streaming.{module}.PATIENCE_MS", 1000)
     bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1))
     said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/typo")
     assert said.startswith(f"Kafka at {kafka.bootstrap} has no topic 'typo'")

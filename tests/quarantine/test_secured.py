@@ -17,7 +17,7 @@ from tests.sinks.helpers import output
 @pytest.mark.kafka
 @pytest.mark.feature("J6")
 def test_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.resubmit._PATIENCE_MS", 1500)
+    monkeypatch.setattr("streaming.produce.PATIENCE_MS", 1500)
     store = tmp_path / "store"
     rows = output([Quarantined(TOPIC, "malformed", "no", b"{}")])
     QuarantineSink(str(store)).write(0, 0, rows)
