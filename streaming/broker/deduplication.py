@@ -1,6 +1,7 @@
 """Deduplication and the topic: enabling, the cursor ``pulsar.dedup``, snapshots, recovery (dedup.md §2, §6, §9)."""
 
 from streaming.broker.context import Context
+from streaming.broker.errors import CursorError
 from streaming.broker.managed_cursor import ManagedCursor
 from streaming.broker.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
@@ -46,10 +47,16 @@ def recover(ctx: Context, topic: Topic) -> None:
 
 
 def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
-    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`, which isn't before it."""
+    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`, which isn't before it.
+
+    A cursor that stepped over to a ledger that was then dropped empty refuses until an entry comes: no snapshot.
+    """
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
-    former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
+    try:
+        former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
+    except CursorError:
+        return
     topic.dedup.last_snapshot = ctx.clock
     free_ledgers(ctx, topic, cursor, former)
 

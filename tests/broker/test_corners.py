@@ -595,3 +595,28 @@ def test_what_is_not_there() -> None:
 def test_a_state_of_another_version_is_refused(state: bytes, found: str) -> None:
     with pytest.raises(StateVersionError, match=f"version {found}, this Magnetar reads {VERSION}"):
         Broker.decode(state, NoEntries())
+
+
+def test_no_snapshot_is_taken_where_a_cursor_cannot_be() -> None:
+    """Deduplication's cursor stepped over to a ledger that was dropped empty when a write to it failed; then a producer
+    is purged, and the snapshot that keeps it is refused until the next entry is there. Found by the silences' test."""
+    run = Run(
+        profile="2.x",
+        moveCursorOverConsumedLedger=True,
+        managedLedgerMaxEntriesPerLedger=2,
+        managedLedgerMinLedgerRolloverTimeMinutes=0,
+        brokerDeduplicationEnabled=True,
+        brokerDeduplicationEntriesInterval=1,
+        brokerDeduplicationProducerInactivityTimeoutMinutes=1,
+    )
+    for number in range(2):
+        run.publish(number)
+    assert run.mark_delete(DEDUP_CURSOR) == (2, -1)
+    run.fault("FailWrites", 1)
+    run.publish(2)
+    run.wait(3600)
+    assert run.topic.dedup.persisted == {}
+    assert run.cursor(DEDUP_CURSOR).properties == {"p": 1}
+    run.publish(0, producer="r")
+    assert run.cursor(DEDUP_CURSOR).properties == {"r": 0}
+    assert run.mark_delete(DEDUP_CURSOR) == (3, 0)
