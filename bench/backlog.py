@@ -1,0 +1,77 @@
+"""`python -m bench.backlog`: the query starts far behind. Do its peaks of memory grow with what waits for it in Kafka?
+
+Two backlogs of plain publishes, one ten times the other, each taken by `magnetar run` in a process of its own.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.__main__ import PARTITIONS, Peaks, publishes
+from bench.memory import of_this_process
+from streaming.produce import produce
+from streaming.run import run
+from streaming.runtime.kafka import LocalKafka
+
+
+def take(ingress: str, count: int, folder: Path) -> None:
+    """Runs the query until it has taken `count` records; prints batches, rate (records/s) and peaks (MB)."""
+    done, batches, driver = threading.Event(), 0, 0
+
+    def watch(query: StreamingQuery) -> None:
+        nonlocal batches, driver
+        taken: dict[int, int] = {}
+        while sum(taken.values()) < count and query.isActive:
+            time.sleep(0.2)
+            taken |= {p["batchId"]: p["numInputRows"] for p in query.recentProgress}
+            driver = max(driver, of_this_process())
+        batches = sum(1 for rows in taken.values() if rows)
+        done.set()
+
+    begun = time.perf_counter()
+    with Peaks() as peaks:
+        run(
+            ingress, folder / "checkpoint", str(folder / "store"), partitions=PARTITIONS, stop=done,
+            on_start=lambda query: threading.Thread(target=watch, args=(query,), daemon=True).start(),
+        )  # fmt: skip
+    seconds = time.perf_counter() - begun
+    print(
+        f"{count:>9,} records in {batches} micro-batches, {count / seconds:,.0f} a second with the start; peaks: "
+        f"JVM {peaks.java / 2**20:,.0f} MB, the largest Python process {peaks.worker / 2**20:,.0f} MB, the driver {driver / 2**20:,.0f} MB",
+        flush=True,
+    )
+
+
+def measure(count: int) -> None:
+    """A tenth of `count`, then `count`."""
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-backlog-"))
+    kafka = LocalKafka(folder / "kafka")
+    try:
+        bootstrap = kafka.start().bootstrap
+        for size in (count // 10, count):
+            ingress = f"kafka://{bootstrap}/backlog-{size}"
+            produce(publishes(size), ingress, partitions=PARTITIONS)
+            command = [sys.executable, "-m", "bench.backlog", "--records", str(size), "--take", ingress]
+            subprocess.run([*command, "--folder", str(folder / str(size))], check=True)
+    finally:
+        kafka.stop()
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--take", metavar="kafka://…", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.take:
+        take(given.take, given.records, given.folder)
+    else:
+        measure(given.records)
