@@ -20,7 +20,7 @@ from streaming.broker.unacked_limit import UnackedMessages
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2
-"""Of the encoding that is written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace."""
+"""Of the encoding that is written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes."""
 
 
 class TopicBlock(msgspec.Struct, array_like=True):

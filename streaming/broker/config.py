@@ -138,6 +138,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """At a rollover a cursor acked to the end of its ledger moves to before the next one (HEAD), or stays."""
     keepOldestPositionWhenUnknown: bool = True
     """Age quota: when the age becomes unknown the last known one holds until there is no backlog (4.0), or none (HEAD)."""
+    delayedDeliveryRoundsTimes: bool = False
+    """Delivery times are rounded to the largest power of two in the tick (HEAD), or kept as they are (4.0)."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete may go (4.x), or waits till the next is entered (2.x)."""
 

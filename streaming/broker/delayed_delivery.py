@@ -1,5 +1,9 @@
-"""Delayed delivery: positions that wait for their time, in buckets (mirrors `InMemoryDelayedDeliveryTracker`;
-rules: dispatch_shared.md §7)."""
+"""Delayed delivery: positions that wait for their time (mirrors `InMemoryDelayedDeliveryTracker`; rules:
+dispatch_shared.md §7).
+
+The spec rounds delivery times to buckets, as the development line does. A recorded trace (delayed_order) shows that 4.0.7
+keeps them as they are: a setting.
+"""
 
 from bisect import insort
 
@@ -31,7 +35,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         if deliver_at < 0 or deliver_at <= (now if strict else now + tick):
             self.fixed = False
             return False
-        width = _bucket_width(tick)
+        width = _bucket_width(config)
         bucket = (-(-deliver_at // width) if strict else deliver_at // width) * width
         insort(self.buckets.setdefault(bucket, []), position)
         if deliver_at < self.highest - tick:
@@ -78,14 +82,14 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         self.timer = max(first, self.fired + config.delayedDeliveryTickTimeMillis) if first > now else -1
 
 
-def _bucket_width(tick: int) -> int:
-    """The largest power of two that is at most the tick."""
-    return 1 << max(tick, 1).bit_length() - 1
+def _bucket_width(config: ServiceConfiguration) -> int:
+    """The largest power of two that is at most the tick; 1 where times are kept as they are."""
+    tick = config.delayedDeliveryTickTimeMillis
+    return 1 << max(tick, 1).bit_length() - 1 if config.delayedDeliveryRoundsTimes else 1
 
 
 def _horizon(now: int, config: ServiceConfiguration) -> int:
     """Buckets up to this time are due at `now`."""
     if config.isDelayedDeliveryDeliverAtTimeStrict:
         return now
-    tick = config.delayedDeliveryTickTimeMillis
-    return now + tick - _bucket_width(tick) + 1
+    return now + config.delayedDeliveryTickTimeMillis - _bucket_width(config) + 1

@@ -20,11 +20,17 @@ A structure is a list of its fields (behind its tag, if it has one), or a dict w
 a pair. Such a list may be shorter than its version has fields: older versions only lacked the last ones.
 """
 
-UPGRADES: dict[int, Step] = {}
-"""Version → the step to the next. None: the next one only added what has a default."""
+_CONFIG, _TOPICS, _DATA = 5, 7, 0
+"""Where `PartitionState.config`, `PartitionState.topics` and `TopicBlock.data` are, in every version."""
 
-_TOPICS, _DATA = 7, 0
-"""Where `PartitionState.topics` and `TopicBlock.data` are, in every version."""
+
+def _rounded_delays(state: list[Any], topics: dict[str, Any]) -> None:
+    """What waits for its time was put into buckets: a partition goes on so until its configuration is given anew."""
+    state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
+
+
+UPGRADES: dict[int, Step] = {1: _rounded_delays}
+"""Version → the step to the next. None: the next one only added what has a default."""
 
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode

@@ -193,7 +193,11 @@ def test_shared_case_08_delayed() -> None:
         """The bucket, None: it is to be delivered now."""
         config = configuration(
             "4.x",
-            {"delayedDeliveryTickTimeMillis": tick, "isDelayedDeliveryDeliverAtTimeStrict": strict},
+            {
+                "delayedDeliveryTickTimeMillis": tick,
+                "isDelayedDeliveryDeliverAtTimeStrict": strict,
+                "delayedDeliveryRoundsTimes": True,
+            },
         )
         tracker = DelayedDeliveryTracker()
         if not tracker.add(Position(1, 0), deliver_at, now, config):
@@ -207,7 +211,7 @@ def test_shared_case_08_delayed() -> None:
     assert add(60400) == 59904
     assert add(60400, strict=True) == 60416
     assert add(61000, strict=True) == 61440
-    tracker, config = DelayedDeliveryTracker(), configuration("4.x", {})
+    tracker, config = DelayedDeliveryTracker(), configuration("4.x", {"delayedDeliveryRoundsTimes": True})
     tracker.add(Position(1, 0), 60400, 0, config)
     assert tracker.take(10, 59000, config) == tracker.take(10, 59414, config) == []
     assert tracker.take(10, 59415, config) == [(1, 0)]

@@ -28,6 +28,12 @@ STAGED, TO_COME = "staged", "to-come"
 NOTES = Path("checkpoint", "sources", "0")
 """Where Spark keeps the names of the files it has read."""
 
+RULES = (
+    b'"delayedDeliveryTickTimeMillis":',
+    b'"delayedDeliveryRoundsTimes":true,"delayedDeliveryTickTimeMillis":',
+)
+"""Put into the BROKER_CONFIG of a log: what 0.1.0 did without being told."""
+
 PARTITIONS, RECORDS, BATCHES, DONE = 2, 220, 4, 2
 
 
@@ -49,11 +55,13 @@ def go_on(spark: SparkSession, folder: Path) -> None:
 
 
 def records(folder: Path) -> pa.Table:
-    """The whole log."""
+    """The whole log, with the rules of then where a setting says which."""
     files = [*(folder / STAGED).glob("*.parquet"), *(folder / TO_COME).glob("*.parquet")]
-    return pa.concat_tables(
+    log = pa.concat_tables(
         pq.read_table(file, schema=RECORD) for file in sorted(files, key=lambda file: file.name)
     )
+    values = [value.replace(*RULES) for value in log["value"].to_pylist()]
+    return log.set_column(log.schema.get_field_index("value"), RECORD.field("value"), [values])
 
 
 def pack(folder: Path, archive: Path) -> None:
