@@ -89,7 +89,7 @@ class Subscription(msgspec.Struct, array_like=True):
         except CursorError:
             pass
         self.acked += cursor.consumed - before
-        if (owners or cursor.consumed != before) and isinstance(self.dispatcher, MultipleConsumers):
+        if command.ack_type == "Individual" and isinstance(self.dispatcher, MultipleConsumers):
             self.dispatcher.after_acks(ctx, topic, self, owners)
         if topic.ledger.terminated and not self.end_reached:
             self.tell_end(ctx, topic)
@@ -105,7 +105,9 @@ class Subscription(msgspec.Struct, array_like=True):
             for message_id in command.message_id:
                 position, ack_set = _acked(message_id, index_acks)
                 if ack_set is not None and not index_acks:
-                    continue  # batch-index acks are off: a partial ack has no effect
+                    if isinstance(self.dispatcher, MultipleConsumers):
+                        self.dispatcher.counts.pop(position, None)  # quirk: all that a partial ack does then
+                    continue
                 stored = cursor.batches.get(position)
                 left = cursor.acknowledge(topic.ledger, position, ack_set)
                 if isinstance(self.dispatcher, MultipleConsumers):

@@ -201,6 +201,16 @@ def test_batching_case_10_without_index_acks_a_partial_ack_stores_nothing(type_:
     assert (again.messages, again.ack_set) == (3, None)
 
 
+@pytest.mark.feature("D3", "E5")
+def test_without_index_acks_a_partial_ack_still_forgets_the_count() -> None:
+    run = with_consumer(index_acks=False)
+    run.send(0, 2)
+    assert one(run.redeliver("s", (1, 0)), Message).redelivery_count == 1
+    run.ack("s", (1, 0), left=[5], size=3)
+    assert one(run.redeliver("s", (1, 0)), Message).redelivery_count == 1
+    assert one(run.redeliver("s", (1, 0)), Message).redelivery_count == 2
+
+
 # -- what no case says --------------------------------------------------------------------------------------------
 
 
