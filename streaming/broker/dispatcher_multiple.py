@@ -64,6 +64,7 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
     ) -> None:
+        """Take a consumer out. What it had waits for the next dispatch, which is the caller's affair."""
         subscription.consumers.remove(consumer)
         self._add_unacked(ctx, topic, subscription, -consumer.unacked)
         if not subscription.consumers:
@@ -73,11 +74,10 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             return
         self.total_permits -= consumer.permits
         self._replay_all(topic, subscription, consumer.pending, consumer.hashes)
-        self.dispatch(ctx, topic, subscription)
 
     def renewed(self) -> "MultipleConsumers":
-        """A dispatcher of the same kind that nobody is connected to and that remembers nothing."""
-        return MultipleConsumers()
+        """A dispatcher of the same kind that nobody is connected to and that remembers nothing but whose turn it is."""
+        return MultipleConsumers(self.round_robin)
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
@@ -174,11 +174,11 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def after_acks(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
     ) -> None:
-        """Unblock those `owners` of fully acked entries that are down to half of their limit."""
+        """Unblock those `owners` of fully acked entries that are down to half of their limit, or have none any more."""
         released = False
         limit = self.consumer_limit(ctx, topic, subscription)
         for consumer in owners:
-            if consumer.blocked and consumer.unacked <= limit // 2:
+            if consumer.blocked and (not limit or consumer.unacked <= limit // 2):
                 self._unblock(consumer)
                 released = True
         was_blocked = self.blocked

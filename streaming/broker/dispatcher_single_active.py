@@ -63,6 +63,15 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
             self.active, self.pending_read = -1, 0
             self.redeliver_at.clear()
 
+    def drop_active(self, subscription: "Subscription") -> None:
+        """A seek disconnects the active consumer.
+
+        quirk: nobody takes its place before another comes or goes; mostly it is itself that comes back.
+        """
+        subscription.consumers.pop(self.active)
+        self.active, self.pending_read = -1, 0
+        self.redeliver_at.clear()
+
     def _pick(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", before: Consumer | None
     ) -> bool:
@@ -140,11 +149,13 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
 
     def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """Do what is due: hand over to the active consumer of now, read again what a filter put off."""
+        """Do what is due: hand over to the active consumer of now, read again what a filter put off.
+
+        When all consumers have left in the meantime, there is still the rewind.
+        """
         if 0 <= self.takes_over <= ctx.clock:
             self.takes_over = -1
-            if self.active >= 0:
-                self._take_over(ctx, topic, subscription)
+            self._take_over(ctx, topic, subscription)
         later = [at for at in self.redeliver_at if at > ctx.clock]
         if len(later) < len(self.redeliver_at):
             self.redeliver_at = later

@@ -209,22 +209,29 @@ def _create_reader(ctx: Context, topic: Topic, command: Subscribe) -> Subscripti
     return subscription
 
 
-def detach(ctx: Context, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
-    """A consumer leaves, for whatever reason; a non-durable subscription goes with its last one."""
-    del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+def detach(ctx: Context, topic: Topic, subscription: Subscription, *consumers: Consumer) -> None:
+    """Consumers leave, for whatever reason: what they had goes to those that stay. A non-durable subscription goes with
+    its last one."""
     subscription.last_active = ctx.clock
-    assert subscription.dispatcher is not None
-    subscription.dispatcher.remove_consumer(ctx, topic, subscription, consumer)
-    if not subscription.durable and not subscription.consumers:
-        delete(ctx, topic, subscription, "its last consumer left")
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    for consumer in consumers:
+        del topic.consumer_handles[consumer.handle]
+        dispatcher.remove_consumer(ctx, topic, subscription, consumer)
+    if not subscription.consumers:
+        if not subscription.durable:
+            delete(ctx, topic, subscription, "its last consumer left")
+    elif isinstance(dispatcher, MultipleConsumers):
+        dispatcher.dispatch(ctx, topic, subscription)
 
 
-def disconnect(
-    ctx: Context, topic: Topic, subscription: Subscription, consumer: Consumer, cause: str
-) -> None:
-    """The broker closes a consumer."""
-    ctx.emit(CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause))
-    detach(ctx, topic, subscription, consumer)
+def disconnect_all(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -> None:
+    """The broker closes every consumer of a subscription, whose dispatcher isn't used any more."""
+    for consumer in subscription.consumers:
+        ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
+        del topic.consumer_handles[consumer.handle]
+        subscription.last_active = ctx.clock
+    subscription.consumers.clear()
 
 
 def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
@@ -238,12 +245,7 @@ def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request
 
 def delete(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -> None:
     """Remove a subscription and its cursor; ledgers it held back may go."""
-    for consumer in list(subscription.consumers):
-        ctx.emit(
-            CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
-        )
-        del topic.consumer_handles[consumer.connection, consumer.consumer_id]
-    subscription.consumers.clear()
+    disconnect_all(ctx, topic, subscription, cause)
     del topic.subscriptions[subscription.name]
     topic.counters.messages_out_gone += subscription.messages_out
     topic.counters.bytes_out_gone += subscription.bytes_out
@@ -317,7 +319,7 @@ def reset(
     ledger, dispatcher = topic.ledger, subscription.dispatcher
     closed = list(subscription.consumers)
     if isinstance(dispatcher, SingleActiveConsumer):
-        closed = [closed[dispatcher.active]] if closed else []
+        closed = [closed[dispatcher.active]] if dispatcher.active >= 0 else []
     for consumer in closed:
         ctx.emit(
             CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
@@ -332,8 +334,8 @@ def reset(
         cursor.set_batch(target, batch)
     emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
     if isinstance(dispatcher, SingleActiveConsumer):
-        for consumer in closed:
-            dispatcher.remove_consumer(ctx, topic, subscription, consumer)
+        if closed:
+            dispatcher.drop_active(subscription)
     elif dispatcher is not None:
         subscription.consumers.clear()
         subscription.dispatcher = dispatcher.renewed()

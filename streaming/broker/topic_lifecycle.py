@@ -1,6 +1,7 @@
 """A topic is loaded, unloaded, told of new policies; a client's connection to it is lost (mirrors `BrokerService`)."""
 
 from streaming.broker import deduplication, message_expiry, producers, subscribe
+from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.effects import LedgerClosed, TopicEvent
 from streaming.broker.managed_ledger import ManagedLedger
@@ -59,9 +60,12 @@ def policies_changed(ctx: Context, topic: Topic) -> None:
 def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
     producers.connection_lost(ctx, topic, connection)
-    for handle in [handle for handle in topic.consumer_handles if handle[0] == connection]:
-        subscription = topic.subscriptions[topic.consumer_handles[handle]]
-        subscribe.detach(ctx, topic, subscription, subscription.consumer(*handle))
+    lost: dict[str, list[Consumer]] = {}
+    for handle, name in topic.consumer_handles.items():
+        if handle[0] == connection:
+            lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
+    for name, consumers in lost.items():  # together, so that none of them gets what another had
+        subscribe.detach(ctx, topic, topic.subscriptions[name], *consumers)
 
 
 def terminate(ctx: Context, topic: Topic) -> None:
@@ -80,9 +84,9 @@ def unload(ctx: Context, topic: Topic) -> None:
     topic.fenced = True
     producers.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
-        for consumer in list(subscription.consumers):
-            subscribe.disconnect(ctx, topic, subscription, consumer, "topic unloaded")
-        if not subscription.durable and subscription.name in topic.subscriptions:  # left by its reader's seek
+        if subscription.durable:
+            subscribe.disconnect_all(ctx, topic, subscription, "topic unloaded")
+        else:
             subscribe.delete(ctx, topic, subscription, "topic unloaded")
     for cursor in topic.cursors.values():
         cursor.persisted = None  # a clean close writes every cursor

@@ -223,6 +223,36 @@ def test_subscriptions_case_10_a_partial_ack_does_not_unblock() -> None:
     assert (consumer.unacked, consumer.blocked) == (1, False)
 
 
+@pytest.mark.feature("D5")
+def test_partial_acks_release_a_subscription() -> None:
+    run = Run(maxUnackedMessagesPerSubscription=4, acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.subscribe("s", "Shared", permits=100)
+    run.create_producer()
+    assert sent(run.send(0, 3)) == [0]
+    assert sent(run.send(4)) == []
+    assert sent(run.ack("s", (1, 0), left=[0b1100], size=4)) == [], (
+        "2 unacked: not less than half of the limit"
+    )
+    assert sent(run.ack("s", (1, 0), left=[0b1000], size=4)) == [1]
+
+
+@pytest.mark.feature("D5", "I1")
+@pytest.mark.parametrize(("method", "limit"), [("POST", 0), ("DELETE", None)])
+def test_a_consumer_limit_that_is_taken_off_releases_with_the_next_ack(
+    method: str, limit: int | None
+) -> None:
+    run = Run()
+    run.namespace("POST", "maxUnackedMessagesPerConsumer", 4)
+    run.subscribe("s", "Shared", permits=10)
+    for sequence_id in range(9):
+        run.publish(sequence_id)
+    run.flow("s", 3)
+    assert sent(run.namespace(method, "maxUnackedMessagesPerConsumer", limit)) == []
+    assert sent(run.ack("s", (1, 0))) == [4, 5, 6, 7, 8]
+    consumer = run.topic.subscriptions["s"].consumers[0]
+    assert (consumer.unacked, consumer.blocked, consumer.permits) == (8, False, 4)
+
+
 @pytest.mark.feature("E5")
 def test_subscriptions_case_11_a_disconnect_keeps_the_counts() -> None:
     run = Run()
@@ -527,6 +557,21 @@ def test_a_second_change_does_not_restart_the_delay() -> None:
     assert run.wait(10) == []
 
 
+@pytest.mark.feature("E3")
+def test_the_delay_ends_with_a_rewind_when_all_have_left_too() -> None:
+    run, topic = Run(activeConsumerFailoverDelayTimeMillis=1000), TOPIC
+    join(run, "b", 1, permits=10)
+    run.wait(1)
+    run.publish(0)
+    run.close_consumer("s")
+    join(run, "b", 1)
+    run.close_consumer("s")
+    assert str(run.topic.cursors["s"].read_position) == "1:1"
+    run.wait(1)
+    assert str(run.topic.cursors["s"].read_position) == "1:0"
+    assert active(run, topic) is None
+
+
 @pytest.mark.feature("E3", "E5")
 def test_a_redelivery_during_the_delay_is_ignored() -> None:
     run = Run()
@@ -588,8 +633,54 @@ def test_a_seek_on_failover_closes_the_active_consumer_only() -> None:
     assert one(effects, CloseConsumer).consumer_id == chosen
     assert [type(effect) for effect in effects].index(CloseConsumer) == 0
     assert isinstance(effects[-1], Success)
-    assert told(effects) == [(1 - chosen, True)]
-    assert sent(effects, 1 - chosen) == [1, 2]
+    assert told(effects) == [], "the other one doesn't take over"
+    assert sent(effects) == sent(run.publish(3)) == []
+    assert run.seek("s", (1, 0), id_=1 - chosen)[-1] == Success(TOPIC, "s", run.requests)
+    effects = join(run, "ab"[chosen], chosen, permits=10)
+    assert set(told(effects)) == {(chosen, True), (1 - chosen, False)}
+    assert sent(effects, chosen) == [0, 1, 2, 3]
+
+
+@pytest.mark.feature("D4", "E3")
+def test_after_a_seek_on_failover_another_takes_over_if_the_active_one_stays_away() -> None:
+    run = Run(activeConsumerFailoverDelayTimeMillis=0)
+    for id_, name in enumerate("abc"):
+        join(run, name, id_, permits=10)
+    run.publish(0)
+    chosen = {"a": 0, "b": 1, "c": 2}[active(run) or ""]
+    left, last = (id_ for id_ in range(3) if id_ != chosen)
+    run.seek("s", (1, 0), id_=left)
+    assert told(run.close_consumer("s", id_=left))[:1] == [(last, True)]
+
+
+@pytest.mark.feature("E3")
+@pytest.mark.parametrize("type_", ["Shared", "Key_Shared", "Failover"])
+def test_nobody_gets_the_others_messages_while_a_topic_is_unloaded(type_: Any) -> None:
+    run = Run(activeConsumerFailoverDelayTimeMillis=0)
+    for id_ in (1, 2):
+        run.subscribe("s", type_, id_=id_, permits=10, consumer_name=f"c{id_}")
+    for sequence_id in range(6):
+        run.publish(sequence_id, key=str(sequence_id))
+    effects = run.unload()
+    assert [closed.consumer_id for closed in of(effects, CloseConsumer)] == [1, 2]
+    assert sent(effects) == []
+
+
+@pytest.mark.feature("E4")
+@pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
+def test_consumers_of_a_lost_connection_leave_together(type_: Any) -> None:
+    run = Run()
+    for id_ in (1, 2, 3):
+        connection = "lost" if id_ < 3 else "s"
+        run.subscribe("s", type_, id_=id_, permits=10, consumer_name=f"c{id_}", connection=connection)
+    for sequence_id in range(6):
+        run.publish(sequence_id, key=str(sequence_id))
+    had = {id_: sorted(c.pending) for id_, c in enumerate(run.topic.subscriptions["s"].consumers, 1)}
+    effects = run.lose("lost")
+    assert had[1]
+    assert had[2]
+    assert {message.consumer_id for message in of(effects, Message)} == {3}
+    assert sent(effects) == [entry for _, entry in sorted(had[1] + had[2])]
 
 
 @pytest.mark.feature("E3")
