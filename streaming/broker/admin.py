@@ -14,6 +14,7 @@ from schemas.commands import Admin, Int32, Int64
 from streaming.broker import message_expiry, stats, subscribe
 from streaming.broker.admin_policies import POLICY_CALLS, convert, query, set_policy
 from streaming.broker.context import Context
+from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from streaming.broker.errors import AdminError
 from streaming.broker.policies import Policies
@@ -122,19 +123,36 @@ Response = tuple[int, Any]
 
 
 class MessageIdBody(msgspec.Struct):
-    """A position in the body of a call; absent fields are those of Latest."""
+    """A position in the body of a call; absent fields are those of Latest.
+
+    quirk: ``excluded`` is Pulsar's name; what asks for ``isExcluded`` isn't heard (recorded in admin_reset_cursor).
+    """
 
     ledgerId: Int64 = LATEST.ledger
     entryId: Int64 = LATEST.entry
     partitionIndex: Int32 = -1
     batchIndex: Int32 = -1
-    isExcluded: bool = False
+    excluded: bool = False
 
     @classmethod
-    def read(cls, body: Any) -> Position:
+    def read(cls, body: Any) -> "MessageIdBody":
         """Raises `AdminError` for a body that is no position."""
         found: MessageIdBody = convert({} if body is None else body, cls)
-        return Position(found.ledgerId, found.entryId)
+        return found
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledgerId, self.entryId)
+
+    def start(self, ctx: Context, topic: Topic) -> tuple[Position, int]:
+        """Where to go on from, and which messages of that batch are left (a bit set; 0: the whole entry)."""
+        position, messages = self.position, 0
+        if self.batchIndex >= 0 and _is_stored(topic, position):
+            messages = ctx.entries.get(topic.name, position).messages
+        first = self.batchIndex + self.excluded
+        if 0 < first < messages:
+            return position, (1 << messages) - (1 << first)
+        return position.next() if self.excluded else position, 0
 
 
 def _subscription(topic: Topic, name: str) -> Subscription:
@@ -149,9 +167,10 @@ def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
         raise AdminError(409, "Subscription already exists for topic")
     if not subscribe.is_free_name(match["name"]):
         raise AdminError(412, f"'{match['name']}' is empty or reserved")
-    target = MessageIdBody.read(command.body)
+    target = MessageIdBody.read(command.body).position
     subscription = subscribe.create(ctx, topic, match["name"], earliest=False)
-    if target < LATEST:
+    # a new cursor is reset in any case, but at the end that shows only where the last ledger with an entry was trimmed
+    if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         subscribe.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
 
@@ -171,6 +190,8 @@ def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
     count = match.get("count")
     if count is None:
         former = topic.change_cursor(ctx, cursor, lambda: cursor.clear_backlog(ledger))
+        if isinstance(subscription.dispatcher, MultipleConsumers):
+            subscription.dispatcher.delayed.clear()
     else:
         former = topic.change_cursor(ctx, cursor, lambda: cursor.skip(ledger, int(count), exclude_acked=True))
     cause = "backlog cleared" if count is None else f"skipped {count}"
@@ -187,33 +208,38 @@ def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, 
 
 
 def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    target = MessageIdBody.read(command.body)
-    subscribe.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a message id")
+    subscription = _subscription(topic, match["name"])
+    target, left = MessageIdBody.read(command.body).start(ctx, topic)
+    batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
+    subscribe.reset(ctx, topic, subscription, target, "reset to a message id", batch)
     return 204, None
 
 
 def _expire(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    seconds = int(match["seconds"])
-    subscription = _subscription(topic, match["name"])
-    if not message_expiry.expire_subscription(
-        ctx, topic, subscription, seconds, f"older than {seconds} s (admin)"
-    ):
-        raise AdminError(409, "Expire message by timestamp not issued: the subscription has almost caught up")
-    return 204, None
+    return _expire_older(ctx, topic, int(match["seconds"]), [_subscription(topic, match["name"]).name])
 
 
 def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    seconds = int(match["seconds"])
-    for name in sorted(topic.subscriptions):
-        message_expiry.expire_subscription(
-            ctx, topic, topic.subscriptions[name], seconds, f"older than {seconds} s (admin)"
-        )
+    return _expire_older(ctx, topic, int(match["seconds"]), sorted(topic.subscriptions))
+
+
+def _expire_older(ctx: Context, topic: Topic, seconds: int, names: list[str]) -> Response:
+    """Each of the subscriptions; refused if one of them was."""
+    policy = f"older than {seconds} s (admin)"
+    done = [
+        message_expiry.expire_subscription(ctx, topic, topic.subscriptions[name], seconds, policy)
+        for name in names
+    ]
+    if not all(done):
+        name = names[done.index(False)]
+        raise AdminError(409, f"Expire message by timestamp not issued: {name} has almost caught up")
     return 204, None
 
 
 def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    position = MessageIdBody.read(command.body)
-    if not message_expiry.expire_to_position(ctx, topic, _subscription(topic, match["name"]), position):
+    subscription = _subscription(topic, match["name"])
+    position, _ = MessageIdBody.read(command.body).start(ctx, topic)
+    if not message_expiry.expire_to_position(ctx, topic, subscription, position):
         raise AdminError(
             409, f"Expire message by position not issued: {position} is beyond the end of the topic"
         )
@@ -222,9 +248,13 @@ def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[
 
 def _entry(topic: Topic, position: Position | None) -> Response:
     """An entry as the response, by its position: whoever answers the caller reads it from the ledger."""
-    if position is None or not topic.ledger.valid(position) or position > topic.ledger.last_confirmed:
+    if position is None or not _is_stored(topic, position):
         raise AdminError(404, "Message not found")
     return 200, position
+
+
+def _is_stored(topic: Topic, position: Position) -> bool:
+    return position <= topic.ledger.last_confirmed and topic.ledger.valid(position)
 
 
 def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
@@ -232,17 +262,22 @@ def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]
 
 
 def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The n-th (from 1) message from the earliest or the latest stored one."""
+    """The n-th (from 1) message from the earliest or the latest stored one; past the end: the last one."""
     given = query(command.path)
-    from_latest = given.get("initialPosition", "latest") == "latest"
+    start = given.get("initialPosition", "latest")
+    if start not in ("earliest", "latest"):
+        raise AdminError(412, f"initialPosition {start}: use earliest or latest")
     try:
-        n = int(given.get("messagePosition", "1"))
+        n = max(int(given.get("messagePosition", "1")), 1)
     except ValueError:
         raise AdminError(412, "messagePosition must be a number") from None
     ledger = topic.ledger
-    if not 0 < n <= ledger.number_of_entries:
-        raise AdminError(404, "Message not found")
-    n = ledger.number_of_entries - n + 1 if from_latest else n
+    if not ledger.number_of_entries:
+        raise AdminError(412, "Could not examine messages due to the total message is zero")
+    if start == "latest":
+        n = ledger.number_of_entries - n + 1
+        if n < 1:
+            raise AdminError(500, "no entry is so far from the latest one")  # Pulsar tries to read entry -1
     return _entry(topic, ledger.position_after(ledger.first_position(), n))
 
 

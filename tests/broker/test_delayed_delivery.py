@@ -204,6 +204,8 @@ def test_what_was_skipped_does_not_come() -> None:
     run = with_consumer()
     delayed(run, 60_000)
     run.admin("POST", "/subscription/s/skip_all")
+    stats = run.broker.topic_stats(run.topic.name)["stats"]["subscriptions"]["s"]
+    assert (stats["msgBacklog"], stats["msgDelayed"], stats["msgBacklogNoDelayed"]) == (0, 0, 0)
     assert at(run, 70_000) == []
     assert sent(run.publish(1)) == [1]
 

@@ -404,17 +404,94 @@ def test_peek_counts_from_one() -> None:
         ("?initialPosition=latest&messagePosition=2", (2, 1)),
         ("?initialPosition=earliest&messagePosition=1", (1, 0)),
         ("?initialPosition=earliest&messagePosition=4", (2, 1)),
-        ("?initialPosition=earliest&messagePosition=6", None),
-        ("?messagePosition=six", None),
+        ("?initialPosition=earliest&messagePosition=6", (3, 0)),
+        ("?initialPosition=earliest&messagePosition=0", (1, 0)),
+        ("?initialPosition=latest&messagePosition=6", 500),
+        ("?initialPosition=first", 412),
+        ("?messagePosition=six", 412),
     ],
 )
-def test_examine_counts_from_an_end(query: str, position: tuple[int, int] | None) -> None:
+def test_examine_counts_from_an_end(query: str, position: tuple[int, int] | int) -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
     status, found = called(run.admin("GET", f"/examinemessage{query}"))
-    if position is None:
-        assert status in (404, 412)
-    else:
-        assert (status, found) == (200, position)
+    assert (status if isinstance(position, int) else found) == position
+
+
+@pytest.mark.feature("D4")
+def test_nothing_can_be_examined_in_an_empty_topic() -> None:
+    run = Run()
+    run.subscribe("s")
+    assert called(run.admin("GET", "/examinemessage"))[0] == 412
+
+
+# -- positions in the bodies of calls ------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize(
+    ("more", "mark_delete"),
+    [
+        ({}, (1, 0)),
+        ({"isExcluded": True}, (1, 0)),  # not its name: see the recorded admin_reset_cursor
+        ({"excluded": True}, (1, 1)),
+        ({"excluded": True, "batchIndex": 0}, (1, 1)),
+        ({"excluded": True, "batchIndex": -1}, (1, 1)),
+    ],
+)
+def test_a_cursor_is_reset_to_an_id_or_behind_it(more: dict[str, Any], mark_delete: tuple[int, int]) -> None:
+    run = Run()
+    run.subscribe("s")
+    for sequence_id in range(5):
+        run.publish(sequence_id)
+    body = {"ledgerId": 1, "entryId": 1, **more}
+    assert called(run.admin("POST", "/subscription/s/resetcursor", body))[0] == 204
+    assert run.mark_delete("s") == mark_delete
+    run.admin("POST", "/subscription/s/expireMessages", {"ledgerId": 1, "entryId": 2, "excluded": True})
+    assert run.mark_delete("s") == (1, 3)
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize(
+    ("enabled", "index", "excluded", "left"),
+    [(True, 1, False, 0b110), (True, 1, True, 0b100), (True, 0, False, None), (False, 1, False, None)],
+)
+def test_a_cursor_is_reset_into_a_batch(enabled: bool, index: int, excluded: bool, left: int | None) -> None:
+    run = Run(acknowledgmentAtBatchIndexLevelEnabled=enabled)
+    run.subscribe("s", "Shared")
+    run.create_producer()
+    run.send(0, 2)
+    body = {"ledgerId": 1, "entryId": 0, "batchIndex": index, "excluded": excluded}
+    assert called(run.admin("POST", "/subscription/s/resetcursor", body))[0] == 204
+    (message,) = of(run.subscribe("s", "Shared", permits=10), Message)
+    assert message.ack_set == (None if left is None else [left])
+
+
+@pytest.mark.feature("D4")
+def test_behind_the_last_message_of_a_batch_is_behind_the_batch() -> None:
+    run = Run(acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.subscribe("s", "Shared")
+    run.create_producer()
+    run.send(0, 2)
+    body = {"ledgerId": 1, "entryId": 0, "batchIndex": 2, "excluded": True}
+    run.admin("POST", "/subscription/s/resetcursor", body)
+    assert run.mark_delete("s") == (1, 0)
+    run.admin("POST", "/subscription/s/resetcursor", {"ledgerId": 9, "entryId": 0, "batchIndex": 2})
+    assert run.mark_delete("s") == (1, 0), "nothing is known of an entry that isn't there"
+
+
+@pytest.mark.feature("D4")
+def test_a_subscription_made_where_all_was_trimmed_starts_in_the_ledger_that_is_there() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s")
+    for sequence_id in range(2):
+        run.publish(sequence_id)
+    run.ack("s", (1, 1), cumulative=True)
+    run.admin("POST", "/trim")
+    assert list(run.topic.ledger.ledgers) == [2]
+    run.admin("PUT", "/subscription/t", {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1})
+    assert run.mark_delete("t") == (2, -1)
+    run.subscribe("u", earliest=False)
+    assert run.mark_delete("u") == (1, 1), "a consumer's subscription isn't reset"
 
 
 @pytest.mark.feature("D4")

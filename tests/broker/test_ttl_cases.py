@@ -248,3 +248,21 @@ def test_a_backlog_whose_entries_were_trimmed_is_left_alone() -> None:
     run.wait(1000)
     assert expire(run, 10) == 409
     assert run.backlog("s") in (0, 1)
+
+
+@pytest.mark.feature("F3")
+def test_the_call_for_all_subscriptions_is_refused_if_one_of_them_is() -> None:
+    run = Run()
+    run.subscribe("a")
+    run.subscribe("b")
+    run.close_consumer("a")
+    run.publish(0)
+    run.ack("b", (1, 0))
+    run.wait(10)
+    call = "/all_subscription/expireMessages/5"
+    assert one(run.admin("POST", call), AdminResponse).fields["status"] == 409, "b has no backlog"
+    assert run.backlog("a") == 0, "but a was expired"
+    run.publish(1)
+    run.wait(10)
+    assert one(run.admin("POST", call), AdminResponse).fields["status"] == 204
+    assert run.backlog("a") == run.backlog("b") == 0
