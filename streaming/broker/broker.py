@@ -367,6 +367,11 @@ class Broker:
         topic = self.topic(name)
         return {"stats": stats.stats(topic, self._ctx.config), "internal": stats.internal_stats(topic)}
 
+    @property
+    def partitioned(self) -> dict[str, int]:
+        """The partitioned topics by name, with their number of partitions."""
+        return self._ctx.partitioned
+
     def topic_names(self) -> list[str]:
         return sorted(self._state.topics)
 

@@ -74,10 +74,16 @@ def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:
         session.differ(f"snapshot of {topic}: we have no such topic")
         return
     for part in ("internal", "stats"):
-        if part in record:
-            found = session.normaliser.difference(topic, _ordered(record[part]), _ordered(ours[part]), part)
-            if found is not None:
-                session.differ(found)
+        if part not in record:
+            continue
+        try:
+            recorded = _ordered(record[part])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            session.differ(f"snapshot of {topic}: its {part} are none: {type(error).__name__}: {error}")
+            continue
+        found = session.normaliser.difference(topic, recorded, _ordered(ours[part]), part)
+        if found is not None:
+            session.differ(found)
 
 
 def _ordered(stats: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,19 @@
 """Effects as the frames that a client gets: command names, fields and their presence as on the wire."""
 
 import base64
-from collections.abc import Callable
+import re
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from schemas.commands import MessageMetadata
 from streaming.broker import effects as e
+from streaming.broker.context import namespace_of
 from streaming.broker.message_size import HEADER, metadata_size
+
+PARTITION = re.compile(r"-partition-\d+$")
 
 MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""
@@ -133,6 +138,66 @@ def _message(effect: e.Message, stored: Stored) -> Frame:
     )
     size = HEADER + metadata_size(metadata) + len(payload)
     return Frame(effect.connection, "MESSAGE", fields, metadata_fields(metadata), payload, size)
+
+
+def headers(ledger: int, entry: int, metadata: MessageMetadata) -> dict[str, str]:
+    """What the admin API says of a message besides its payload: those of its headers that name a value as it is."""
+    found = {"X-Pulsar-Message-ID": f"{ledger}:{entry}", "X-Pulsar-producer-name": metadata.producer_name,
+             "X-Pulsar-sequence-id": str(metadata.sequence_id)}  # fmt: skip
+    found |= {f"X-Pulsar-PROPERTY-{pair.key}": pair.value for pair in metadata.properties}
+    if metadata.partition_key is not None:
+        found["X-Pulsar-partition-key"] = metadata.partition_key
+    if metadata.num_messages_in_batch is not None:
+        found["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+    return found
+
+
+CODECS = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
+
+
+def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """A payload as the admin API gives it."""
+    if metadata.compression == "ZLIB":
+        return zlib.decompress(payload)
+    if metadata.compression in CODECS:
+        import pyarrow as pa
+
+        codec, size = CODECS[metadata.compression], metadata.uncompressed_size or 0
+        found: bytes = pa.decompress(payload, decompressed_size=size, codec=codec, asbytes=True)
+        return found
+    return payload
+
+
+def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[str, Any]:
+    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4): those of `topics` in the namespace."""
+    mode = fields.get("mode", "PERSISTENT")
+    found = sorted(
+        topic
+        for topic in topics
+        if namespace_of(topic) == fields["namespace"]
+        and (mode == "ALL" or topic.startswith("non-persistent://") == (mode == "NON_PERSISTENT"))
+    )
+    pattern = fields.get("topics_pattern")
+    if (
+        pattern is not None
+    ):  # it says nothing of the kind of topic, and partitions go by the name without theirs
+        wanted = re.compile(pattern.partition("://")[2] or pattern)
+        found = [topic for topic in found if wanted.fullmatch(PARTITION.sub("", topic.partition("://")[2]))]
+    hash_ = crc32c(",".join(found).encode()).to_bytes(4, "little").hex()
+    known = fields.get("topics_hash") == hash_
+    answer = {"request_id": fields["request_id"], "topics_hash": hash_, "filtered": pattern is not None,
+              "changed": not known}  # fmt: skip
+    return {**answer, "topics": found} if found and not known else answer
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of Castagnoli, bit by bit: names are short."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
 def connected(fields: dict[str, Any]) -> dict[str, Any]:

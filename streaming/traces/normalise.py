@@ -4,6 +4,7 @@ Ledger ids, generated producer names and the like are bound to each other where 
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from streaming.broker.position import MAX
@@ -14,6 +15,10 @@ TIMES = frozenset({"publish_time", "deliver_at_time", "lastExpireTimestamp", "ti
 FREE = frozenset({"server_version", "feature_flags", "brokerServiceUrl", "authoritative", "proxy_through_service_url",
                   "state", "active", "message", "error_message"})  # fmt: skip
 """Texts and choices that an implementation may make otherwise."""
+
+POSITIONS = frozenset({"markDeletePosition", "readPosition", "lastConfirmedEntry", "individuallyDeletedMessages",
+                       "x-pulsar-message-id"})  # fmt: skip
+"""Texts made of positions."""
 
 NOT_OURS = frozenset({"msgDropRate>0"})
 
@@ -34,6 +39,11 @@ class Bijection:
         if recorded not in self._ours and ours not in self._recorded:
             self._ours[recorded], self._recorded[ours] = ours, recorded
         return bool(self._ours.get(recorded, _NOTHING) == ours)
+
+    @property
+    def met(self) -> Collection[Any]:
+        """The recorded names that were met."""
+        return self._ours.keys()
 
     def ours(self, recorded: Any) -> Any:
         """Our name for a recorded one; itself if it was never met."""
@@ -64,6 +74,14 @@ class Normaliser:
         if recorded < 0 or ours < 0 or recorded in _SPECIAL or ours in _SPECIAL:
             return recorded == ours
         return self.of(topic).meet(recorded, ours)
+
+    def our_ledger(self, topic: str, recorded: int) -> int:
+        """Our id of a recorded ledger. One that was never met isn't of the topic: it stays older or newer than its
+        ledgers, as it was (ours begin with 1)."""
+        known = self.of(topic)
+        if known.met and 0 <= recorded < min(known.met):
+            return 0
+        return int(known.ours(recorded))
 
     def difference(self, topic: str, recorded: Any, ours: Any, path: str = "", key: str = "") -> str | None:
         """The first difference between two values in words; None if they are equal."""
@@ -106,12 +124,12 @@ class Normaliser:
         if key == "highest_sequence_id" and recorded in (0, 2**64 - 1):
             return ours in (0, 2**64 - 1)
         if isinstance(recorded, str) and isinstance(ours, str):
+            if recorded == ours and key not in POSITIONS:
+                return True  # a name, say, that only looks like a position
             return self._equal_texts(topic, recorded, ours)
         return bool(recorded == ours) and isinstance(recorded, bool) == isinstance(ours, bool)
 
     def _equal_texts(self, topic: str, recorded: str, ours: str) -> bool:
-        if recorded == ours and not _POSITION.search(recorded):
-            return True
         if _GENERATED.fullmatch(recorded) and _GENERATED.fullmatch(ours):
             return self.names.meet(recorded, ours)
         theirs, mine = _POSITION.split(recorded), _POSITION.split(ours)

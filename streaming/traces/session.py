@@ -9,14 +9,23 @@ import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from schemas.commands import MessageMetadata
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import Broker
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.entries import NoEntries
-from streaming.traces.frames import Frame, connected, frame
+from streaming.traces.frames import (
+    Frame,
+    connected,
+    frame,
+    headers,
+    topics_of_namespace,
+    uncompressed,
+)
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, payload_of
 
@@ -33,6 +42,8 @@ TIMED_CHECKS = {
     "messageExpiryCheckIntervalInMinutes": ("messageExpiry", "message_expiry_check", 60_000),
 }
 """Settings whose periodic check a trace marks with a note, since its phase isn't known: check, note, ms a unit."""
+
+DEFAULTS = ServiceConfiguration()
 
 Stream = tuple[str, str, int]
 """(connection, kind, producer or consumer id)."""
@@ -64,6 +75,13 @@ class Session:
         self._topics: dict[Stream, str] = {}
         self._owners: dict[tuple[str, int], Stream] = {}
         self._stored: dict[tuple[str, int, int], tuple[MessageMetadata, bytes]] = {}
+        self._generated = {
+            (record["conn"], fields.get("request_id")): fields.get("producer_name")
+            for record in trace.records
+            if record["dir"] == "out"
+            and record["cmd"] == "PRODUCER_SUCCESS"
+            and (fields := record.get("fields"))
+        }
         self._recorded: dict[Stream, deque[dict[str, Any]]] = defaultdict(deque)
         self._ours: dict[Stream, deque[Frame]] = defaultdict(deque)
 
@@ -143,9 +161,14 @@ class Session:
                 self.differ(f"{where} {record.get('fields', {})} recorded, ours {answer.cmd} {answer.fields}")
                 continue
             topic = self._topics.get(stream, "")
-            found = self.normaliser.difference(topic, record.get("fields", {}), answer.fields)
+            fields = record.get("fields", {})
+            if "topics" in fields:  # in no order
+                fields = {**fields, "topics": sorted(fields["topics"])}
+            found = self.normaliser.difference(topic, fields, answer.fields)
             if found is None and "metadata" in record:
-                found = self.normaliser.difference(topic, record["metadata"], answer.metadata, ".metadata")
+                # delivered as published: what looks like a position in it is the client's text
+                if record["metadata"] != answer.metadata:
+                    found = f".metadata: recorded {record['metadata']}, ours {answer.metadata}"
                 if found is None and (payload_of(record), record["entry_size"]) != (
                     answer.payload,
                     answer.entry_size,
@@ -161,9 +184,9 @@ class Session:
         if record["status"] != effect.fields["status"]:
             self.differ(f"{where}: recorded status {record['status']}, ours {effect.fields}")
         elif effect.ledger_id is not None and effect.entry_id is not None:
-            payload = self._stored[effect.topic or "", effect.ledger_id, effect.entry_id][1]
-            if isinstance(record.get("response"), str) and record["response"].encode() != payload:
-                self.differ(f"{where}: recorded {record['response']!r}, ours {payload!r}")
+            found = self._message_difference(effect, record)
+            if found is not None:
+                self.differ(f"{where}: {found}")
         elif (
             record["status"] < 300
             and isinstance(record.get("response"), dict)
@@ -174,6 +197,26 @@ class Session:
             )
             if found is not None:
                 self.differ(f"{where}: {found}")
+
+    def _message_difference(self, effect: AdminResponse, record: dict[str, Any]) -> str | None:
+        """What differs in a message that was asked for: its payload, or those of Pulsar's headers that were noted."""
+        topic, ledger, entry = effect.topic or "", effect.ledger_id or 0, effect.entry_id or 0
+        metadata, payload = self._stored[topic, ledger, entry]
+        response = record.get("response")
+        if isinstance(response, dict) and isinstance(response.get("base64"), str):
+            response = base64.b64decode(response["base64"])
+        elif isinstance(response, str):
+            response = response.encode()
+        ours = uncompressed(metadata, payload)
+        if isinstance(response, bytes) and response != ours:
+            return f"recorded {response!r}, ours {ours!r}"
+        expected = {name.lower(): value for name, value in headers(ledger, entry, metadata).items()}
+        recorded = {
+            name.lower(): value
+            for name, value in (record.get("headers") or {}).items()
+            if name.lower() in expected
+        }
+        return self.normaliser.difference(topic, recorded, {name: expected[name] for name in recorded})
 
     # -- streams --------------------------------------------------------------------------------------------------
 
@@ -199,17 +242,28 @@ class Session:
             if command is not None:
                 yield Command(time, *command)
         elif kind == "admin":
-            topic = topic_of(record["path"])
-            path, body = self._admin_ids(topic, record["path"], record.get("body"))
-            value = {"command": "ADMIN", "method": record["method"], "path": path}
-            yield Command(time, topic, value if body is None else {**value, "body": body})
+            for topic, called in self._admin_topics(record["path"]):
+                path, body = self._admin_ids(topic, called, record.get("body"))
+                value = {"command": "ADMIN", "method": record["method"], "path": path}
+                yield Command(time, topic, value if body is None else {**value, "body": body})
         elif kind == "note":
             yield from self._note(record, time)
         elif kind == "stats":
             yield Command(time, None, {"command": "TICK"})
 
+    def _admin_topics(self, path: str) -> list[tuple[str | None, str]]:
+        """The topics that a call is about, each with its path: of a partitioned topic its partitions, as the broker's
+        own admin client calls them one by one."""
+        topic = topic_of(path)
+        partitions = 0 if topic is None else self.broker.partitioned.get(topic, 0)
+        if not partitions or path.endswith("/partitions"):
+            return [(topic, path)]
+        name = "/".join(path.split("/")[:5])
+        suffixes = [f"-partition-{index}" for index in range(partitions)]
+        return [(f"{topic}{suffix}", f"{name}{suffix}{path[len(name) :]}") for suffix in suffixes]
+
     def _note(self, record: dict[str, Any], time: int) -> Iterator[Command]:
-        if record.get("event") == "broker_restart" and record["phase"] == "started":
+        if record.get("event") == "broker_restart" and record.get("phase") == "started":
             for topic in self.broker.topic_names():
                 path = "/" + topic.replace("://", "/") + "/unload"
                 yield Command(time, topic, {"command": "ADMIN", "method": "PUT", "path": path})
@@ -217,8 +271,9 @@ class Session:
             yield Command(time, None, {"command": "TICK"})
         for setting, (check, note, unit) in TIMED_CHECKS.items():
             if record.get("event") == note:
-                interval = max(int(float(self.trace.header["broker_config"][setting]) * unit), 1)
-                for due in range(time + min(interval, record["ms"]), time + record["ms"] + 1, interval):
+                of_the_broker = self.trace.header["broker_config"].get(setting, getattr(DEFAULTS, setting))
+                interval, ms = max(int(float(of_the_broker) * unit), 1), int(record["ms"])
+                for due in range(time + min(interval, ms), time + ms + 1, interval):
                     yield Command(due, None, {"command": "RUN_CHECK", "check": check})
 
     def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
@@ -228,6 +283,14 @@ class Session:
             return None, {"command": "CONNECTION_LOST", "connection": connection}
         if name == "CONNECT":
             self._answer(Frame(connection, "CONNECTED", connected(fields)))
+        if name == "GET_TOPICS_OF_NAMESPACE":
+            partitions = {
+                f"{topic}-partition-{index}"
+                for topic, count in self.broker.partitioned.items()
+                for index in range(count)
+            }
+            answer = topics_of_namespace(fields, partitions.union(self.broker.topic_names()))
+            self._answer(Frame(connection, f"{name}_RESPONSE", answer))
         if name == "_TCP_OPEN" or name in OF_THE_GATEWAY:
             self.skipped[name] += name != "_TCP_OPEN"
             return None
@@ -240,6 +303,10 @@ class Session:
         elif name not in LOOKUPS:
             self._topics[stream] = topic
         value = {"command": name, "connection": connection, **fields}
+        if name == "PRODUCER" and not fields.get("producer_name"):
+            # the client will use the name that it was given then, in messages and when it comes back
+            given = self._generated.get((record["conn"], fields.get("request_id")))
+            value |= {} if given is None else {"producer_name": given}
         if name == "SEND":
             value["metadata"] = record["metadata"]
             value["payload_bytes"] = base64.b64encode(payload_of(record)).decode()
@@ -252,15 +319,15 @@ class Session:
     def _ids(self, topic: str, ids: Any) -> Any:
         if isinstance(ids, list):
             return [self._ids(topic, id_) for id_ in ids]
-        return {**ids, "ledgerId": self.normaliser.of(topic).ours(ids["ledgerId"])}
+        return {**ids, "ledgerId": self.normaliser.our_ledger(topic, ids["ledgerId"])}
 
     def _admin_ids(self, topic: str | None, path: str, body: Any) -> tuple[str, Any]:
         if topic is None:
             return path, body
-        ledgers = self.normaliser.of(topic)
-        path = re.sub(r"(?<=/ledger/)\d+", lambda match: str(ledgers.ours(int(match[0]))), path)
-        if isinstance(body, dict) and "ledgerId" in body:
-            body = {**body, "ledgerId": ledgers.ours(body["ledgerId"])}
+        ours = partial(self.normaliser.our_ledger, topic)
+        path = re.sub(r"(?<=/ledger/)\d+", lambda match: str(ours(int(match[0]))), path)
+        if isinstance(body, dict) and isinstance(body.get("ledgerId"), int):
+            body = {**body, "ledgerId": ours(body["ledgerId"])}
         return path, body
 
 

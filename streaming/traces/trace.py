@@ -35,16 +35,61 @@ def trace_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def read_trace(path: Path) -> Trace:
     """Read a trace. Raises `TraceError` naming the file and line."""
-    parsed = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                parsed.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise TraceError(f"{path}:{number}: not JSON: {error}") from None
+    parsed: list[dict[str, Any]] = []
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: can't be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise TraceError(f"{path}:{number}: expected an object, found {line.strip()[:40]}")
+        if parsed and (missing := _missing(value)) is not None:
+            raise TraceError(f"{path}:{number}: {missing}")
+        parsed.append(value)
     if not parsed or parsed[0].get("format") != FORMAT:
         raise TraceError(f"{path}: not a trace of format {FORMAT}")
-    return Trace(parsed[0], parsed[1:])
+    if not isinstance(parsed[0].get("broker_config"), dict):
+        raise TraceError(f"{path}: the header has no broker_config")
+    header = {"scenario": path.stem, **parsed[0]}
+    return Trace(header, parsed[1:])
+
+
+FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "in": {"conn": int, "cmd": str},
+    "out": {"conn": int, "cmd": str},
+    "admin": {"method": str, "path": str, "status": int},
+    "note": {},
+    "stats": {"topic": str},
+}
+"""What a record has besides `t`, by its `dir`."""
+
+OF_MESSAGES: dict[str, type | tuple[type, ...]] = {"metadata": dict, "entry_size": int}
+"""What SEND and MESSAGE have besides."""
+
+
+def _missing(record: dict[str, Any]) -> str | None:
+    """What a record lacks or has of another type; None: it can be replayed."""
+    kind = record.get("dir")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        return f"dir {kind!r}: expected one of {', '.join(FIELDS)}"
+    wanted: dict[str, type | tuple[type, ...]] = {"t": (int, float), **FIELDS[kind]}
+    if kind in ("in", "out"):
+        if not isinstance(record.get("fields", {}), dict):
+            return "fields is no object"
+        if str(record.get("cmd")) in ("SEND", "MESSAGE"):
+            wanted |= OF_MESSAGES
+    if str(record.get("event")) in ("backlog_quota_check", "message_expiry_check"):
+        wanted |= {"ms": (int, float)}
+    for name, type_ in wanted.items():
+        if not isinstance(record.get(name), type_):
+            return f"a record of {kind} without {name}, or of another type"
+    return None
 
 
 def payload_of(record: dict[str, Any]) -> bytes:

@@ -1,15 +1,20 @@
 """The core does what a real Pulsar 4.0.7 did: every recorded trace, and a comparison that can fail."""
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from streaming.cli import app
 from streaming.traces import RECORDED
 from streaming.traces.conform import compare, known_gaps
+from streaming.traces.frames import crc32c
+from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, read_trace
 
 TRACES = sorted(RECORDED.glob("*.jsonl"))
@@ -104,3 +109,179 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["conform", str(tmp_path)])
     assert result.exit_code == 1
     assert "not a trace of format 1" in result.output
+
+
+# -- files that are none, records that are none -----------------------------------------------------------------------
+
+
+HEADER = '{"format": 1, "scenario": "x", "broker_config": {}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "not a trace of format 1"),
+        ("[]", ":1: expected an object, found []"),
+        ("{", ":1: not JSON"),
+        ('{"format": 1, "scenario": "x"}', "the header has no broker_config"),
+        (f"{HEADER}\n7", ":2: expected an object, found 7"),
+        (f'{HEADER}\n{{"t": 1, "dir": "up"}}', ":2: dir 'up': expected one of in, out, admin, note, stats"),
+        (f'{HEADER}\n{{"t": "now", "dir": "note"}}', ":2: a record of note without t, or of another type"),
+        (f'{HEADER}\n\n{{"t": 1, "dir": "in", "cmd": "FLOW"}}', ":3: a record of in without conn"),
+        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "FLOW", "fields": 3}}', ":2: fields is no object"),
+        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "SEND"}}', ":2: a record of in without metadata"),
+        (f'{HEADER}\n{{"t": 1, "dir": "note", "event": "backlog_quota_check"}}', ":2: a record of note without ms"),
+        ("\x80", "can't be read"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_gives_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(text.encode("latin-1"))
+    result = CliRunner().invoke(app, ["conform", str(file)])
+    assert result.exit_code == 1
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+def test_what_a_trace_may_leave_out() -> None:
+    trace = read_trace(RECORDED / "quota_evict_one.jsonl")
+    header = {**trace.header, "broker_config": dict(trace.header["broker_config"])}
+    del header["broker_config"][
+        "backlogQuotaCheckIntervalInSeconds"
+    ]  # one check at the end of the wait, then
+    assert compare(Trace(header, trace.records)).differences == []
+
+
+def test_a_snapshot_that_is_none_is_a_difference() -> None:
+    trace = read_trace(RECORDED / "dedup_off.jsonl")
+    records = json.loads(json.dumps(trace.records))
+    next(record for record in records if record["dir"] == "stats")["stats"] = {"publishers": 5}
+    assert any("its stats are none" in text for _, text in compare(Trace(trace.header, records)).differences)
+
+
+# -- names, positions ------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_looks_like_a_position_is_a_name() -> None:
+    text = (RECORDED / "quota_evict_one.jsonl").read_text()
+    records = [json.loads(line) for line in text.replace("producer01", "1:00000001").splitlines()]
+    assert compare(Trace(records[0], records[1:])).differences == []
+
+
+def test_the_client_keeps_the_name_that_it_was_given() -> None:
+    """Deduplication goes by the name: the reconnecting client finds its sequence ids."""
+    text = (RECORDED / "dedup_unload.jsonl").read_text().replace('"p"', '"standalone-0-7"')
+    records = [json.loads(line) for line in text.splitlines()]
+    sizes = compare(Trace(records[0], records[1:])).differences  # the name is longer than the recorded one
+    first = next(record for record in records if record.get("cmd") == "PRODUCER")
+    del first["fields"]["producer_name"]
+    assert compare(Trace(records[0], records[1:])).differences == sizes
+
+
+def test_a_ledger_older_than_all_stays_older() -> None:
+    trace = read_trace(RECORDED / "seek_id.jsonl")
+    ids = [
+        record["fields"]["message_id"]
+        for record in trace.records
+        if record["dir"] == "in" and record["cmd"] == "SEEK"
+    ]
+    normaliser = Normaliser()
+    assert normaliser.our_ledger("t", ids[0]["ledgerId"]) == ids[0]["ledgerId"], "nothing is known"
+    assert normaliser.ledger("t", 42, 1)
+    assert [normaliser.our_ledger("t", id_) for id_ in (41, 42, 43, 2**63 - 1, 2**64 - 1, -1)] == [
+        0, 1, 43, 2**63 - 1, 2**64 - 1, -1,
+    ]  # fmt: skip
+
+
+# -- made traces: calls that none of the recorded ones holds ------------------------------------------------------------
+
+
+def made(*records: dict[str, Any]) -> list[tuple[str, str]]:
+    """The differences of a trace of these records."""
+    header = read_trace(RECORDED / "dedup_off.jsonl").header
+    return compare(
+        Trace(header, [{"t": 1_700_000_000_000 + i, **record} for i, record in enumerate(records)])
+    ).differences
+
+
+def into(cmd: str, **fields: Any) -> dict[str, Any]:
+    more = {name: fields.pop(name) for name in ("metadata", "payload") if name in fields}
+    return {"dir": "in", "conn": 0, "cmd": cmd, "fields": fields, **more}
+
+
+def out(cmd: str, **fields: Any) -> dict[str, Any]:
+    return {"dir": "out", "conn": 0, "cmd": cmd, "fields": fields}
+
+
+def call(method: str, path: str, status: int = 204, **more: Any) -> dict[str, Any]:
+    return {"dir": "admin", "method": method, "path": path, "status": status, **more}
+
+
+T = "/persistent/public/default/t"
+
+
+def test_a_call_on_a_partitioned_topic_is_one_on_each_partition() -> None:
+    calls = [call("PUT", f"{T}/partitions", body=2), call("PUT", f"{T}/subscription/s"),
+             call("POST", f"{T}/subscription/s/skip_all"), call("PUT", f"{T}-partition-1/subscription/s", 409),
+             call("DELETE", f"{T}/subscription/x", 404)]  # fmt: skip
+    assert made(*calls) == []
+
+
+def hash_of(topics: list[str]) -> str:
+    """As the spec has it (protocol.md §4)."""
+    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
+
+
+def test_the_topics_of_a_namespace() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    names = [f"persistent://public/default/t-partition-{index}" for index in range(2)]
+    asked = {"request_id": 1, "namespace": "public/default"}
+    answer = {"request_id": 1, "filtered": False, "changed": True}
+    start = [call("PUT", f"{T}/partitions", body=2), call("PUT", f"{T}1/subscription/s"),
+             call("PUT", "/persistent/public/other/t/subscription/s")]  # fmt: skip
+    topics = ["persistent://public/default/t1", *names]
+    whole = out("GET_TOPICS_OF_NAMESPACE_RESPONSE", **answer, topics=topics, topics_hash=hash_of(topics))
+    found = made(*start, into("GET_TOPICS_OF_NAMESPACE", **asked, mode="ALL"), whole)
+    assert found == []
+    again = out(
+        "GET_TOPICS_OF_NAMESPACE_RESPONSE",
+        request_id=1,
+        filtered=False,
+        changed=False,
+        topics_hash=hash_of(topics),
+    )
+    assert made(*start, into("GET_TOPICS_OF_NAMESPACE", **asked, topics_hash=hash_of(topics)), again) == []
+    some = into("GET_TOPICS_OF_NAMESPACE", **asked, topics_pattern="persistent://public/default/t")
+    filtered = {**answer, "filtered": True, "topics": names, "topics_hash": hash_of(names)}
+    assert made(*start, some, out("GET_TOPICS_OF_NAMESPACE_RESPONSE", **filtered)) == []
+    none = into("GET_TOPICS_OF_NAMESPACE", **asked, mode="NON_PERSISTENT")
+    assert made(*start, none, out("GET_TOPICS_OF_NAMESPACE_RESPONSE", **answer, topics_hash="00000000")) == []
+
+
+@pytest.mark.parametrize("codec", ["NONE", "ZLIB", "LZ4", "ZSTD", "SNAPPY"])
+def test_a_message_that_an_administrator_asks_for(codec: str) -> None:
+    text = b"hello hello hello hello"
+    payload = text
+    if codec == "ZLIB":
+        payload = zlib.compress(text)
+    elif codec != "NONE":
+        payload = pa.compress(text, codec={"LZ4": "lz4_raw"}.get(codec, codec.lower()), asbytes=True)
+    topic = "persistent://public/default/t"
+    metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, "compression": codec, "partition_key": "k",
+                "uncompressed_size": len(text), "num_messages_in_batch": 1,
+                "properties": [{"key": "a", "value": "b"}]}  # fmt: skip
+    at = {"ledgerId": 50, "entryId": 0}
+    start = [
+        into("PRODUCER", topic=topic, producer_id=0, request_id=1, producer_name="p"),
+        out("PRODUCER_SUCCESS", request_id=1, producer_name="p", last_sequence_id=-1, schema_version="", producer_ready=True),
+        into("SEND", producer_id=0, sequence_id=0, metadata=metadata, payload=base64.b64encode(payload).decode()),
+        out("SEND_RECEIPT", producer_id=0, sequence_id=0, message_id=at, highest_sequence_id=0),
+    ]  # fmt: skip
+    headers = {"X-Pulsar-Message-ID": "50:0", "X-Pulsar-PROPERTY-a": "b", "X-Pulsar-sequence-id": "0",
+               "X-Pulsar-publish-time": "1970", "Server": "Jetty"}  # fmt: skip
+    body = {"base64": base64.b64encode(text).decode()}
+    path = f"{T}/ledger/50/entry/0"
+    assert made(*start, call("GET", path, 200, response=body, headers=headers)) == []
+    assert made(*start, call("GET", path, 200, response=text.decode())) == []
+    assert made(*start, call("GET", path, 200, response={"base64": "AAAA"})) != []
+    assert made(*start, call("GET", path, 200, headers={"X-Pulsar-sequence-id": "1"})) != []
