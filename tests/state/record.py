@@ -2,6 +2,9 @@
 
 With ``--release`` a version is about to be: what its states and checkpoints look like is kept for all later ones, in
 ``tests/golden/<version of the project>``.
+
+With ``--mended <release>`` an error that this release has was mended: what follows on its states is written again. What
+is different then is printed: look at every line.
 """
 
 import sys
@@ -20,6 +23,12 @@ from tests.state.shape import changes, shape
 
 def main(arguments: list[str]) -> str:
     """What was done, in a sentence. Raises `SystemExit` if it may not be."""
+    match arguments:
+        case ["--mended", release]:
+            folder = golden.GOLDEN / release
+            anew, difference = golden.mended(golden.read(folder))
+            golden.write(anew, folder)
+            return "\n".join([*difference, f"{folder}: {len(difference)} rows are different"])
     if arguments not in ([], ["--release"]):
         raise SystemExit(__doc__)
     if difference := changes(golden.shape_of(VERSION), shape()):
