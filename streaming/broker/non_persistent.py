@@ -225,7 +225,7 @@ def _unload(ctx: Context, topic: NonPersistentTopic) -> None:
         non_persistent_consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(
         topic.name, policies=topic.policies, closed_producers=topic.closed_producers,
-        failed_producers=topic.failed_producers, generated_names=topic.generated_names,
+        generated_names=topic.generated_names,
     )  # fmt: skip
     for field in topic.__struct_fields__:
         setattr(topic, field, getattr(fresh, field))

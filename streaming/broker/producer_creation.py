@@ -13,7 +13,7 @@ from streaming.broker.topic import Topic
 def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
     """A PRODUCER request: success, at once or when its turn for exclusive access comes, or a refusal.
 
-    A refusal by `add` is told once more to a client that asks again with the same id; one by a limit isn't.
+    Who was refused and asks again is judged anew: Pulsar could tell it the former refusal, but forgets it at once.
     """
     if _asked_before(ctx, topic, command):
         return
@@ -26,16 +26,11 @@ def create(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
         _check_encryption(ctx, topic, command)
         producer.schema_version = lookup.version_text(lookup.register(ctx, topic.name, command.schema))
         _create_initial_subscription(ctx, topic, command)
+        added = add(ctx, topic, producer, command.request_id)
     except BrokerError as error:
         _refuse(ctx, topic, command, error.code, error.cause)
         return
     ctx.attach(command.connection, topic.name)
-    try:
-        added = add(ctx, topic, producer, command.request_id)
-    except BrokerError as error:
-        topic.failed_producers[command.connection, command.producer_id] = error.code
-        _refuse(ctx, topic, command, error.code, error.cause)
-        return
     if added:
         producers.welcome(ctx, topic, producer, command.request_id)
     else:
@@ -51,8 +46,6 @@ def _asked_before(ctx: Context, topic: Topic, command: ProducerCommand) -> bool:
         ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))
     elif topic.access.find_waiting(connection, id_) is not None:
         _refuse(ctx, topic, command, "ServiceNotReady", "Producer is already present on the connection")
-    elif (code := topic.failed_producers.pop((connection, id_), None)) is not None:
-        _refuse(ctx, topic, command, code, "Producer is already failed to register: ask again")
     else:
         return False
     return True

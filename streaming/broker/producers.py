@@ -67,7 +67,6 @@ def close(ctx: Context, topic: Topic, connection: str, producer_id: int, request
     if name is not None:
         _close(ctx, topic, topic.producers[name], [request_id])
         return
-    topic.failed_producers.pop(handle, None)
     waiting = topic.access.find_waiting(connection, producer_id)
     if waiting is not None:
         waiting.gone = True
@@ -117,8 +116,6 @@ def disconnect(ctx: Context, topic: Topic, producer: Producer, cause: str) -> No
 
 def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
     """The producers of a connection leave at once, whatever they have under way. Those that wait stay queued."""
-    for handle in [handle for handle in topic.failed_producers if handle[0] == connection]:
-        del topic.failed_producers[handle]
     for waiting in topic.access.waiting:
         waiting.gone = waiting.gone or waiting.producer.connection == connection
     for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
@@ -176,5 +173,4 @@ def _refuse(ctx: Context, topic: Topic, waiting: WaitingProducer, error: BrokerE
     producer = waiting.producer
     if waiting.gone or producer.producer_id is None:
         return
-    topic.failed_producers[producer.connection, producer.producer_id] = error.code
     ctx.emit(Error(topic.name, producer.connection, waiting.request_id, error.code, error.cause))

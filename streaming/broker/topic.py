@@ -62,8 +62,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 class Topic(msgspec.Struct, array_like=True):
     """`cursors` holds every cursor by name, in order of creation; `fail_writes`, `delay_writes` are armed faults.
 
-    `closed_producers`: ms when the broker closed them; `failed_producers`: the error that a client asking again is told;
-    `closing_producers`: those that leave once their writes are confirmed, with the requests to be answered then.
+    `closed_producers`: ms when the broker closed them; `closing_producers`: those that leave once their writes are
+    confirmed, with the requests to be answered then.
     """
 
     name: str
@@ -84,7 +84,6 @@ class Topic(msgspec.Struct, array_like=True):
     counters: Counters = msgspec.field(default_factory=Counters)
     generated_names: int = 0
     access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
-    failed_producers: dict[Handle, str] = {}
     closing_producers: dict[str, list[int]] = {}
 
     # -- cursors --------------------------------------------------------------------------------------------------

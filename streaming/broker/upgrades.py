@@ -24,12 +24,19 @@ _CONFIG, _TOPICS, _DATA = 5, 7, 0
 """Where `PartitionState.config`, `PartitionState.topics` and `TopicBlock.data` are, in every version."""
 
 
-def _rounded_delays(state: list[Any], topics: dict[str, Any]) -> None:
+_FAILED_PRODUCERS = 18
+"""Where version 1 had `Topic.failed_producers`: the errors that clients asking again would have been told."""
+
+
+def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
     """What waits for its time was put into buckets: a partition goes on so until its configuration is given anew."""
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
+    for topic in topics.values():
+        if isinstance(topic, list):  # else a non-persistent one, whose fields have names
+            del topic[_FAILED_PRODUCERS : _FAILED_PRODUCERS + 1]
 
 
-UPGRADES: dict[int, Step] = {1: _rounded_delays}
+UPGRADES: dict[int, Step] = {1: _from_0_1_0}
 """Version → the step to the next. None: the next one only added what has a default."""
 
 _decode = msgspec.msgpack.Decoder().decode
