@@ -653,6 +653,18 @@ def test_after_a_seek_on_failover_another_takes_over_if_the_active_one_stays_awa
     assert told(run.close_consumer("s", id_=left))[:1] == [(last, True)]
 
 
+@pytest.mark.feature("D4", "E4")
+def test_whose_turn_it_is_outlives_a_seek() -> None:
+    run = Run()
+    for id_ in (1, 2):
+        run.subscribe("s", "Shared", id_=id_, permits=10)
+    assert sent(run.publish(0), 1) == [0]
+    run.seek("s", (1, 1), id_=1)
+    for id_ in (1, 2):
+        run.subscribe("s", "Shared", id_=id_, permits=10)
+    assert sent(run.publish(1), 2) == [1]
+
+
 @pytest.mark.feature("E3")
 @pytest.mark.parametrize("type_", ["Shared", "Key_Shared", "Failover"])
 def test_nobody_gets_the_others_messages_while_a_topic_is_unloaded(type_: Any) -> None:
