@@ -44,9 +44,14 @@ class Consumer(msgspec.Struct, array_like=True):
         return int(self.average + 0.5)
 
     def sent(self, messages: int, entries: int, size: int) -> None:
-        """Keep the averages and counters after a send (dispatch_shared.md §4, the avg statistic)."""
+        """Keep the averages and counters after a send (dispatch_shared.md §4, the avg statistic).
+
+        The average is Pulsar's to the last bit, since what is shown of it is rounded.
+        """
         self.messages_out += messages
         self.bytes_out += size
         if entries:
-            now = messages / entries
-            self.average = now if not self.average else 0.9 * self.average + 0.1 * now
+            if self.average < 1:
+                self.average = messages / entries
+            else:
+                self.average = self.average * 0.9 + (1 - 0.9) * messages / entries

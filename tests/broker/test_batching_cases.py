@@ -215,6 +215,18 @@ def test_without_index_acks_a_partial_ack_still_forgets_the_count() -> None:
 
 
 @pytest.mark.feature("D3")
+def test_the_average_of_messages_in_an_entry_is_pulsars_to_the_last_bit() -> None:
+    run = with_consumer()
+    run.send(0)
+    run.send(1, 16)
+    consumer = run.topic.subscriptions["s"].consumers[0]
+    assert consumer.messages_per_entry == 2, "0.9 · 1 + (1 − 0.9) · 16 is less than 2.5"
+    consumer.average = 0.9999999999999999
+    run.send(17, 24)
+    assert consumer.average == 8
+
+
+@pytest.mark.feature("D3")
 def test_how_an_ack_set_looks_on_the_wire() -> None:
     run = with_consumer()
     run.send(0, 2)
