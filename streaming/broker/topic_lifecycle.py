@@ -5,6 +5,7 @@ from streaming.broker.consumer import Consumer
 from streaming.broker.context import Context
 from streaming.broker.effects import LedgerClosed, TopicEvent
 from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.position import Position
 from streaming.broker.topic import Topic
 from streaming.broker.trimming import check_rollover, rollover_due, trim
 
@@ -70,7 +71,12 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
 
 def terminate(ctx: Context, topic: Topic) -> None:
     """No message is taken any more: producers are closed, consumers told when they have read all."""
-    topic.ledger.terminated = True
+    ledger = topic.ledger
+    if not ledger.terminated and ledger.last_confirmed.ledger != ledger.current:
+        ledger.last_confirmed = Position(
+            ledger.current, -1
+        )  # quirk: the end is that of the open ledger, if empty too
+    ledger.terminated = True
     ctx.emit(TopicEvent(topic.name, "terminated"))
     for producer in list(topic.producers.values()):
         producers.disconnect(ctx, topic, producer, "topic terminated")

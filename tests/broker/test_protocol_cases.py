@@ -368,6 +368,26 @@ def test_the_end_is_told_after_a_skip_and_again_after_a_seek_back() -> None:
     assert one(run.ack("s", (1, 0)), ReachedEndOfTopic).consumer_id == 1
 
 
+@pytest.mark.feature("D4")
+def test_a_topic_is_terminated_at_its_open_ledger_even_if_that_is_empty() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s")
+    run.publish(0)
+    run.publish(1)
+    end = {"ledgerId": 2, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+    assert called(run.admin("POST", "/terminate")) == (200, end)
+    assert run.broker.topic_stats(TOPIC)["internal"]["lastConfirmedEntry"] == "2:-1"
+    assert sent(run.flow("s", 10)) == [0, 1]
+    assert one(run.ack("s", (1, 1), cumulative=True), ReachedEndOfTopic).consumer_id == 1
+    run.unload()
+    assert called(run.admin("POST", "/terminate")) == (200, end), "once"
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.publish(0)
+    assert called(run.admin("POST", "/terminate"))[1]["entryId"] == 0
+    run.unload()
+    assert called(run.admin("POST", "/terminate"))[1]["entryId"] == 0
+
+
 # -- peek, examine, get by id -------------------------------------------------------------------------------------
 
 

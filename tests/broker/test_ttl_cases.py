@@ -266,3 +266,21 @@ def test_the_call_for_all_subscriptions_is_refused_if_one_of_them_is() -> None:
     run.wait(10)
     assert one(run.admin("POST", call), AdminResponse).fields["status"] == 204
     assert run.backlog("a") == run.backlog("b") == 0
+
+
+@pytest.mark.feature("F1")
+@pytest.mark.parametrize(
+    ("call", "body", "status", "backlog"),
+    [
+        ("?messageTTL=5", None, 204, 0),
+        ("?messageTTL=50", None, 204, 1),
+        ("", 5, 204, 0),
+        ("?messageTTL=x", None, 400, 1),
+    ],
+)
+def test_a_topics_ttl_comes_as_a_parameter(call: str, body: int | None, status: int, backlog: int) -> None:
+    run = with_subscription()
+    at(run, 0)
+    run.now = 10_000
+    answer = one(run.admin("POST", f"/messageTTL{call}", body), AdminResponse)
+    assert (answer.fields["status"], run.backlog("s")) == (status, backlog)
