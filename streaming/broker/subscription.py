@@ -12,7 +12,7 @@ from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.dispatcher_single_active import SingleActiveConsumer
 from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMultipleConsumers
-from streaming.broker.effects import ReachedEndOfTopic
+from streaming.broker.effects import AckResponse, ReachedEndOfTopic
 from streaming.broker.errors import CursorError
 from streaming.broker.position import Position, from_wire
 from streaming.broker.rate import Rate
@@ -62,7 +62,8 @@ class Subscription(msgspec.Struct, array_like=True):
     # -- acknowledgement (subscriptions.md §2, §4, §5) -------------------------------------------------------------
 
     def acknowledge(self, ctx: Context, topic: "Topic", consumer: Consumer, command: Ack) -> Position | None:
-        """Apply an ACK. What the cursor refuses leaves no trace on the wire: the answer doesn't depend on it.
+        """Apply and answer an ACK. What the cursor refuses leaves no trace on the wire: the answer doesn't depend on it,
+        and comes before the messages that the ack makes room for.
 
         Returns the cursor's former key if ledgers may have become free (see `Topic.change_cursor`).
         """
@@ -89,10 +90,12 @@ class Subscription(msgspec.Struct, array_like=True):
         except CursorError:
             pass
         self.acked += cursor.consumed - before
-        if command.ack_type == "Individual" and isinstance(self.dispatcher, MultipleConsumers):
-            self.dispatcher.after_acks(ctx, topic, self, owners)
         if topic.ledger.terminated and not self.end_reached:
             self.tell_end(ctx, topic)
+        if command.request_id is not None:
+            ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+        if command.ack_type == "Individual" and isinstance(self.dispatcher, MultipleConsumers):
+            self.dispatcher.after_acks(ctx, topic, self, owners)
         return former
 
     def _individual(

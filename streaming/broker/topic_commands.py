@@ -4,7 +4,7 @@ from schemas import commands as c
 from streaming.broker import admin, producer_creation, producers, publish, subscribe, topic_lifecycle
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import AckResponse, Error, SendError, Unsupported
+from streaming.broker.effects import Error, SendError, Unsupported
 from streaming.broker.position import from_wire
 from streaming.broker.topic import Topic
 from streaming.broker.trimming import free_ledgers
@@ -96,8 +96,6 @@ def _ack(ctx: Context, topic: Topic, command: c.Ack) -> None:
     subscription = topic.subscriptions[name]
     consumer = subscription.consumer(command.connection, command.consumer_id)
     former = subscription.acknowledge(ctx, topic, consumer, command)
-    if command.request_id is not None:
-        ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
     free_ledgers(ctx, topic, topic.cursors[name], former)
 
 

@@ -11,6 +11,7 @@ import pytest
 from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, MessageMetadata
 from streaming.broker.broker import Broker
 from streaming.broker.effects import (
+    AckResponse,
     ActiveConsumerChange,
     CloseConsumer,
     CursorMoved,
@@ -221,6 +222,17 @@ def test_subscriptions_case_10_a_partial_ack_does_not_unblock() -> None:
     assert (consumer.unacked, consumer.blocked) == (30, True)
     assert sent(run.ack("s", (1, 0))) == [1]
     assert (consumer.unacked, consumer.blocked) == (1, False)
+
+
+@pytest.mark.feature("D2", "D5")
+def test_an_ack_is_answered_before_the_messages_that_it_makes_room_for() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=2)
+    run.subscribe("s", "Shared", permits=10)
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    answer, message = run.ack("s", (1, 0), request_id=7)
+    assert isinstance(answer, AckResponse)
+    assert isinstance(message, Message)
 
 
 @pytest.mark.feature("D5")
