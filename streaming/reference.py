@@ -50,6 +50,9 @@ def commands() -> str:
 Policies (`POST` or `PUT` sets, `DELETE` removes), below `/namespaces/TENANT/NAMESPACE/` or
 `/persistent/TENANT/NAMESPACE/TOPIC/`: {policies}
 
+Calls on all topics of a namespace, below `/namespaces/TENANT/NAMESPACE`: `PUT /unload`, `POST /clearBacklog`,
+`POST /clearBacklog/{{subscription}}`.
+
 Calls on a topic, below `/persistent/TENANT/NAMESPACE/TOPIC`:
 
 """

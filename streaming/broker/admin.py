@@ -21,12 +21,10 @@ from streaming.broker.policies import Policies
 from streaming.broker.position import LATEST, Position
 from streaming.broker.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
-from streaming.broker.topic_lifecycle import terminate, unload
+from streaming.broker.topic_lifecycle import policies_changed, terminate, unload
 from streaming.broker.trimming import free_ledgers, trim
 
-_NAMESPACE = re.compile(
-    r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^/?]+))?(?:\?(?P<query>.*))?"
-)
+_NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 _TOPIC = re.compile(
     r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
 )
@@ -40,25 +38,45 @@ def topic_of(path: str) -> str | None:
     return f"{match['domain']}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
 
 
-def call_namespace(ctx: Context, command: Admin) -> bool:
-    """A call on a namespace: creation, or one of its policies. True: topics must look at their policies again."""
+OnTopic = Callable[[Context, Topic], object]
+"""What a call on a namespace does to each of its topics."""
+
+
+def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
+    """A call on a namespace: creation, one of its policies, or what is to be done to all of its topics."""
     match = _NAMESPACE.fullmatch(command.path)
     if match is None:
         _unsupported(ctx, None, command)
-        return False
+        return None
+    if (action := _on_each_topic(command, match["policy"] or "")) is not None:
+        _respond(ctx, None, command, 204)
+        return action
     policies = ctx.namespaces.get(match["namespace"]) or Policies()
     try:
         changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
     except AdminError as error:
         _respond(ctx, None, command, error.status, {"reason": error.reason})
-        return False
+        return None
     if match["policy"] is not None and not changed:
         _unsupported(ctx, None, command)
-        return False
+        return None
     ctx.namespaces[match["namespace"]] = policies
     ctx.policies_changed()
     _respond(ctx, None, command, 204)
-    return changed
+    return policies_changed if changed else None
+
+
+def _on_each_topic(command: Admin, call: str) -> OnTopic | None:
+    name, _, wanted = call.partition("/")
+    if (command.method, call) == ("PUT", "unload"):
+        return unload
+
+    def clear_backlog(ctx: Context, topic: Topic) -> None:
+        for subscription in sorted(topic.subscriptions):
+            if not wanted or subscription == unquote(wanted):
+                _skip(ctx, topic, command, {"name": subscription})
+
+    return clear_backlog if (command.method, name) == ("POST", "clearBacklog") else None
 
 
 def creates_topic(command: Admin) -> bool:

@@ -151,8 +151,8 @@ class Broker:
                 self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
-                if admin.call_namespace(self._ctx, command):
-                    self._policies_changed(command.path)
+                if (action := admin.call_namespace(self._ctx, command)) is not None:
+                    self._on_namespace(command.path, action)
                 return None
         return self._fold_topic(name, command)
 
@@ -231,12 +231,12 @@ class Broker:
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 
-    def _policies_changed(self, path: str) -> None:
+    def _on_namespace(self, path: str, action: admin.OnTopic) -> None:
         namespace = "/".join(path.split("/")[2:4])
         for name in self._state.topics:
             if namespace_of(name) == namespace and not is_non_persistent(name):
                 topic = self._load(name)
-                topic_lifecycle.policies_changed(self._ctx, topic)
+                action(self._ctx, topic)
                 self._check_unacked(topic)
 
     # -- time -----------------------------------------------------------------------------------------------------

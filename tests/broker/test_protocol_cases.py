@@ -444,6 +444,30 @@ def test_nothing_can_be_examined_in_an_empty_topic() -> None:
     assert called(run.admin("GET", "/examinemessage"))[0] == 412
 
 
+# -- calls on a namespace ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("D4")
+def test_all_topics_of_a_namespace_are_unloaded() -> None:
+    run = Run()
+    run.subscribe("s", permits=5)
+    run.subscribe("e", topic="persistent://public/other/t")
+    effects = run.namespace("PUT", "unload")
+    assert called(effects)[0] == 204
+    assert [closed.connection for closed in of(effects, CloseConsumer)] == ["s"]
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize(("call", "left"), [("", (0, 0)), ("/a", (0, 1)), ("/c", (1, 1))])
+def test_the_backlogs_of_a_namespace_are_cleared(call: str, left: tuple[int, int]) -> None:
+    run = Run()
+    run.subscribe("a")
+    run.subscribe("b")
+    run.publish(0)
+    assert called(run.namespace("POST", f"clearBacklog{call}")[:1])[0] == 204
+    assert (run.backlog("a"), run.backlog("b")) == left
+
+
 # -- positions in the bodies of calls ------------------------------------------------------------------------------
 
 
