@@ -247,12 +247,18 @@ def delete(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -
     """Remove a subscription and its cursor; ledgers it held back may go."""
     disconnect_all(ctx, topic, subscription, cause)
     del topic.subscriptions[subscription.name]
-    topic.counters.messages_out_gone += subscription.messages_out
-    topic.counters.bytes_out_gone += subscription.bytes_out
+    _count_as_gone(topic, subscription)
     cursor = topic.cursors.pop(subscription.name)
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
     if cursor.durable:
         trim(ctx, topic)
+
+
+def _count_as_gone(topic: Topic, subscription: Subscription) -> None:
+    """What it has sent counts for the topic from now on."""
+    topic.counters.messages_out_gone += subscription.messages_out
+    topic.counters.bytes_out_gone += subscription.bytes_out
+    subscription.messages_out = subscription.bytes_out = 0
 
 
 def unsubscribe(ctx: Context, topic: Topic, command: Unsubscribe) -> None:
@@ -314,7 +320,8 @@ def reset(
 ) -> None:
     """Move a subscription to `target`, disconnecting who reads from it (of Failover: the active one). Acks after it are forgotten.
 
-    A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns.
+    A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns. For
+    Pulsar only its cursor does: its counters begin anew.
     """
     ledger, dispatcher = topic.ledger, subscription.dispatcher
     closed = list(subscription.consumers)
@@ -339,6 +346,8 @@ def reset(
     elif dispatcher is not None:
         subscription.consumers.clear()
         subscription.dispatcher = dispatcher.renewed()
+    if not subscription.durable and not subscription.consumers:
+        _count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)
 
 

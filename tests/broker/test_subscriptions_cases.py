@@ -461,6 +461,9 @@ def test_a_reader_outlives_its_own_seek() -> None:
     run.seek("r", (1, 1))
     start = MessageIdData(*LATEST)
     assert sent(run.subscribe("r", durable=False, start_message_id=start, permits=10)) == [1, 2]
+    stats = run.broker.topic_stats(run.topic.name)["stats"]
+    assert stats["subscriptions"]["r"]["msgOutCounter"] == 2, "only its cursor outlives it: it counts anew"
+    assert stats["msgOutCounter"] == 5
 
 
 @pytest.mark.feature("E1")
