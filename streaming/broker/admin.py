@@ -12,7 +12,7 @@ import msgspec
 
 from schemas.commands import Admin, Int32, Int64
 from streaming.broker import message_expiry, stats, subscribe
-from streaming.broker.admin_policies import POLICY_CALLS, convert, query, set_policy
+from streaming.broker.admin_policies import POLICY_CALLS, convert, get_policy, query, set_policy
 from streaming.broker.context import Context
 from streaming.broker.dispatcher_multiple import MultipleConsumers
 from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
@@ -52,6 +52,9 @@ def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
         _respond(ctx, None, command, 204)
         return action
     policies = ctx.namespaces.get(match["namespace"]) or Policies()
+    if (found := get_policy(policies, command, match["policy"] or "")) is not None:
+        _respond(ctx, None, command, *found)
+        return None
     try:
         changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
     except AdminError as error:
@@ -99,6 +102,9 @@ def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
     match = _TOPIC.fullmatch(command.path)
     assert match is not None  # `topic_of` found the topic in it
     rest = match["rest"] or ""
+    if (answer := get_policy(topic.policies, command, rest[1:])) is not None:
+        _respond(ctx, topic, command, *answer)
+        return False
     try:
         if set_policy(topic.policies, command, rest[1:]):
             ctx.policies_changed()
@@ -314,6 +320,10 @@ def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str,
     return 200, stats.internal_stats(topic)
 
 
+def _subscriptions(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    return 200, sorted(topic.subscriptions)
+
+
 def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     cursor = topic.cursors[_subscription(topic, match["name"]).name]
     if int(match["n"]) == 0:
@@ -361,6 +371,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Callable[[Context, Topic, Admin, dict[s
         ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d{1,15})", _peek),
         ("GET", r"/ledger/(?P<ledger>\d{1,15})/entry/(?P<entry>\d{1,15})", _get_by_id),
         ("GET", r"/examinemessage", _examine),
+        ("GET", r"/subscriptions", _subscriptions),
         ("GET", r"/stats", _stats),
         ("GET", r"/internalStats", _internal_stats),
         ("POST", r"/terminate", _terminate),

@@ -40,6 +40,18 @@ def query(path: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(path).query))
 
 
+def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
+    """What GET says of a policy: its value at this level, or 204 where none is set; None: it isn't asked for one."""
+    if command.method != "GET":
+        return None
+    if name == "backlogQuotaMap":
+        return 200, msgspec.to_builtins(policies.backlogQuota)
+    if name not in POLICY_CALLS:
+        return None
+    value = getattr(policies, POLICY_CALLS[name][0])
+    return (204, None) if value is None else (200, msgspec.to_builtins(value))
+
+
 def set_policy(policies: Policies, command: Admin, name: str) -> bool:
     """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
     if command.method == "GET":

@@ -189,12 +189,17 @@ class Session:
                 self.differ(f"{where}: {found}")
         elif (
             record["status"] < 300
-            and isinstance(record.get("response"), dict)
+            and isinstance(record.get("response"), dict | list | int)
             and "response" in effect.fields
+            and not record["path"].endswith(
+                ("/stats", "/internalStats")
+            )  # a snapshot has what is compared of them
         ):
-            found = self.normaliser.difference(
-                effect.topic or "", record["response"], effect.fields["response"]
+            recorded, ours = (
+                sorted(response, key=str) if isinstance(response, list) else response
+                for response in (record["response"], effect.fields["response"])
             )
+            found = self.normaliser.difference(effect.topic or "", recorded, ours)
             if found is not None:
                 self.differ(f"{where}: {found}")
 

@@ -444,6 +444,29 @@ def test_nothing_can_be_examined_in_an_empty_topic() -> None:
     assert called(run.admin("GET", "/examinemessage"))[0] == 412
 
 
+@pytest.mark.feature("I1")
+def test_policies_are_told_at_their_level() -> None:
+    run = Run()
+    run.publish(0)
+    run.subscribe("s")
+    quota = {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"}
+    for ask in (
+        lambda *call: run.admin(*call),
+        lambda method, call, *body: run.namespace(method, call[1:], *body),
+    ):
+        assert called(ask("GET", "/retention")) == (204, None)
+        ask("POST", "/retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2})
+        ask("POST", "/backlogQuota", quota)
+        assert called(ask("GET", "/retention")) == (
+            200,
+            {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2},
+        )
+        assert called(ask("GET", "/backlogQuotaMap")) == (200, {"destination_storage": quota})
+        assert called(ask("GET", "/messageTTL")) == (204, None)
+        assert called(ask("GET", "/nothing"))[0] == 404
+    assert called(run.admin("GET", "/subscriptions")) == (200, ["s"])
+
+
 # -- calls on a namespace ------------------------------------------------------------------------------------------
 
 

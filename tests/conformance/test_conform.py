@@ -285,3 +285,14 @@ def test_a_message_that_an_administrator_asks_for(codec: str) -> None:
     assert made(*start, call("GET", path, 200, response=text.decode())) == []
     assert made(*start, call("GET", path, 200, response={"base64": "AAAA"})) != []
     assert made(*start, call("GET", path, 200, headers={"X-Pulsar-sequence-id": "1"})) != []
+
+
+def test_what_an_administrator_reads() -> None:
+    start = [call("PUT", f"{T}/subscription/{name}") for name in "ab"]
+    start += [call("POST", f"{T}/messageTTL?messageTTL=7")]
+    assert made(*start, call("GET", f"{T}/subscriptions", 200, response=["b", "a"])) == []
+    assert made(*start, call("GET", f"{T}/subscriptions", 200, response=["a"])) != []
+    assert made(*start, call("GET", f"{T}/messageTTL", 200, response=7)) == []
+    assert made(*start, call("GET", f"{T}/messageTTL", 200, response=8)) != []
+    assert made(*start, call("GET", f"{T}/retention")) == []
+    assert made(*start, call("GET", f"{T}/stats", 200, response={"msgRateIn": 0.0})) == []
