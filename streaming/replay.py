@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sinks.ledger_store import LedgerStore
     from streaming.spark.operator import BrokerType, Clock
     from streaming.spark.query import Written
+    from streaming.spark.state import PartitionState
     from streaming.spark.what_if import Pinned
 
 PARTITIONS = 4
@@ -189,8 +190,10 @@ def replay_in_process(
 class InProcess:
     """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
 
-    def __init__(self, store: Any, broker: BrokerType | None = None) -> None:
-        """`broker`: as of `streaming.spark.operator.operator`. Raises `SuiteError`."""
+    def __init__(
+        self, store: Any, broker: BrokerType | None = None, states: Iterable[PartitionState] = ()
+    ) -> None:
+        """`broker`: as of `streaming.spark.operator.operator`. `states`: to go on from. Raises `SuiteError`."""
         from streaming.spark.operator import gated
 
         if broker is None:
@@ -199,7 +202,7 @@ class InProcess:
             broker = Broker
         self._store = store
         self._broker = gated(broker)
-        self._states: dict[int, Any] = {}
+        self._states = {each.partition: each for each in states}
 
     def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Output rows (columns `OUTPUT`) of each ingress partition that has any. `records`: columns `RECORD`."""
@@ -225,7 +228,7 @@ class InProcess:
                 partition, *operator.encode(broker, sorted_records[0][-1])
             )
 
-    def states(self) -> list[Any]:
+    def states(self) -> list[PartitionState]:
         """As `streaming.spark.state.partition_states` gives them."""
         return [self._states[partition] for partition in sorted(self._states)]
 

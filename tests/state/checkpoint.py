@@ -18,7 +18,9 @@ from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
 from streaming.log import partition_log
+from streaming.replay import InProcess
 from streaming.spark import query, source
+from streaming.spark.state import PartitionState
 from tests.broker.kit import START
 from tests.e2e.traffic import Traffic
 
@@ -27,12 +29,6 @@ NOWHERE = "file:///magnetar-golden"
 STAGED, TO_COME = "staged", "to-come"
 NOTES = Path("checkpoint", "sources", "0")
 """Where Spark keeps the names of the files it has read."""
-
-RULES = (
-    b'"delayedDeliveryTickTimeMillis":',
-    b'"delayedDeliveryRoundsTimes":true,"delayedDeliveryTickTimeMillis":',
-)
-"""Put into the BROKER_CONFIG of a log: what 0.1.0 did without being told."""
 
 PARTITIONS, RECORDS, BATCHES, DONE = 2, 220, 4, 2
 
@@ -54,14 +50,17 @@ def go_on(spark: SparkSession, folder: Path) -> None:
     _replay(spark, folder)
 
 
-def records(folder: Path) -> pa.Table:
-    """The whole log, with the rules of then where a setting says which."""
-    files = [*(folder / STAGED).glob("*.parquet"), *(folder / TO_COME).glob("*.parquet")]
-    log = pa.concat_tables(
-        pq.read_table(file, schema=RECORD) for file in sorted(files, key=lambda file: file.name)
-    )
-    values = [value.replace(*RULES) for value in log["value"].to_pylist()]
-    return log.set_column(log.schema.get_field_index("value"), RECORD.field("value"), [values])
+def go_on_in_process(states: list[PartitionState], folder: Path) -> list[PartitionState]:
+    """Without Spark: the rest as one micro-batch on `states`, into the store and tables of `folder`."""
+    log = [pq.read_table(file, schema=RECORD) for file in sorted((folder / TO_COME).iterdir())]
+    store, sinks = _sinks(folder)
+    fold = InProcess(store, states=states)
+    for sink in sinks:
+        sink.begin(DONE)
+    for partition, rows in fold.apply(pa.concat_tables(log)):
+        for sink in sinks:
+            sink.write(DONE, partition, rows)
+    return fold.states()
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -85,10 +84,14 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _replay(spark: SparkSession, folder: Path) -> None:
-    store = LedgerStore(str(folder / "store"))
-    sinks: list[Sink] = [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
+    store, sinks = _sinks(folder)
     spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     query.start(
         spark, source.staged(spark, folder / STAGED), sinks=sinks, store=store, checkpoint=folder / "checkpoint",
         clock="log", trigger=query.AVAILABLE_NOW,
     ).awaitTermination()  # fmt: skip
+
+
+def _sinks(folder: Path) -> tuple[LedgerStore, list[Sink]]:
+    store = LedgerStore(str(folder / "store"))
+    return store, [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
