@@ -144,8 +144,11 @@ def test_backlog_quota_case_07_readers_hold_nothing_back() -> None:
     assert run.check("backlogQuota") == []
     assert backlog_size(run) == 0
     assert list(run.topic.producers) == ["p"]
+    assert run.backlog("reader") == 5, "the ledger that closed last is still there"
     one(run.publish(20), SendReceipt)
-    assert len(ledgers(run)) == 1
+    assert ledgers(run) == [4, 5]
+    run.check("consumedLedgers")
+    assert ledgers(run) == [5]
 
 
 def refusals_after_check(policy: str, entries: int) -> set[str]:
