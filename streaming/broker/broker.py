@@ -180,8 +180,8 @@ class Broker:
                 if isinstance(command, c.Admin):
                     admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
                     return None
-                if topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS):
-                    return None
+                refused = topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS)
+                return None if refused else ("too_many_topics", TOO_MANY_TOPICS)
             self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):
             admin.refuse(ctx, command, 404, f"Topic {name} not found")

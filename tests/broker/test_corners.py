@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import Admin, MessageMetadata
+from schemas.commands import Admin, Fault, MessageMetadata
 from streaming.broker import entry_filters
 from streaming.broker.ack_holes import AckHoles
 from streaming.broker.broker import Broker
@@ -342,6 +342,7 @@ def test_a_namespace_has_only_so_many_topics() -> None:
     assert one(run.subscribe("s", topic=third), Error).error == "UnknownError"
     assert one(run.create_producer(topic=third), Error).error == "UnknownError"
     assert status(run.admin("PUT", "/subscription/s", topic=third)) == 412
+    assert one(run.do(Fault(fault="FailWrites", count=1), third), Quarantined).rule == "too_many_topics"
     assert run.broker.topic_names() == [first, second]
     assert positions(run.publish(1, topic=first)) == [(1, 1)]
     assert positions(run.publish(0, topic="persistent://public/other/t")) == [(1, 0)]

@@ -190,3 +190,10 @@ def test_a_backlog_of_what_was_trimmed_before_the_subscription_came() -> None:
     both.admin("POST", "/trim")
     both.subscribe("s", permits=9)
     both.silence(3)
+
+
+def test_readers_alone_expire_nothing_where_expiry_goes_by_the_slowest_cursor() -> None:
+    both = Both(ttlDurationDefaultInSeconds=60, messageExpirySharedPosition=True)
+    both.subscribe("reader", durable=False)
+    both.publish(0)
+    assert of(both.silence(1), Expired) == []
