@@ -10,18 +10,15 @@ from streaming.broker.topic import Topic, emit_moved
 
 
 def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
-    """Close the open ledger, trim, open the next one, step caught-up cursors over: always in this order.
-
-    So the ledger just closed still counts as the open one and stays until the next trim, unless a cursor steps over.
-    """
+    """Close the open ledger, open the next one, step caught-up cursors over, trim: always in this order."""
     ledger = topic.ledger
     closed = ledger.current
     info = ledger.close_current(ctx.clock)
     if info is not None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
-    trim(ctx, topic)
     open_ledger(ctx, topic)
     advance_cursors(ctx, topic)
+    trim(ctx, topic)
 
 
 def open_ledger(ctx: Context, topic: Topic) -> None:
@@ -42,8 +39,7 @@ def advance_cursors(ctx: Context, topic: Topic) -> None:
         if info is None or following is None or mark_delete.entry + 1 < info.entries:
             continue
         target = Position(following, -1)
-        former = topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]
-        free_ledgers(ctx, topic, cursor, former)
+        topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]
 
 
 def rollover_due(ctx: Context, topic: Topic) -> int:

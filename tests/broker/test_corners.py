@@ -454,7 +454,6 @@ def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     run = Run(backlogSizeWholeLedgers=False, **TWO_PER_LEDGER)
     for sequence_id in range(2):
         run.publish(sequence_id)
-    run.admin("POST", "/trim")
     run.subscribe("s")  # at the earliest, before entries that are gone, which its counter takes for a backlog
     run.configure(backlogSizeWholeLedgers=False)
     for sequence_id, payload in enumerate(("x", "xx"), start=2):

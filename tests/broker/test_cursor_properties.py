@@ -167,7 +167,7 @@ class Life:
 
     def roll_over(self) -> None:
         self.topic.roll_over()
-        self.trim()  # the ledger that has just closed is passed over
+        self.take_trimmed()
 
     def trim(self) -> None:
         self.topic.trim()

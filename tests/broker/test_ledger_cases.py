@@ -394,7 +394,6 @@ def test_entries_of_a_deleted_ledger_count_within_it() -> None:
     """Quirk, seen in a real broker: an Earliest cursor on a topic whose entries are all deleted has a backlog."""
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
     topic.add(1, 1)
-    topic.trim()
     assert list(topic.ledger.ledgers) == [2]
     cursor = topic.open()
     assert cursor.mark_delete == P(1, -1)
@@ -545,21 +544,8 @@ def test_trimming_tells_which_cursors_it_moved() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
     topic.open_reader("reader", EARLIEST)
     topic.add(1, 1)
-    topic.trim()
     moved = one([row.effect for row in topic.ctx.rows], CursorMoved)
     assert (moved.subscription, moved.entries, moved.cause) == ("reader", 2, "ledger trimmed")
     assert (moved.before_ledger, moved.before_entry) == (1, -1)
     assert (moved.after_ledger, moved.after_entry) == (1, 1)
     assert moved.policy == "0 min, 0 MB (broker)"
-
-
-@pytest.mark.feature("C3", "H2")
-def test_the_ledger_that_has_just_closed_is_trimmed_with_the_next() -> None:
-    """Pulsar trims before it opens the next one: the one that closed is still the current one then."""
-    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
-    topic.add(1, 1)
-    assert list(topic.ledger.ledgers) == [1, 2]
-    topic.add(1, 1)
-    assert list(topic.ledger.ledgers) == [2, 3]
-    topic.trim()
-    assert list(topic.ledger.ledgers) == [3]

@@ -243,7 +243,6 @@ def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_none() -> None:
 def test_a_backlog_whose_entries_were_trimmed_is_left_alone() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=1)
     run.publish(0)
-    run.admin("POST", "/trim")
     assert list(run.topic.ledger.ledgers) == [2]
     run.subscribe("s")
     run.wait(1000)
