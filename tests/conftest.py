@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streaming.runtime.kafka import LocalKafka
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no wrong result
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
