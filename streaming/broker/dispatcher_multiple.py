@@ -63,17 +63,22 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
-        """Take a consumer out. What it had waits for the next dispatch, which is the caller's affair."""
+    ) -> bool:
+        """Take a consumer out. What it had waits for the next dispatch, which is the caller's affair.
+
+        True: it should dispatch. A consumer that had nothing to pass on makes nobody read (4.0.7).
+        """
         subscription.consumers.remove(consumer)
+        was_blocked = self.blocked
         self._add_unacked(ctx, topic, subscription, -consumer.unacked)
         if not subscription.consumers:
             self.forget_all()
             self.counts.clear()
             self.total_permits = self.pending_read = 0
-            return
+            return False
         self.total_permits -= consumer.permits
         self._replay_all(topic, subscription, consumer.pending, consumer.hashes)
+        return bool(consumer.pending) or (was_blocked and not self.blocked)
 
     def renewed(self) -> "MultipleConsumers":
         """A dispatcher of the same kind that nobody is connected to and that remembers nothing but whose turn it is."""
@@ -115,11 +120,13 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         self.dispatch(ctx, topic, subscription)
 
     def new_entries(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """Entries were confirmed: a waiting read completes, even when nobody can be sent to any more."""
+        """Entries were confirmed: a waiting read completes.
+
+        quirk: with nothing, as in 4.0.7 a read may go no further than what was confirmed when it was issued. It only gives
+        the occasion for another one, for those who have permits now, and after what waits to be replayed.
+        """
         if self.pending_read:
-            wanted, self.pending_read = self.pending_read, 0
-            positions = topic.cursors[subscription.name].read(topic.ledger, wanted)
-            self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+            self.pending_read = 0
             self.dispatch(ctx, topic, subscription)
 
     def due(self, ctx: Context) -> int:
@@ -185,6 +192,9 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         self._add_unacked(ctx, topic, subscription, 0)
         if released or (was_blocked and not self.blocked):
             self.dispatch(ctx, topic, subscription)
+
+    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
+        """Acks moved the mark-delete."""
 
     def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """The broker moved the mark-delete: what lies before it is neither pending nor to be replayed (§6)."""

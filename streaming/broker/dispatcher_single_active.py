@@ -54,7 +54,8 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
+    ) -> bool:
+        """Take a consumer out; whoever becomes active reads at once. False: nothing is left for the caller to do."""
         before = self.active_consumer(subscription)
         subscription.consumers.remove(consumer)
         if subscription.consumers:
@@ -62,6 +63,7 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         else:
             self.active, self.pending_read = -1, 0
             self.redeliver_at.clear()
+        return False
 
     def drop_active(self, subscription: "Subscription") -> None:
         """A seek disconnects the active consumer.
@@ -138,10 +140,9 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         self.read_more(ctx, topic, subscription)
 
     def new_entries(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """Entries were confirmed: a waiting read completes with what it asked for at most."""
+        """Entries were confirmed: a waiting read completes, with nothing (see `MultipleConsumers`): another one follows."""
         if self.pending_read:
-            wanted, self.pending_read = self.pending_read, 0
-            self._read(ctx, topic, subscription, wanted)
+            self.pending_read = 0
             self.read_more(ctx, topic, subscription)
 
     def due(self, ctx: Context) -> int:

@@ -6,7 +6,7 @@ hash, and everything of that hash waits behind it. A hash that a join or a leave
 the new one gets nothing of it until the entries that the old one hasn't acked are gone.
 
 Pulsar retries a round without result after a backoff. Here rounds go on until another one could change nothing, and
-every event that could change something starts them again, so there is nothing to retry.
+every event that could change something starts them again.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,9 @@ KeySharedMode = Literal["AUTO_SPLIT", "STICKY"]
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     """`hashes`: of those positions of the replay set that were put there with one; `held` = how many, by hash.
 
-    `min_replayed` = the first position to be replayed when the waiting read was issued. `skip_replay`: the next round
-    looks ahead. `stuck`: nothing of the replay set can be sent until something happens other than new entries; it saves
-    a search of the set for each of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained.
+    `min_replayed` is of older states, and not used any more. `skip_replay`: the next round looks ahead. `stuck`: nothing
+    of the replay set can be sent until something happens other than new entries; it saves a search of the set for each
+    of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained, or acks moved the mark-delete.
     """
 
     mode: KeySharedMode = "AUTO_SPLIT"
@@ -96,20 +96,27 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         if isinstance(selector, HashRangeExclusive):
             selector.assign(handle, consumer.hash_ranges)
         else:
-            self._reassign(subscription.consumers, lambda: selector.add(handle, consumer.name))
+            self._reassign(ctx, topic, subscription.consumers, lambda: selector.add(handle, consumer.name))
         self.stuck = False
-        self.dispatch(ctx, topic, subscription)  # with one more, one may look further ahead
+        if self._polls:
+            self.dispatch(ctx, topic, subscription)  # with one more, one may look further ahead
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
+    ) -> bool:
         self.draining.forget(consumer.handle)
         others = [other for other in subscription.consumers if other is not consumer]
-        self._reassign(others, lambda: self.selector.remove(consumer.handle))
+        self._reassign(ctx, topic, others, lambda: self.selector.remove(consumer.handle))
         self.stuck = False
-        super().remove_consumer(ctx, topic, subscription, consumer)
+        return super().remove_consumer(ctx, topic, subscription, consumer) or self._polls
 
-    def _reassign(self, consumers: list[Consumer], change: Callable[[], None]) -> None:
+    @property
+    def _polls(self) -> bool:  # might Pulsar be retrying? With a read waiting, or none allowed, it isn't
+        return not self.pending_read and not self.blocked
+
+    def _reassign(
+        self, ctx: Context, topic: "Topic", consumers: list[Consumer], change: Callable[[], None]
+    ) -> None:
         """Change the selector; hashes with unacked entries that a consumer loses begin to drain, those it gets back end."""
         if not self._drains:
             change()
@@ -125,8 +132,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             for hash_ in consumer.hashes.values():
                 if had[hash_] and not has[hash_]:
                     self.draining.add(consumer.handle, hash_)
-                elif has[hash_] and not had[hash_]:
-                    self.draining.reduce(consumer.handle, hash_)
+                elif has[hash_] and not had[hash_] and self.draining.reduce(consumer.handle, hash_):
+                    self._read_soon(ctx, topic)
 
     @property
     def _drains(self) -> bool:
@@ -165,10 +172,23 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         """Count down the hash of an entry. When somebody waits for it, dispatch a little later, once for many acks."""
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
-            self.stuck = False
-            if self.unblocks_at < 0:
-                self.unblocks_at = ctx.clock + ctx.config.keySharedUnblockingIntervalMs
-                ctx.wake(topic.name, self.unblocks_at)
+            self._read_soon(ctx, topic)
+
+    def _read_soon(self, ctx: Context, topic: "Topic") -> None:
+        """Dispatch a little later, once for many causes."""
+        self.stuck = False
+        if self.unblocks_at < 0:
+            self.unblocks_at = ctx.clock + ctx.config.keySharedUnblockingIntervalMs
+            ctx.wake(topic.name, self.unblocks_at)
+
+    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        """Also: a read that waits is given up for what is to be replayed (`RescheduleReadHandler`)."""
+        if 0 <= self.unblocks_at <= ctx.clock and self.replay:
+            self.pending_read = 0
+        super().timer(ctx, topic, subscription)
+
+    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
+        self._read_soon(ctx, topic)
 
     def acknowledged_partly(
         self, subscription: "Subscription", consumer: Consumer, position: Position, messages: int
@@ -179,18 +199,15 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def after_acks(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
     ) -> None:
-        """Also: acks of what waits to be replayed may make room for reading on."""
         super().after_acks(ctx, topic, subscription, owners)
-        passed = self.replay and self.replay[0] <= topic.cursors[subscription.name].mark_delete
-        if passed or 0 <= self.unblocks_at <= ctx.clock:
+        if 0 <= self.unblocks_at <= ctx.clock:
             self.dispatch(ctx, topic, subscription)
 
     def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         super().mark_delete_moved(ctx, topic, subscription)
         mark_delete = topic.cursors[subscription.name].mark_delete
-        for (
-            consumer
-        ) in subscription.consumers:  # what is gone drains, even where it stays in the consumer's count
+        # what is gone drains, even where it stays in the consumer's count
+        for consumer in subscription.consumers:
             for position in [position for position in consumer.hashes if position <= mark_delete]:
                 self._drain(ctx, topic, consumer, position)
         self.dispatch(ctx, topic, subscription)
@@ -227,24 +244,24 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self.hashes.clear()
         self.held.clear()
         self.draining = DrainingHashes()
-        self.min_replayed, self.skip_replay, self.stuck, self.unblocks_at = None, False, False, -1
+        self.skip_replay, self.stuck, self.unblocks_at = False, False, -1
 
     def _select(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", wanted: int
     ) -> list[Position]:
-        """Up to `wanted` positions to replay: those of a known hash only if its consumer can take them (§6)."""
+        """Up to `wanted` positions to replay: those of a known hash only if its consumer can take them (§6), but when
+        any order will do, nobody asks."""
         budgets = self._budgets(ctx, topic, subscription)
         taken: list[Position] = []
         blocked: set[int] = set()
         for position in self.replay:
             hash_ = self.hashes.get(position)
-            if hash_ is not None:
+            if hash_ is not None and not self.out_of_order:
                 if hash_ in blocked:
                     continue
                 handle = self.selector.select(hash_)
                 if handle is None or budgets[handle] <= 0 or self._waits(handle, position, hash_):
-                    if not self.out_of_order:
-                        blocked.add(hash_)
+                    blocked.add(hash_)
                     continue
                 budgets[handle] -= 1
             taken.append(position)
@@ -267,19 +284,20 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             if taken := self._select(ctx, topic, subscription, wanted):
                 self.forget({position for position in taken if position in cursor.acked})
                 if positions := [position for position in taken if position not in cursor.acked]:
-                    self._deal_out(ctx, topic, subscription, positions, from_replay=True)
+                    some = self._deal_out(ctx, topic, subscription, positions, from_replay=True)
+                    return some or self.skip_replay or not self.out_of_order
                 return True
             self.stuck = True
+        if self.blocked or subscription.broker_blocked or self.pending_read:
+            return False  # quirk: what a look ahead left out waits for the next cause to dispatch
         room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
-        blocked = self.blocked or subscription.broker_blocked or self.pending_read or room <= 0
-        if blocked or not self._anyone(ctx, topic, subscription):
+        if room <= 0 or not self._anyone(ctx, topic, subscription):
             return skip
         wanted = min(wanted, room)
-        self.min_replayed = self.replay[0] if self.replay else None
         positions = cursor.read(topic.ledger, wanted)
         if not positions:
             self.pending_read = wanted
-            return skip
+            return False
         self._deal_out(ctx, topic, subscription, positions, from_replay=False)
         return True
 
@@ -320,18 +338,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     ) -> list[Position]:
         """Each entry to the consumer of its key; the positions that have to wait, each with its hash (§6)."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
-        first = self.min_replayed
-        if (
-            not from_replay
-            and not self.out_of_order
-            and first is not None
-            and self.replay
-            and self.replay[0] < first
-        ):  # an earlier entry came back while the read was waiting, and goes first
-            for position, slot in slots.items():
-                self._hold(position, slot)
-            self.stuck = False
-            return list(slots)
         room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
         budgets = self._budgets(ctx, topic, subscription)
         runs: dict[Handle, Found] = {handle: [] for handle in budgets}
@@ -373,7 +379,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                     budgets.items(), self._budgets(ctx, topic, subscription).values(), strict=True
                 )
             )
-        elif room > 0 and topic.cursors[subscription.name].read_position <= topic.ledger.last_confirmed:
+        elif room > 0:
             self.skip_replay = any(
                 rest > 0 and (handle not in seen or (handle in blocked_by_hash and not from_replay))
                 for handle, rest in budgets.items()

@@ -47,21 +47,26 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def remove_consumer(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
+    ) -> bool:
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
         if len(subscription.consumers) <= 2:
             self.joined.clear()
         super().remove_consumer(ctx, topic, subscription, consumer)
+        return True
 
     def forget_all(self) -> None:
         super().forget_all()
         self.joined.clear()
 
+    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
+        """What acks change is seen to at once."""
+
     def after_acks(
         self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
     ) -> None:
         super().after_acks(ctx, topic, subscription, owners)
-        if self._admit(topic, subscription):
+        passed = self.replay and self.replay[0] <= topic.cursors[subscription.name].mark_delete
+        if self._admit(topic, subscription) or passed:  # acks of what waits may make room for reading on
             self.dispatch(ctx, topic, subscription)
 
     def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:

@@ -215,13 +215,14 @@ def detach(ctx: Context, topic: Topic, subscription: Subscription, *consumers: C
     subscription.last_active = ctx.clock
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
+    reads = False
     for consumer in consumers:
         del topic.consumer_handles[consumer.handle]
-        dispatcher.remove_consumer(ctx, topic, subscription, consumer)
+        reads |= dispatcher.remove_consumer(ctx, topic, subscription, consumer)
     if not subscription.consumers:
         if not subscription.durable:
             delete(ctx, topic, subscription, "its last consumer left")
-    elif isinstance(dispatcher, MultipleConsumers):
+    elif reads and isinstance(dispatcher, MultipleConsumers):
         dispatcher.dispatch(ctx, topic, subscription)
 
 

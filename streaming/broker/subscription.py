@@ -70,7 +70,7 @@ class Subscription(msgspec.Struct, array_like=True):
         self.last_active = ctx.clock
         cursor = topic.cursors[self.name]
         index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
-        before = cursor.consumed
+        before, mark_delete = cursor.consumed, cursor.mark_delete
         former = None
         owners: list[Consumer] = []
         try:
@@ -95,6 +95,8 @@ class Subscription(msgspec.Struct, array_like=True):
         if command.request_id is not None:
             ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
         if command.ack_type == "Individual" and isinstance(self.dispatcher, MultipleConsumers):
+            if cursor.mark_delete > mark_delete:
+                self.dispatcher.mark_delete_acked(ctx, topic)
             self.dispatcher.after_acks(ctx, topic, self, owners)
         return former
 
