@@ -41,8 +41,8 @@ def _asked_before(ctx: Context, topic: Topic, command: ProducerCommand) -> bool:
     """Answer a request whose producer id is known on its connection (§1.3)."""
     connection, id_ = command.connection, command.producer_id
     if (name := topic.producer_handles.get((connection, id_))) is not None:
-        # quirk: this answer leaves last_sequence_id out, which reads as −1
-        fields = {"producer_ready": True}
+        # quirk: this answer doesn't tell the last sequence id
+        fields = {"last_sequence_id": -1, "producer_ready": True}
         ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))
     elif topic.access.find_waiting(connection, id_) is not None:
         _refuse(ctx, topic, command, "ServiceNotReady", "Producer is already present on the connection")

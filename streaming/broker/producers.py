@@ -128,13 +128,11 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
 def unload(ctx: Context, topic: Topic) -> None:
     """The topic is closed, and by now fenced: every producer is disconnected, and of their access the epoch is left.
 
-    Who waits is refused. Pulsar refuses the first of the queue, which by then owns the access, and forgets the others
-    without an answer; here they are refused as well.
+    The first of those who wait, which by then owns the access, is refused. The others are forgotten without an answer, as
+    4.0.7 does (recorded).
     """
     for producer in list(topic.producers.values()):
         disconnect(ctx, topic, producer, "topic unloaded")
-    for waiting in topic.access.waiting:
-        _refuse(ctx, topic, waiting, BrokerError("ServiceNotReady", "topic unloaded"))
     topic.access = ProducerAccess(epoch=topic.access.epoch)
 
 

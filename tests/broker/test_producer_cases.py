@@ -210,7 +210,7 @@ def test_producer_case_08_on_the_wire_the_id_is_known_first(user_provided: bool)
         run.create("p", connection="q", epoch=1, user_provided_producer_name=user_provided) == "ProducerBusy"
     )
     effects = run.create_producer("p", connection="p", epoch=1, user_provided_producer_name=user_provided)
-    assert one(effects, ProducerSuccess).fields == {"producer_ready": True}
+    assert one(effects, ProducerSuccess).fields == {"last_sequence_id": -1, "producer_ready": True}
     assert run.topic.producers["p"].epoch == 0
 
 
@@ -230,7 +230,7 @@ def test_producer_case_09_the_same_id_twice_on_a_connection() -> None:
     run.send(7)
     second = one(run.create_producer("another name", 1), ProducerSuccess)
     assert (second.request_id, second.producer_name) == (run.requests, "p")
-    assert second.fields == {"producer_ready": True}
+    assert second.fields == {"last_sequence_id": -1, "producer_ready": True}
     assert run.connected == ["p"]
 
 

@@ -336,7 +336,7 @@ def test_unload_leaves_nothing_but_the_epoch() -> None:
     run.create("c", "WaitForExclusive")
     effects = run.unload()
     assert one(effects, CloseProducer).producer_name == "a"
-    assert [error.error for error in of(effects, Error)] == ["ServiceNotReady", "ServiceNotReady"]
+    assert [error.error for error in of(effects, Error)] == ["ServiceNotReady"]  # b; c isn't answered (4.0.7)
     assert run.epoch == 1  # b was the owner for a moment
     assert run.create("a", "Exclusive", epoch=1, topic_epoch=0) == "ProducerFenced"
     assert run.create("d", "WaitForExclusive") == 2
