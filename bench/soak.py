@@ -7,6 +7,7 @@ state and the time of a micro-batch must be flat. Writes ``samples.jsonl`` and `
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -77,7 +78,8 @@ class Sampler(threading.Thread):
             "java": memory.java,
             "workers": memory.workers,
             "driver": of_this_process(),
-            "store_files": sum(1 for _ in self._store.rglob("*")),
+            # not `rglob`, which keeps every path until the end: that grew with the files, and so did the driver
+            "store_files": sum(len(files) for _, _, files in os.walk(self._store)),
             **sizes.asDict(),
         }
 
