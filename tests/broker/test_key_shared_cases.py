@@ -590,6 +590,15 @@ def test_entries_are_for_those_who_have_permits_when_they_come() -> None:
     assert replay(run) == []
 
 
+def test_without_an_interval_what_has_drained_goes_at_once() -> None:
+    run = Run(keySharedUnblockingIntervalMs=0)
+    join(run, 1)
+    publish(run, [MOVES])
+    join(run, 2)
+    publish(run, [MOVES], 1)
+    assert sent(ack(run, 1, 0), 2) == [1]
+
+
 def with_nacked(**fields: Any) -> Run:
     """c1 has nacked three entries, the last of which belongs to c2 now; neither has permits."""
     run = Run(**fields.pop("settings", {}))
