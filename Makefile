@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak help env run test chaos lint audit format docs bench lock clean
+.PHONY: soak help env run test chaos parity lint audit format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: env  ## the whole test suite (PYTEST_ARGS="-k kafka -x" narrows it)
 
 chaos: env  ## kill -9 and errors at every phase of a micro-batch, N random runs (N=50), and the same result as ever
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
+
+parity: env  ## random scenarios on a real Pulsar 4.0.7 (from Maven) and here, frame by frame (N=5 of each KIND, from SEED=0)
+	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 
 lint: env  ## ruff and mypy strict
 	$(BIN)/ruff check .

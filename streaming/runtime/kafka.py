@@ -101,7 +101,7 @@ class LocalKafka:
         last = self._last()
         port = _choose_port(self._wanted_port, last.port if last else 0)
         self.directory.mkdir(parents=True, exist_ok=True)
-        ours = _properties(self.directory / "data", port, _free_port())
+        ours = _properties(self.directory / "data", port, free_port())
         self._config.write_text(
             "".join(f"{key}={value}\n" for key, value in (ours | self._properties).items())
         )
@@ -269,7 +269,7 @@ def _choose_port(wanted: int, last: int) -> int:
         if not _is_free(wanted):
             raise LocalKafkaError(f"port {wanted} on {HOST} is taken; choose another (0: any free one)")
         return wanted
-    return last if last and _is_free(last) else _free_port()
+    return last if last and _is_free(last) else free_port()
 
 
 def _is_free(port: int) -> bool:
@@ -283,7 +283,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody has just now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,82 @@
+"""`python -m tests.parity`: random scenarios on a real Pulsar 4.0.7 and on Magnetar; is every frame the same?
+
+Exit code 1 if a difference is stable, that is, there each time, or if a scenario could not be recorded.
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from streaming.runtime.jars import JarsUnavailableError
+from streaming.runtime.java import JavaNotFoundError
+from tests.parity.plan import KINDS
+from tests.parity.pulsar import LocalPulsar, Ports, PulsarError
+from tests.parity.scenario import attempt, record
+from tests.parity.wire import WireError
+
+_SHOWN = 3
+"""Differences of a scenario that are printed: the later ones mostly follow from the first."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
+    parser.add_argument(
+        "--kind", nargs="+", choices=KINDS, default=[*KINDS], help="(default: all)", metavar="KIND"
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="how many of each kind (default: 5)")
+    parser.add_argument("--first", type=int, default=0, help="the first (default: 0)")
+    asked = parser.parse_args()
+    # Also where it is ignored, as in a shell's background: the broker outlives who just dies.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
+    words: Counter[str] = Counter()
+    begun = time.monotonic()
+    try:
+        with LocalPulsar(folder / "pulsar") as pulsar:
+            print(
+                f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} ({time.monotonic() - begun:.0f} s)",
+                flush=True,
+            )
+            # Unread: the first answers of a fresh JVM take longer than the silence that ends a step.
+            record(pulsar.ports, "shared", 0, folder / "pulsar" / "warm.jsonl")
+            for kind in asked.kind:
+                for seed in range(asked.first, asked.first + asked.seeds):
+                    words[_try(pulsar.ports, kind, seed, folder)] += 1
+        shutil.rmtree(folder / "pulsar")
+    except (PulsarError, JarsUnavailableError, JavaNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped")
+    bad = words["DIFFERS"] + words["FAILED"]
+    print(f"parity: {words['equal']} of {words.total()} scenarios equal, {words['race']} races, "
+          f"{words['DIFFERS']} stable differences, {words['FAILED']} not recorded; "
+          f"{time.monotonic() - begun:.0f} s")  # fmt: skip
+    return 1 if bad else 0
+
+
+def _try(ports: Ports, kind: str, seed: int, folder: Path) -> str:
+    """One scenario, one line; more where it differs. Gives the word for it."""
+    begun = time.monotonic()
+    try:
+        word, verdict, path = attempt(ports, kind, seed, folder)
+    except (WireError, OSError) as error:
+        print(f"{kind} {seed}: FAILED: {error}", flush=True)
+        return "FAILED"
+    print(f"{kind} {seed}: {word} ({verdict.frames} frames, {verdict.snapshots} snapshots, "
+          f"{time.monotonic() - begun:.0f} s)", flush=True)  # fmt: skip
+    for step, text in verdict.differences[: _SHOWN if word == "DIFFERS" else 1]:
+        print(f"  step {step}: {text}")
+    if not verdict.equal:
+        print(f"  {path}\n  again: make parity KIND={kind} SEED={seed} N=1", flush=True)
+    return word
+
+
+if __name__ == "__main__":
+    sys.exit(main())

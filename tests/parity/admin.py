@@ -1,0 +1,88 @@
+"""The admin API of a real broker, and of a topic's stats what a trace's snapshot has."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from streaming.runtime.kafka import HOST
+
+Json = dict[str, Any]
+
+# State and counters; no rates, ages or addresses.
+_TOPIC = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize", "backlogSize",
+          "deduplicationStatus", "waitingPublishers", "nonContiguousDeletedMessagesRanges", "topicEpoch")  # fmt: skip
+_PUBLISHER = ("producerName", "accessMode")
+_SUBSCRIPTION = ("type", "isDurable", "msgBacklog", "backlogSize", "msgBacklogNoDelayed", "msgDelayed",
+                 "unackedMessages", "blockedSubscriptionOnUnackedMsgs", "totalMsgExpired", "lastExpireTimestamp",
+                 "msgOutCounter", "bytesOutCounter", "allowOutOfOrderDelivery", "keySharedMode",
+                 "consumersAfterMarkDeletePosition", "nonContiguousDeletedMessagesRanges",
+                 "activeConsumerName")  # fmt: skip
+_CONSUMER = ("consumerName", "availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs", "msgOutCounter",
+             "avgMessagesPerEntry")  # fmt: skip
+_INTERNAL = ("entriesAddedCounter", "numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize",
+             "lastConfirmedEntry", "state")  # fmt: skip
+_LEDGER = ("ledgerId", "entries", "size")
+_CURSOR = ("markDeletePosition", "readPosition", "individuallyDeletedMessages", "messagesConsumedCounter",
+           "numberOfEntriesSinceFirstNotAckedMessage", "totalNonContiguousDeletedMessagesRange", "state", "active",
+           "properties")  # fmt: skip
+
+
+class Admin:
+    """The API at a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._root = f"http://{HOST}:{port}/admin/v2"
+
+    def call(self, method: str, path: str, body: Any = None) -> Json:
+        """`status`, and `response` if there was one in JSON, as in a trace. Raises OSError if the broker is away."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._root}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                status, said = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            status, said = error.code, error.read()
+        try:
+            return {"status": status, "response": json.loads(said)}
+        except ValueError:
+            return {"status": status}
+
+    def snapshot(self, path: str) -> Json:
+        """`stats` and, of a persistent topic, `internal`, as in a trace; empty where there is no such topic."""
+        asked = f"{path}/stats?getPreciseBacklog=true&subscriptionBacklogSize=true"
+        found = {"stats": stats(self.call("GET", asked))}
+        if path.startswith("/persistent"):
+            found["internal"] = internal(self.call("GET", f"{path}/internalStats"))
+        return found
+
+
+def stats(answer: Json) -> Json:
+    """What a snapshot has of the answer to `…/stats`."""
+    if answer["status"] != 200:
+        return {}
+    said = answer["response"]
+    subscriptions = {
+        name: {
+            **_some(each, _SUBSCRIPTION),
+            "consumers": [_some(one, _CONSUMER) for one in each["consumers"]],
+        }
+        for name, each in said["subscriptions"].items()
+    }
+    publishers = [_some(each, _PUBLISHER) for each in said["publishers"]]
+    return {**_some(said, _TOPIC), "publishers": publishers, "subscriptions": subscriptions}
+
+
+def internal(answer: Json) -> Json:
+    """What a snapshot has of the answer to `…/internalStats`."""
+    if answer["status"] != 200:
+        return {}
+    said = answer["response"]
+    cursors = {name: _some(each, _CURSOR) for name, each in said["cursors"].items()}
+    ledgers = [_some(each, _LEDGER) for each in said["ledgers"]]
+    return {**_some(said, _INTERNAL), "ledgers": ledgers, "cursors": cursors}
+
+
+def _some(said: Json, names: tuple[str, ...]) -> Json:
+    return {name: said[name] for name in names if said.get(name) is not None}

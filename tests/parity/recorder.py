@@ -1,0 +1,197 @@
+"""Clients of a real broker that write down all they see, in the format of the traces.
+
+Recording is gated: the next frame goes out when the broker has answered the last one and been silent for a while. So what
+stands between two frames of clients is the broker's reaction to the first of them.
+"""
+
+import json
+import select
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from streaming.runtime.kafka import HOST
+from streaming.traces.trace import FORMAT
+from tests.parity import wire
+from tests.parity.admin import Admin
+from tests.parity.pulsar import Ports, settings
+
+Record = dict[str, Any]
+
+SILENCE = 0.05
+"""Seconds without a frame after an answer: the broker is at rest."""
+_UNANSWERED = 0.08  # the same where no answer comes
+_CALLED = 0.15  # after an admin call
+_ANSWER_SECONDS = 5.0  # to one that is lost: a SEND of a producer that was fenced, say
+
+
+class _Connection:
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((HOST, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.unread = b""
+        self.requests = 0
+
+
+class Recorder:
+    """Connections to one topic of a namespace of its own. `records` is the trace so far; who sets `hear` gets each frame
+    of the broker, as a record, as soon as it is there."""
+
+    def __init__(self, ports: Ports, name: str, *, domain: str = "persistent") -> None:
+        self.name, self.namespace = name, f"public/{name}"
+        self.topic, self.path = f"{domain}://{self.namespace}/t", f"/{domain}/{self.namespace}/t"
+        self.records: list[Record] = []
+        self.hear: Callable[[Record], None] = lambda record: None
+        self._port, self._admin = ports.broker, Admin(ports.admin)
+        self._open: dict[int, _Connection] = {}
+        self._opened = 0
+        self._admin.call("PUT", f"/namespaces/{self.namespace}")
+
+    @property
+    def connections(self) -> list[int]:
+        """Those that are open."""
+        return [*self._open]
+
+    def step(self, name: str) -> None:
+        """Begin a step of the scenario. The comparison is by step."""
+        self._note(dir="note", step=name)
+
+    def open(self) -> int:
+        """A new connection, greeted."""
+        number, self._opened = self._opened, self._opened + 1
+        self._open[number] = _Connection(self._port)
+        self._note(conn=number, dir="in", cmd="_TCP_OPEN")
+        flags = {"supports_auth_refresh": True, "supports_broker_entry_metadata": True}
+        self._send(number, "CONNECT", {"client_version": "Magnetar parity", "protocol_version": 20,
+                                       "auth_method_name": "none", "feature_flags": flags}, _greeted)  # fmt: skip
+        return number
+
+    def cut(self, number: int) -> None:
+        """Close a connection as a client does that is gone."""
+        self._note(conn=number, dir="in", cmd="_TCP_CLOSE")
+        self._open.pop(number).socket.close()
+        self._listen(_CALLED)
+
+    def tell(self, number: int, command: str, **fields: Any) -> None:
+        """Send a command that nothing answers."""
+        self._send(number, command, fields)
+
+    def ask(self, number: int, command: str, **fields: Any) -> Record:
+        """Send a command with a request id of its own and wait for the answer. Gives that, {} if none came."""
+        if (connection := self._open.get(number)) is None:
+            return {}
+        connection.requests += 1
+        fields["request_id"] = connection.requests
+        return self._send(
+            number, command, fields, lambda record: record["fields"].get("request_id") == fields["request_id"]
+        )
+
+    def publish(self, number: int, metadata: Record, **fields: Any) -> Record:
+        """Send a message and wait for its receipt. Gives that, {} if none came."""
+        metadata = {**metadata, "publish_time": int(time.time() * 1000)}
+        payload = f"m{metadata['sequence_id']}".encode()
+        return self._send(number, "SEND", fields, _received, metadata, payload)
+
+    def call(self, method: str, path: str, body: Any = None) -> None:
+        """Call the admin API. What clients get because of it stands behind the call."""
+        record: Record = {"dir": "admin", "method": method, "path": path}
+        self._note(**record if body is None else {**record, "body": body})
+        self.records[-1] |= self._admin.call(method, path, body)
+        self._listen(_CALLED)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self._note(dir="note", event="wait", ms=int(seconds * 1000))
+        self._listen(seconds, whole=True)
+
+    def snapshot(self) -> None:
+        """Note the topic's stats, as soon as they are twice the same."""
+        last = None
+        for _ in range(20):
+            last, seen = self._admin.snapshot(self.path), last
+            if last == seen:
+                break
+            self._listen(SILENCE)
+        self._note(dir="stats", topic=self.topic, **last or {})
+
+    def save(self, path: Path, description: str) -> None:
+        """Write the trace."""
+        header = {"format": FORMAT, "scenario": self.name, "area": "parity", "set": "parity", "pulsar_version": "4.0.7",
+                  "client": "tests/parity", "gated": True, "broker_config": settings(), "description": description,
+                  "recordings": 1, "stable": True, "stable_order": "per-stream"}  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(each) + "\n" for each in (header, *self.records)))
+
+    def close(self) -> None:
+        """Close every connection, unrecorded, and delete the topic with all it has."""
+        for connection in self._open.values():
+            connection.socket.close()
+        self._open.clear()
+        self._admin.call("DELETE", f"{self.path}?force=true")
+
+    # -- the wire -------------------------------------------------------------------------------------------------
+
+    def _note(self, **record: Any) -> Record:
+        self.records.append({"t": time.time() * 1000, **record})
+        return self.records[-1]
+
+    def _send(self, number: int, command: str, fields: Record, answers: Callable[[Record], bool] | None = None,
+              metadata: Record | None = None, payload: bytes = b"") -> Record:  # fmt: skip
+        if (connection := self._open.get(number)) is None:
+            return {}
+        frame = wire.encode(command, fields, metadata, payload)
+        record = {"conn": number, "dir": "in"} | wire.decode(frame[4:])
+        self._note(**record)
+        connection.socket.sendall(frame)
+        if answers is None:
+            self._listen(_UNANSWERED)
+            return {}
+        return self._listen(
+            SILENCE,
+            lambda heard: heard["conn"] == number and (heard["cmd"] == "_TCP_CLOSE" or answers(heard)),
+        )
+
+    def _listen(self, silence: float, answers: Callable[[Record], bool] | None = None, *, whole: bool = False) -> Record:  # fmt: skip
+        """Read until nothing has come for `silence` seconds (`whole`: for so long in all), after what `answers` at the
+        earliest. Gives the answer, {} without one."""
+        answer: Record = {}
+        until = time.monotonic() + (silence if answers is None else _ANSWER_SECONDS)
+        while (left := until - time.monotonic()) > 0:
+            sockets = {connection.socket: number for number, connection in self._open.items()}
+            readable, _, _ = select.select([*sockets], [], [], left)
+            for record in [record for one in readable for record in self._read(sockets[one])]:
+                self.hear(record)
+                if not answer and answers is not None and answers(record):
+                    answer = record
+            if readable and not whole and (answer or answers is None):
+                until = time.monotonic() + silence
+        return answer
+
+    def _read(self, number: int) -> list[Record]:
+        connection, found = self._open[number], []
+        try:
+            data = connection.socket.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._open.pop(number).socket.close()
+            return [self._note(conn=number, dir="out", cmd="_TCP_CLOSE", fields={})]
+        connection.unread += data
+        while len(connection.unread) >= (size := 4 + int.from_bytes(connection.unread[:4])) > 4:
+            frame, connection.unread = connection.unread[4:size], connection.unread[size:]
+            record = wire.decode(frame)
+            if record["cmd"] == "PING":
+                connection.socket.sendall(wire.encode("PONG", {}))
+            else:
+                found.append(self._note(conn=number, dir="out", **record))
+        return found
+
+
+def _greeted(record: Record) -> bool:
+    return bool(record["cmd"] == "CONNECTED")
+
+
+def _received(record: Record) -> bool:
+    return record["cmd"] in ("SEND_RECEIPT", "SEND_ERROR")

@@ -1,0 +1,74 @@
+"""One scenario: performed on the real broker, written down, compared with Magnetar."""
+
+import random
+import re
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from streaming.traces.conform import Verdict, compare
+from streaming.traces.trace import read_trace
+from tests.parity.consumers import Consumers
+from tests.parity.plan import KINDS, STEPS, plan
+from tests.parity.producers import Producers
+from tests.parity.pulsar import Ports
+from tests.parity.recorder import Recorder
+
+
+class Outcome(NamedTuple):
+    """`word` is `equal`, `race` or `DIFFERS`; `verdict` that of the trace at `path`."""
+
+    word: str
+    verdict: Verdict
+    path: Path
+
+
+def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
+    """Record a scenario, and if it differs twice more. Two that differ in the same way have no race to blame: that
+    difference is Magnetar's. Traces that differ stay in `folder`.
+
+    Raises:
+        WireError: the broker sent what `wire` doesn't know.
+        OSError: the broker is away.
+    """
+    path = folder / f"{kind}-{seed}.jsonl"
+    verdict = record(ports, kind, seed, path)
+    if verdict.equal:
+        path.unlink()
+        return Outcome("equal", verdict, path)
+    paths = [folder / f"{kind}-{seed}.again-{number}.jsonl" for number in (1, 2)]
+    one, other = (record(ports, kind, seed, path) for path in paths)
+    if first(one) is not None and first(one) == first(other):
+        return Outcome("DIFFERS", one, paths[0])
+    return Outcome("race", verdict, path)
+
+
+def record(ports: Ports, kind: str, seed: int, path: Path, steps: int = STEPS) -> Verdict:
+    """Perform a scenario on the real broker, write its trace to `path`, compare. Raises as `attempt` does."""
+    domain = "non-persistent" if kind == "non_persistent" else "persistent"
+    # A namespace of its own each time: nothing is left in it of another scenario.
+    recorder = Recorder(ports, f"{kind}-{seed}-{uuid.uuid4().hex[:8]}", domain=domain)
+    try:
+        scenario = (Producers if "produce" in KINDS[kind] else Consumers)(recorder, kind, seed)
+        drawn, number = plan(kind, seed), 1
+        while number <= steps:
+            step = next(drawn)
+            recorder.step(f"{number} {step.operation}")
+            if getattr(scenario, step.operation)(random.Random(step.number)):
+                number += 1
+            else:  # nothing was there to do, and so nothing is recorded
+                recorder.records.pop()
+        recorder.step("the end")
+        recorder.snapshot()
+        recorder.save(path, scenario.description)
+    finally:
+        recorder.close()
+    return compare(read_trace(path))
+
+
+def first(verdict: Verdict) -> tuple[str, str] | None:
+    """The first difference, without its numbers (ledger ids are others at each recording); None: there is none."""
+    if verdict.equal:
+        return None
+    step, text = verdict.differences[0]
+    return step, re.sub(r"\d+", "#", text)

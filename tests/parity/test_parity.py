@@ -1,0 +1,159 @@
+"""The parts of `make parity` that need no Pulsar, on frames of a real one."""
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.traces.conform import compare
+from streaming.traces.trace import Trace, payload_of, read_trace
+from tests.parity import wire
+from tests.parity.admin import Admin
+from tests.parity.consumers import Consumers
+from tests.parity.messages import COMMANDS
+from tests.parity.plan import KINDS, Step, plan
+from tests.parity.producers import Producers
+from tests.parity.pulsar import Ports, settings
+from tests.parity.recorder import Recorder
+from tests.parity.scenario import first
+
+RECORDED = Path(__file__).with_name("recorded")
+OFFICIAL = Path(__file__).parents[2] / "streaming" / "traces" / "recorded"
+
+PLANNED = [Step("rejoin", 2751701614), Step("publish", 697149587), Step("ack_some", 3202242002)]
+
+
+def test_a_seed_stands_for_a_scenario() -> None:
+    assert [*itertools.islice(plan("shared", 7), 3)] == PLANNED
+    assert [*itertools.islice(plan("shared", 8), 3)] != PLANNED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kinds_operations_are_methods(kind: str) -> None:
+    scenario = Producers if "produce" in KINDS[kind] else Consumers
+    assert [name for name in KINDS[kind] if not callable(getattr(scenario, name, None))] == []
+
+
+def test_a_frame_is_what_it_was() -> None:
+    """Frames of official clients and of the broker, encoded and decoded again."""
+    met, frames = set[str](), 0
+    for path in sorted(OFFICIAL.glob("*.jsonl")):
+        for record in read_trace(path).records:
+            known = record["dir"] in ("in", "out") and record["cmd"] in COMMANDS
+            if not known or "payload_repeat" in record or _has_more(record):
+                continue
+            message = [record["metadata"], payload_of(record)] if "metadata" in record else []
+            found = wire.decode(wire.encode(record["cmd"], record["fields"], *message)[4:])
+            assert (found["fields"], found.get("metadata"), found.get("entry_size")) == (
+                record["fields"], record.get("metadata"), record.get("entry_size"),
+            )  # fmt: skip
+            met.add(record["cmd"])
+            frames += 1
+    assert frames > 3500
+    assert COMMANDS.keys() - met == {"PING", "PONG", "SEND_ERROR"}  # not recorded
+
+
+def _has_more(record: dict[str, Any]) -> bool:
+    """Whether a frame has fields that no scenario makes, and so none of the tables has."""
+    try:
+        wire.encode(record["cmd"], record["fields"], record.get("metadata"))
+    except wire.WireError:
+        return True
+    return False
+
+
+def test_what_the_tables_lack_is_said() -> None:
+    with pytest.raises(wire.WireError, match="SEEK: by: in no table"):
+        wire.encode("SEEK", {"by": 1})
+    with pytest.raises(wire.WireError, match="command 99 is in no table"):
+        wire.decode(b"\0\0\0\2\x08\x63")
+    with pytest.raises(wire.WireError, match="CONNECTED: its field 9 is in no table"):
+        wire.decode(b"\0\0\0\6\x08\x03\x1a\x02\x48\x01")
+
+
+def test_a_recording_is_compared() -> None:
+    """As `python -m tests.parity` left it, but for its length."""
+    trace = read_trace(RECORDED / "key_shared.jsonl")
+    assert trace.header["broker_config"] == settings()
+    verdict = compare(trace)
+    assert verdict.differences == []
+    assert verdict.frames > 20
+    assert verdict.snapshots > 0
+    assert first(verdict) is None
+
+
+def test_where_two_recordings_differ_alike_ledgers_do_not_count() -> None:
+    trace = read_trace(RECORDED / "key_shared.jsonl")
+    records = json.dumps(trace.records)
+    (ledger,) = {
+        each["fields"]["message_id"]["ledgerId"] for each in trace.records if each.get("cmd") == "MESSAGE"
+    }
+    found = []
+    for text in (records, records.replace(f'"ledgerId": {ledger}', '"ledgerId": 4711')):
+        others = json.loads(text)
+        message = next(each for each in others if each.get("cmd") == "MESSAGE")
+        message["fields"]["message_id"]["entryId"] += 50
+        found.append(compare(Trace(trace.header, others)))
+    assert found[0].differences != found[1].differences
+    assert first(found[0]) == first(found[1]) != None  # noqa: E711
+
+
+@pytest.fixture
+def broker() -> Iterator[tuple[Ports, list[str]]]:
+    """A broker of few words, and the commands that it got: it greets, says Success in two parts, and hangs up at a SEEK."""
+    got: list[str] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client, client.makefile("rb") as frames:
+            while size := frames.read(4):
+                command = wire.decode(frames.read(int.from_bytes(size)))
+                got.append(command["cmd"])
+                if command["cmd"] == "CONNECT":
+                    client.sendall(
+                        wire.encode("PING", {}) + wire.encode("CONNECTED", {"server_version": "x"})
+                    )
+                if command["cmd"] == "SUBSCRIBE":
+                    said = wire.encode("SUCCESS", {"request_id": command["fields"]["request_id"]})
+                    client.sendall(said[:3])
+                    client.sendall(said[3:])
+                if command["cmd"] == "SEEK":
+                    return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield Ports(listener.getsockname()[1], 0, 0), got
+    listener.close()
+    thread.join(10)
+
+
+def test_a_recording_is_gated(
+    broker: tuple[Ports, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Admin, "call", lambda *_: {"status": 404})
+    ports, got = broker
+    recorder = Recorder(ports, "x")
+    heard: list[str] = []
+    recorder.hear = lambda record: heard.append(record["cmd"])
+    connection = recorder.open()
+    said = recorder.ask(connection, "SUBSCRIBE", topic="t", subscription="s", subType="Shared", consumer_id=0)
+    assert said["fields"] == {"request_id": 1}
+    recorder.tell(connection, "FLOW", consumer_id=0, messagePermits=1)
+    recorder.ask(connection, "SEEK", consumer_id=0)
+    assert recorder.connections == []
+    assert recorder.ask(connection, "CLOSE_CONSUMER", consumer_id=0) == {}
+    recorder.snapshot()
+    recorder.save(tmp_path / "x.jsonl", "")
+    recorder.close()
+    trace = read_trace(tmp_path / "x.jsonl")
+    assert [each.get("cmd", each["dir"]) for each in trace.records] == [
+        "_TCP_OPEN", "CONNECT", "CONNECTED", "SUBSCRIBE", "SUCCESS", "FLOW", "SEEK", "_TCP_CLOSE", "stats",
+    ]  # fmt: skip
+    assert heard == ["CONNECTED", "SUCCESS", "_TCP_CLOSE"]
+    assert got == ["CONNECT", "PONG", "SUBSCRIBE", "FLOW", "SEEK"]
