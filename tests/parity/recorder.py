@@ -36,15 +36,20 @@ class _Connection:
 
 
 class Recorder:
-    """Connections to one topic of a namespace of its own. `records` is the trace so far; who sets `hear` gets each frame
-    of the broker, as a record, as soon as it is there."""
+    """Connections to one topic of a namespace of its own, called `name`. Names decide which consumer of a Failover
+    subscription is active, so a scenario is the same only under the same name.
 
-    def __init__(self, ports: Ports, name: str, *, domain: str = "persistent") -> None:
+    `records` is the trace so far. Who sets `hear` gets each frame of the broker, as a record, as soon as it is there.
+    """
+
+    def __init__(self, ports: Ports, name: str, *, domain: str = "persistent", patience: float = 1) -> None:
+        """`patience`: how many times the usual silences are waited for."""
         self.name, self.namespace = name, f"public/{name}"
         self.topic, self.path = f"{domain}://{self.namespace}/t", f"/{domain}/{self.namespace}/t"
         self.records: list[Record] = []
         self.hear: Callable[[Record], None] = lambda record: None
         self._port, self._admin = ports.broker, Admin(ports.admin)
+        self._patience = patience
         self._open: dict[int, _Connection] = {}
         self._opened = 0
         self._admin.call("PUT", f"/namespaces/{self.namespace}")
@@ -72,7 +77,7 @@ class Recorder:
         """Close a connection as a client does that is gone."""
         self._note(conn=number, dir="in", cmd="_TCP_CLOSE")
         self._open.pop(number).socket.close()
-        self._listen(_CALLED)
+        self._listen(_CALLED * self._patience)
 
     def tell(self, number: int, command: str, **fields: Any) -> None:
         """Send a command that nothing answers."""
@@ -99,7 +104,7 @@ class Recorder:
         record: Record = {"dir": "admin", "method": method, "path": path}
         self._note(**record if body is None else {**record, "body": body})
         self.records[-1] |= self._admin.call(method, path, body)
-        self._listen(_CALLED)
+        self._listen(_CALLED * self._patience)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -125,11 +130,12 @@ class Recorder:
         path.write_text("".join(json.dumps(each) + "\n" for each in (header, *self.records)))
 
     def close(self) -> None:
-        """Close every connection, unrecorded, and delete the topic with all it has."""
+        """Close every connection, unrecorded, and delete the topic with all it has, for the next of this name."""
         for connection in self._open.values():
             connection.socket.close()
         self._open.clear()
         self._admin.call("DELETE", f"{self.path}?force=true")
+        self._admin.call("DELETE", f"/namespaces/{self.namespace}/deduplication")
 
     # -- the wire -------------------------------------------------------------------------------------------------
 
@@ -146,10 +152,10 @@ class Recorder:
         self._note(**record)
         connection.socket.sendall(frame)
         if answers is None:
-            self._listen(_UNANSWERED)
+            self._listen(_UNANSWERED * self._patience)
             return {}
         return self._listen(
-            SILENCE,
+            SILENCE * self._patience,
             lambda heard: heard["conn"] == number and (heard["cmd"] == "_TCP_CLOSE" or answers(heard)),
         )
 

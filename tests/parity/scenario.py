@@ -2,7 +2,6 @@
 
 import random
 import re
-import uuid
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +22,13 @@ class Outcome(NamedTuple):
     path: Path
 
 
+_PATIENCE = 3
+"""Times the usual silences, where a difference is looked into: fewer races, and time matters less."""
+
+
 def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
-    """Record a scenario, and if it differs twice more. Two that differ in the same way have no race to blame: that
-    difference is Magnetar's. Traces that differ stay in `folder`.
+    """Record a scenario, and if it differs twice more, slowly. If those differ in the same way there is no race to blame:
+    that difference is Magnetar's. Traces of what differs stay in `folder`.
 
     Raises:
         WireError: the broker sent what `wire` doesn't know.
@@ -37,17 +40,18 @@ def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
         path.unlink()
         return Outcome("equal", verdict, path)
     paths = [folder / f"{kind}-{seed}.again-{number}.jsonl" for number in (1, 2)]
-    one, other = (record(ports, kind, seed, path) for path in paths)
+    one, other = (record(ports, kind, seed, path, patience=_PATIENCE) for path in paths)
     if first(one) is not None and first(one) == first(other):
         return Outcome("DIFFERS", one, paths[0])
     return Outcome("race", verdict, path)
 
 
-def record(ports: Ports, kind: str, seed: int, path: Path, steps: int = STEPS) -> Verdict:
+def record(
+    ports: Ports, kind: str, seed: int, path: Path, *, steps: int = STEPS, patience: float = 1
+) -> Verdict:
     """Perform a scenario on the real broker, write its trace to `path`, compare. Raises as `attempt` does."""
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
-    # A namespace of its own each time: nothing is left in it of another scenario.
-    recorder = Recorder(ports, f"{kind}-{seed}-{uuid.uuid4().hex[:8]}", domain=domain)
+    recorder = Recorder(ports, f"{kind}-{seed}", domain=domain, patience=patience)
     try:
         scenario = (Producers if "produce" in KINDS[kind] else Consumers)(recorder, kind, seed)
         drawn, number = plan(kind, seed), 1
