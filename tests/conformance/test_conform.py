@@ -296,3 +296,12 @@ def test_what_an_administrator_reads() -> None:
     assert made(*start, call("GET", f"{T}/messageTTL", 200, response=8)) != []
     assert made(*start, call("GET", f"{T}/retention")) == []
     assert made(*start, call("GET", f"{T}/stats", 200, response={"msgRateIn": 0.0})) == []
+
+
+@pytest.mark.parametrize("words", ["ackSet is null", "ackSet with long[] size of 0"])
+def test_a_read_position_may_tell_of_the_batch_that_a_seek_went_into(words: str) -> None:
+    trace = read_trace(RECORDED / "ack_holes.jsonl")
+    records = json.loads(json.dumps(trace.records))
+    cursor = next(record for record in records if record["dir"] == "stats")["internal"]["cursors"]["s"]
+    cursor["readPosition"] += f" ({words})"
+    assert compare(Trace(trace.header, records)).differences == []
