@@ -140,6 +140,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Age quota: when the age becomes unknown the last known one holds until there is no backlog (4.0), or none (HEAD)."""
     delayedDeliveryRoundsTimes: bool = False
     """Delivery times are rounded to the largest power of two in the tick (HEAD), or kept as they are (4.0)."""
+    trimAtRolloverSparesClosedLedger: bool = False
+    """Without a durable cursor: a rollover that finds no older ledger to trim leaves the one that it closed (as recorded
+    from 4.0.7), or trims that too (ledger.md, Determinism)."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete may go (4.x), or waits till the next is entered (2.x)."""
 

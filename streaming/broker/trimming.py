@@ -18,7 +18,7 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
     open_ledger(ctx, topic)
     advance_cursors(ctx, topic)
-    trim(ctx, topic)
+    trim(ctx, topic, just_closed=closed)
 
 
 def open_ledger(ctx: Context, topic: Topic) -> None:
@@ -83,8 +83,11 @@ def consumed_up_to(ctx: Context, topic: Topic) -> int:
     return min(key.ledger + to_its_end, ledger.current)
 
 
-def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
-    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one."""
+def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int = -1) -> None:
+    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one.
+
+    `just_closed`: the ledger whose rollover asks for this.
+    """
     ledger = topic.ledger
     boundary = consumed_up_to(ctx, topic)
     if next(iter(ledger.ledgers), ledger.current) >= boundary:
@@ -94,7 +97,8 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
     minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
     doomed: list[tuple[int, str]] = []
     total = 0
-    unneeded = topic.slowest_cursor() is None and not ctx.config.retentionWithoutDurableCursor
+    nobody = topic.slowest_cursor() is None
+    unneeded = nobody and not ctx.config.retentionWithoutDurableCursor
     for id_, info in ledger.ledgers.items():
         if id_ >= boundary:
             break
@@ -105,6 +109,8 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False) -> None:
             break
         cause = "retention size" if over else "retention time" if expired else "no durable subscription"
         doomed.append((id_, "truncate" if truncate else cause))
+    if nobody and ctx.config.trimAtRolloverSparesClosedLedger and [id_ for id_, _ in doomed] == [just_closed]:
+        return  # quirk: the trim comes before the next ledger, and again after it only if it had found something to do
     if doomed:
         text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
         _delete(ctx, topic, doomed, text)

@@ -88,7 +88,11 @@ class Session:
     def run(self) -> Iterator[tuple[dict[str, Any] | None, Command | None]]:
         """Go through the trace: each record with each command made of it (None: none was), in order."""
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
-        settings = {**self.trace.header["broker_config"], **dict.fromkeys(TIMED_CHECKS, 0)}
+        settings = {
+            **self.trace.header["broker_config"],
+            **dict.fromkeys(TIMED_CHECKS, 0),
+            "trimAtRolloverSparesClosedLedger": True,
+        }
         yield (
             None,
             self._feed(
