@@ -75,7 +75,7 @@ def _on_each_topic(command: Admin, call: str) -> OnTopic | None:
         return unload
 
     def clear_backlog(ctx: Context, topic: Topic) -> None:
-        for subscription in sorted(topic.subscriptions):
+        for subscription in topic.known_subscriptions():
             if not wanted or subscription == unquote(wanted):
                 _skip(ctx, topic, command, {"name": subscription})
 
@@ -181,7 +181,7 @@ class MessageIdBody(msgspec.Struct):
 
 def _subscription(topic: Topic, name: str) -> Subscription:
     found = topic.subscriptions.get(name)
-    if found is None:
+    if found is None or found.awaits_its_reader:
         raise AdminError(404, f"Subscription {name} not found")
     return found
 
@@ -244,7 +244,7 @@ def _expire(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -
 
 
 def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    return _expire_older(ctx, topic, int(match["seconds"]), sorted(topic.subscriptions))
+    return _expire_older(ctx, topic, int(match["seconds"]), topic.known_subscriptions())
 
 
 def _expire_older(ctx: Context, topic: Topic, seconds: int, names: list[str]) -> Response:
@@ -282,7 +282,10 @@ def _is_stored(topic: Topic, position: Position) -> bool:
 
 
 def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    return _entry(topic, Position(int(match["ledger"]), int(match["entry"])))
+    position = Position(int(match["ledger"]), int(match["entry"]))
+    if position.ledger in topic.ledger.ledgers and not _is_stored(topic, position):
+        raise AdminError(500, f"{position} is past the end of its ledger")  # Pulsar tries to read it
+    return _entry(topic, position)
 
 
 def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
@@ -321,13 +324,17 @@ def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str,
 
 
 def _subscriptions(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    return 200, sorted(topic.subscriptions)
+    return 200, topic.known_subscriptions()
 
 
 def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    cursor = topic.cursors[_subscription(topic, match["name"]).name]
+    """Peek. quirk: a subscription that isn't there is made, at the earliest message."""
+    name = match["name"]
     if int(match["n"]) == 0:
         raise AdminError(400, "Message positions start at 1")
+    if name not in topic.subscriptions and subscribe.is_free_name(name):
+        subscribe.create(ctx, topic, name, earliest=True)
+    cursor = topic.cursors[_subscription(topic, name).name]
     return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
 
 

@@ -156,7 +156,7 @@ def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
 def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
     """Drop what is older than the limit (§3.3): by entries when precise, else by whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
-        for name in sorted(topic.subscriptions):
+        for name in topic.known_subscriptions():
             expire_by_age(
                 ctx,
                 topic,

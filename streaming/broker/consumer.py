@@ -55,3 +55,7 @@ class Consumer(msgspec.Struct, array_like=True):
                 self.average = messages / entries
             else:
                 self.average = self.average * 0.9 + (1 - 0.9) * messages / entries
+
+    def put_first(self, mark_delete: Position) -> None:
+        """Order what is pending: what the mark-delete has passed comes first."""
+        self.pending = dict(sorted(self.pending.items(), key=lambda entry: entry[0] > mark_delete))

@@ -201,6 +201,8 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         mark_delete = topic.cursors[subscription.name].mark_delete
         self.forget_to(mark_delete)
         if not ctx.config.removePendingAcksOnMarkDeleteMove:
+            for consumer in subscription.consumers:
+                consumer.put_first(mark_delete)  # for `_forget_passed`
             return
         owners = []
         for consumer in subscription.consumers:
@@ -251,11 +253,19 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
 
     def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
         """Rounds until nothing more can be sent; then, if somebody has permits, leave a read waiting."""
+        self._forget_passed(ctx, topic, subscription)
         while self._round(ctx, topic, subscription):
             pass
         self.delayed.arm(ctx.clock, ctx.config)
         if (due := self.due(ctx)) >= 0:
             ctx.wake(topic.name, due)
+
+    def _forget_passed(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        """quirk: what the broker moved the mark-delete over is pending until the next read, and stays counted."""
+        mark_delete = topic.cursors[subscription.name].mark_delete
+        for consumer in subscription.consumers:
+            while consumer.pending and (first := next(iter(consumer.pending))) <= mark_delete:
+                self._release(ctx, topic, consumer, first)
 
     def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
         """One round. True: something was dealt with, so another may be of use."""

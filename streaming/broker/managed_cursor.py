@@ -258,11 +258,15 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             read = target if ledger.valid(target) else ledger.next_valid(target)
         mark_delete = ledger.previous(read)
         if self.mark_delete > mark_delete:
-            self.consumed -= self.live(ledger, mark_delete, self.mark_delete)
+            # quirk: the range begins at an entry that counts and ends before one; of a ledger that is gone it is one short
+            self.consumed -= ledger.count(
+                mark_delete, self.mark_delete, include_start=True, include_end=False
+            )
         elif self.mark_delete < mark_delete:
-            # quirk: entries acked one by one on the way are counted twice, so the backlog counter runs ahead
-            self.consumed += ledger.count(
-                self.mark_delete, mark_delete, include_start=False, include_end=True
+            passed = ledger.count(self.mark_delete, mark_delete, include_start=True, include_end=False)
+            # quirk: of a durable cursor entries acked one by one on the way are counted twice, so its backlog runs ahead
+            self.consumed += (
+                passed if self.durable else passed - self.acked.count(self.mark_delete, mark_delete)
             )
         # quirk: entries acked one by one after the new mark-delete stay counted, though they are unacked again (4.0.7)
         self.acked, self.batches, self.properties = AckHoles(), {}, {}

@@ -23,7 +23,7 @@ def check(ctx: Context, topic: Topic) -> None:
     if ttl.value <= 0:
         return
     policy = f"messageTTL {ttl.value} s ({ttl.level})"
-    names = sorted(topic.subscriptions)
+    names = topic.known_subscriptions()
     if not ctx.config.messageExpirySharedPosition:
         for name in names:
             expire_subscription(ctx, topic, topic.subscriptions[name], ttl.value, policy)

@@ -25,7 +25,11 @@ NO_BACKLOG: dict[str, Any] = {
 
 def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     """Counters in messages (…Counter, msgBacklog: entries) and bytes; ages in seconds, −1 = none."""
-    subscriptions = {name: _subscription(topic, sub, config) for name, sub in topic.subscriptions.items()}
+    subscriptions = {
+        name: _subscription(topic, found, config)
+        for name, found in topic.subscriptions.items()
+        if not found.awaits_its_reader
+    }
     found: dict[str, Any] = {
         "msgInCounter": topic.counters.messages_in,
         "bytesInCounter": topic.counters.bytes_in,

@@ -347,6 +347,7 @@ def reset(
     elif dispatcher is not None:
         subscription.consumers.clear()
         subscription.dispatcher = dispatcher.renewed()
+        subscription.dispatcher.delayed = dispatcher.delayed  # quirk: until the next consumer comes
     if not subscription.durable and not subscription.consumers:
         _count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)

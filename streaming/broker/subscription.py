@@ -146,6 +146,11 @@ class Subscription(msgspec.Struct, array_like=True):
             for consumer in self.consumers:
                 ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
 
+    @property
+    def awaits_its_reader(self) -> bool:
+        """A seek has closed the reader of a non-durable subscription: for Pulsar only the cursor is left till it returns."""
+        return not self.durable and not self.consumers
+
     # -- what the broker does to the cursor ------------------------------------------------------------------------
 
     def mark_delete_moved(self, ctx: Context, topic: "Topic") -> None:

@@ -119,6 +119,10 @@ class Topic(msgspec.Struct, array_like=True):
         cursor.written(ctx.clock, permits)
         return key if cursor.mark_delete.ledger != key.ledger else None
 
+    def known_subscriptions(self) -> list[str]:
+        """Names of the subscriptions that Pulsar knows of, sorted: without those whose reader a seek has closed."""
+        return sorted(name for name, found in self.subscriptions.items() if not found.awaits_its_reader)
+
     def backlog_size(self) -> int:
         """getEstimatedBacklogSize: bytes from the slowest durable cursor on (ledger.md §6)."""
         slowest = self.slowest_cursor()

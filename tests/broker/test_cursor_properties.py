@@ -298,11 +298,15 @@ class Life:
                 len(self.entries),
             )
         prefix = naive.prefix()
-        if prefix < index:  # quirk: acks over which the mark-delete moves forward are counted twice
+        if prefix < index and naive.cursor.durable:  # quirk: acks that it moves over are counted twice
             naive.drift += sum(prefix <= i < index for i in naive.acked)
         # quirk: those after the new mark-delete stay counted, though they are unacked again
         naive.drift += sum(i >= max(prefix, index) for i in naive.acked)
+        before = naive.cursor.mark_delete
         naive.cursor.reset(self.ledger, target)
+        after = naive.cursor.mark_delete
+        if before.ledger not in self.ledger.ledgers and before.ledger < after.ledger:
+            naive.drift -= 1  # quirk: out of a ledger that is gone one less is counted
         naive.acked, naive.unread, naive.batches = set(range(index)), index, {}
         naive.floor = naive.cursor.mark_delete
         assert naive.cursor.properties == {}
