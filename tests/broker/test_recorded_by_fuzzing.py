@@ -127,6 +127,22 @@ def test_what_was_skipped_stays_unacked_once_something_is_read(type_: str, reads
     assert consumer.unacked == unacked
 
 
+# -- loading -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("C3")
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_loading_a_topic_trims_only_if_cursors_come_back(subscribed: bool) -> None:
+    run = Run()
+    if subscribed:
+        run.subscribe("s", permits=9)
+    run.fill(2)
+    if subscribed:
+        run.ack("s", (1, 1), cumulative=True)
+    run.unload()
+    assert list(run.topic.ledger.ledgers) == ([2] if subscribed else [1, 2])
+
+
 # -- messagesConsumedCounter after a seek --------------------------------------------------------------------------
 
 
