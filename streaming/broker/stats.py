@@ -108,7 +108,8 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
         ],
     }
     if isinstance(dispatcher, StickyKeyMultipleConsumers):
-        found["keySharedMode"] = dispatcher.mode
+        if not isinstance(topic, NonPersistentTopic):  # quirk: recorded from 4.0.7
+            found["keySharedMode"] = dispatcher.mode
         found["allowOutOfOrderDelivery"] = dispatcher.out_of_order
     if (
         isinstance(dispatcher, SingleActiveConsumer)
