@@ -61,8 +61,7 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         if subscription.consumers:
             self._pick(ctx, topic, subscription, before)
         else:
-            self.active, self.pending_read = -1, 0
-            self.redeliver_at.clear()
+            self._nobody_reads()
         return False
 
     def drop_active(self, subscription: "Subscription") -> None:
@@ -71,6 +70,9 @@ class SingleActiveConsumer(msgspec.Struct, array_like=True, tag="single"):
         quirk: nobody takes its place before another comes or goes; mostly it is itself that comes back.
         """
         subscription.consumers.pop(self.active)
+        self._nobody_reads()
+
+    def _nobody_reads(self) -> None:
         self.active, self.pending_read = -1, 0
         self.redeliver_at.clear()
 

@@ -228,11 +228,19 @@ def detach(ctx: Context, topic: Topic, subscription: Subscription, *consumers: C
 
 def disconnect_all(ctx: Context, topic: Topic, subscription: Subscription, cause: str) -> None:
     """The broker closes every consumer of a subscription, whose dispatcher isn't used any more."""
-    for consumer in subscription.consumers:
+    if subscription.consumers:
+        subscription.last_active = ctx.clock
+    _close_all(ctx, topic, subscription, subscription.consumers, cause)
+    subscription.consumers.clear()
+
+
+def _close_all(
+    ctx: Context, topic: Topic, subscription: Subscription, consumers: list[Consumer], cause: str
+) -> None:
+    """Tell them; their handles are free. The dispatcher is the caller's affair."""
+    for consumer in consumers:
         ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
         del topic.consumer_handles[consumer.handle]
-        subscription.last_active = ctx.clock
-    subscription.consumers.clear()
 
 
 def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
@@ -328,11 +336,7 @@ def reset(
     closed = list(subscription.consumers)
     if isinstance(dispatcher, SingleActiveConsumer):
         closed = [closed[dispatcher.active]] if dispatcher.active >= 0 else []
-    for consumer in closed:
-        ctx.emit(
-            CloseConsumer(topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause)
-        )
-        del topic.consumer_handles[consumer.connection, consumer.consumer_id]
+    _close_all(ctx, topic, subscription, closed, cause)
     subscription.last_active = ctx.clock
     subscription.end_reached = False
     cursor = topic.cursors[subscription.name]
