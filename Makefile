@@ -59,7 +59,7 @@ format: env  ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 docs: env  ## write the reference in docs/ from the code
-	$(BIN)/python -m streaming.reference
+	$(BIN)/python -m tools.reference
 
 bench: env  ## measure
 	$(BIN)/python -m bench

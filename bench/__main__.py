@@ -23,9 +23,9 @@ from bench.memory import resident
 from schemas.commands import Publish, to_binary
 from schemas.records import RECORD
 from streaming.replay import RECORDS_A_BATCH, replay
-from streaming.runtime.session import spark_session
 from streaming.spark import source
 from streaming.spark.schema import RECORDS
+from streaming.spark.session import spark_session
 
 TOPICS, PRODUCERS, PARTITIONS, PAYLOAD = 64, 1000, 16, 100
 

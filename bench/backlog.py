@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.__main__ import PARTITIONS, Peaks, publishes
 from bench.memory import of_this_process
-from streaming.produce import produce
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce
 from streaming.run import run
-from streaming.runtime.kafka import LocalKafka
 
 
 def take(ingress: str, count: int, folder: Path) -> None:

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.memory import of_this_process, resident
+from streaming.kafka.local import LocalKafka
 from streaming.run import run
-from streaming.runtime.kafka import LocalKafka
-from streaming.runtime.session import spark_session
+from streaming.spark.session import spark_session
 from streaming.spark.state import state
 
 

@@ -1,6 +1,6 @@
 """The output rows of the query: one wide table, one row an effect, null where a kind has no such column.
 
-The kinds and which columns each fills: `streaming.broker.effects`. `OUTPUT` is the operator's schema (Spark's types are
+The kinds and which columns each fills: `schemas.effects`. `OUTPUT` is the operator's schema (Spark's types are
 derived from it); the table sink writes one table a kind with only that kind's columns.
 """
 
@@ -18,7 +18,7 @@ OUTPUT = pa.schema(
                nullable=False),
         column("ordinal", pa.int32(), "0, 1, … among the effects since the record before", nullable=False),
         column("clock", pa.int64(), "the partition's clock when it happened, ms since the epoch", nullable=False),
-        column("kind", pa.string(), "the effect, see streaming.broker.effects", nullable=False),
+        column("kind", pa.string(), "the effect, see schemas.effects", nullable=False),
         column("topic", pa.string(), "full topic name"),
         column("connection", pa.string(), "the client's connection that gets the answer; empty: none"),
         column("request_id", pa.int64(), "echo of the request"),

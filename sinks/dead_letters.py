@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from schemas.effects import KINDS, Quarantined
 from sinks.kafka import LARGEST, KafkaSink, NotSent, Outgoing, read_records
-from streaming.broker.effects import KINDS, Quarantined
-from streaming.kafka_config import PLAIN, KafkaConfig
+from streaming.kafka.config import PLAIN, KafkaConfig
 
 _LONGEST = 4096  # characters of a topic's name or a cause: a bad record's may be as long as the record
 _LIMIT = "max.message.bytes"

@@ -17,12 +17,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.commands import MessageMetadata
+from schemas.effects import KINDS, RESPONSES, Message, SendReceipt
 from schemas.outputs import IDENTITY
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
-from streaming.broker.effects import KINDS, RESPONSES, Message, SendReceipt
-from streaming.broker.entries import EntryNotFound
-from streaming.kafka_config import PLAIN, KafkaConfig
+from streaming.broker.ledger.entries import EntryNotFound
+from streaming.kafka.config import PLAIN, KafkaConfig
 
 LARGEST = 16 << 20
 """Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""

@@ -15,7 +15,7 @@ from sinks.entry_file import METADATA, SCHEMA, EntryFile, sort_entries
 from sinks.paths import escape
 from sinks.runs import Ledger, Run
 from sinks.storage import RESTORE, Storage
-from streaming.broker.entries import Entry, EntryNotFound
+from streaming.broker.ledger.entries import Entry, EntryNotFound
 
 T = TypeVar("T")
 Source = tuple[EntryFile, Run]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from schemas.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
 from schemas.outputs import ENTRY
 from sinks import batch_files, ledger_reader, segments
 from sinks.base import ForeignFiles
@@ -28,8 +29,7 @@ from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_
 from sinks.ledger_reader import LedgerReader, sealed_path
 from sinks.runs import Ledger, RunIndex, runs_of
 from sinks.storage import RESTORE, Damaged, Storage, plain
-from streaming.broker.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
-from streaming.broker.entries import Entry, EntryNotFound
+from streaming.broker.ledger.entries import Entry, EntryNotFound
 
 _DELETIONS = "deletions"
 

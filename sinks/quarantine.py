@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from schemas.effects import KINDS, Quarantined
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import column
 from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
-from streaming.broker.effects import KINDS, Quarantined
 
 _FOLDER = "quarantine"
 

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from schemas import effects
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
-from streaming.broker import effects
 
 # Entries are in the ledger store; a table of receipts with their payloads would store them twice.
 _LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
@@ -43,7 +43,7 @@ class TableSink:
             self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
-        """Raises `KeyError` for a kind that `streaming.broker.effects` doesn't know."""
+        """Raises `KeyError` for a kind that `schemas.effects` doesn't know."""
         kinds = pc.unique(rows["kind"]).to_pylist()
         for kind in kinds:
             schema = TABLES[kind]

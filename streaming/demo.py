@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from schemas.effects import Message
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Message
-from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces, to_line
 

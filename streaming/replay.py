@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD
-from streaming.log import ordered, partition_log, read_log, slices
+from streaming.log.files import ordered, partition_log, read_log, slices
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
+    from streaming.log.policies import Pinned
     from streaming.spark.operator import BrokerType, Clock
     from streaming.spark.query import Written
     from streaming.spark.state import PartitionState
-    from streaming.spark.what_if import Pinned
 
 PARTITIONS = 4
 """Ingress partitions of a log that has none. Not the number of cores: a replay's rows must not depend on the machine."""
@@ -55,7 +55,7 @@ class NotEmptyError(FileExistsError):
 class ReplayResult:
     """What came of a replay. `rows` counts output rows by kind; `stats` are those of `Broker.stats`, with the ingress
     partition; `seconds` is the time from the first record read to the last row written; `shift` is what `policies`
-    added to the offsets, see `streaming.spark.what_if`."""
+    added to the offsets, see `streaming.log.policies`."""
 
     out: Path
     records: int
@@ -85,10 +85,10 @@ def replay(
     """Replays `log` with Spark.
 
     Args:
-        log: a file or folder (see `streaming.log`) or its table.
+        log: a file or folder (see `streaming.log.files`) or its table.
         out: a folder, empty or absent, or given up to `overwrite`.
         policies: a small log of ADMIN and BROKER_CONFIG commands that are put over the log's own, see
-            `streaming.spark.what_if`.
+            `streaming.log.policies`.
         batches: micro-batches; by default one for `RECORDS_A_BATCH` records. The result doesn't depend on it.
         partitions: make so many ingress partitions, even of a log that has some; by default keep these or make
             `PARTITIONS`.
@@ -101,8 +101,8 @@ def replay(
         NotEmptyError: `out` isn't empty.
         pyspark.errors.StreamingQueryException: a task failed; its text has the cause.
     """
-    from streaming.runtime.session import spark_session
     from streaming.spark import query, source, state
+    from streaming.spark.session import spark_session
 
     records, shift = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
@@ -240,7 +240,7 @@ def load(
     partitions: int | None = None,
 ) -> Pinned:
     """The log with ingress partitions, under `policies`, offsets rising in each partition."""
-    from streaming.spark.what_if import Pinned, pin
+    from streaming.log.policies import Pinned, pin
 
     table = log if isinstance(log, pa.Table) else read_log(log)
     if partitions is not None or "partition" not in table.column_names:

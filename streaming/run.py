@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streaming.ingress import ensure_ingress
-from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic, records_within
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.ingress import ensure_ingress
+from streaming.kafka.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic, records_within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def run(
             them (``<store>/quarantine``, ``<store>/tables``).
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
         dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
-        config: credentials for Kafka, the same for all topics, see `streaming.kafka_config`.
+        config: credentials for Kafka, the same for all topics, see `streaming.kafka.config`.
         trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
@@ -86,9 +86,9 @@ def run(
     from sinks.quarantine import QuarantineSink
     from sinks.tables import TableSink
     from streaming.quality.sink import QualitySink
-    from streaming.runtime.session import spark_session
     from streaming.spark import query, source
     from streaming.spark.checkpoint import check as check_checkpoint
+    from streaming.spark.session import spark_session
 
     query.interval(trigger)  # before anything is made
     url = KafkaUrl.parse(ingress)

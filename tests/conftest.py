@@ -11,7 +11,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streaming.runtime.kafka import LocalKafka
+    from streaming.kafka.local import LocalKafka
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no wrong result
 settings.load_profile("untimed")
@@ -20,7 +20,7 @@ settings.load_profile("untimed")
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A Kafka broker that is up, for all tests: take topic names of your own, and do not stop it."""
-    from streaming.runtime.kafka import LocalKafka
+    from streaming.kafka.local import LocalKafka
 
     broker = LocalKafka(tmp_path_factory.mktemp("kafka"))
     try:
@@ -34,7 +34,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A Spark session on two cores, with the Kafka source; use a new checkpoint path for each query."""
-    from streaming.runtime.session import spark_session
+    from streaming.spark.session import spark_session
 
     session = spark_session("magnetar-tests", master="local[2]", shuffle_partitions=2, with_kafka=True)
     yield session

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.reference import DOCS, FILES
+from tools.reference import DOCS, FILES
 
 
 @pytest.mark.parametrize("file", FILES)

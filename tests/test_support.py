@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from streaming.support import ROOT, Features, Marks, features, marked, mistakes, page
 from streaming.traces import RECORDED
+from tools.support import ROOT, Features, Marks, features, marked, mistakes, page
 
 TRACES = {path.stem: ["A1"] for path in RECORDED.glob("*.jsonl")}
 SMALL = Features(
@@ -76,7 +76,7 @@ def test_mistakes(name: str, value: dict[str, str], marks: dict[str, list[str]],
 
 
 def test_an_unknown_id_is_told() -> None:
-    command = [sys.executable, "-m", "streaming.support", "A1", "Z9"]
+    command = [sys.executable, "-m", "tools.support", "A1", "Z9"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr.startswith("no feature Z9: there are A1, A2,")

@@ -11,18 +11,20 @@ from urllib.parse import unquote
 import msgspec
 
 from schemas.commands import Admin, Int32, Int64
-from streaming.broker import message_expiry, stats, subscribe
-from streaming.broker.admin_policies import POLICY_CALLS, convert, get_policy, query, set_policy
+from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
+from streaming.broker import stats
 from streaming.broker.context import Context
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.errors import AdminError
-from streaming.broker.policies import Policies
+from streaming.broker.ledger.trimming import free_ledgers, trim
+from streaming.broker.policies import message_expiry
+from streaming.broker.policies.admin_calls import POLICY_CALLS, convert, get_policy, query, set_policy
+from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import LATEST, Position
-from streaming.broker.subscription import Subscription
+from streaming.broker.subscription import subscribing
+from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.topic import Topic, emit_moved
 from streaming.broker.topic_lifecycle import policies_changed, terminate, unload
-from streaming.broker.trimming import free_ledgers, trim
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 _TOPIC = re.compile(
@@ -189,13 +191,13 @@ def _subscription(topic: Topic, name: str) -> Subscription:
 def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     if match["name"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
-    if not subscribe.is_free_name(match["name"]):
+    if not subscribing.is_free_name(match["name"]):
         raise AdminError(412, f"'{match['name']}' is empty or reserved")
     target = MessageIdBody.read(command.body).position
-    subscription = subscribe.create(ctx, topic, match["name"], earliest=False)
+    subscription = subscribing.create(ctx, topic, match["name"], earliest=False)
     # a new cursor is reset in any case, but at the end that shows only where the last ledger with an entry was trimmed
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
-        subscribe.reset(ctx, topic, subscription, target, "created at a message id")
+        subscribing.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
 
 
@@ -203,7 +205,7 @@ def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
     subscription = _subscription(topic, match["name"])
     if subscription.consumers and "force=true" not in command.path:
         raise AdminError(412, "Subscription has active connected consumers")
-    subscribe.delete(ctx, topic, subscription, "by an administrator")
+    subscribing.delete(ctx, topic, subscription, "by an administrator")
     return 204, None
 
 
@@ -226,8 +228,8 @@ def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
 
 
 def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    target = subscribe.position_at(ctx, topic, int(match["time"]))
-    subscribe.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
+    target = subscribing.position_at(ctx, topic, int(match["time"]))
+    subscribing.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
     return 204, None
 
 
@@ -235,7 +237,7 @@ def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, st
     subscription = _subscription(topic, match["name"])
     target, left = MessageIdBody.read(command.body).start(ctx, topic)
     batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
-    subscribe.reset(ctx, topic, subscription, target, "reset to a message id", batch)
+    subscribing.reset(ctx, topic, subscription, target, "reset to a message id", batch)
     return 204, None
 
 
@@ -332,8 +334,8 @@ def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
     name = match["name"]
     if int(match["n"]) == 0:
         raise AdminError(400, "Message positions start at 1")
-    if name not in topic.subscriptions and subscribe.is_free_name(name):
-        subscribe.create(ctx, topic, name, earliest=True)
+    if name not in topic.subscriptions and subscribing.is_free_name(name):
+        subscribing.create(ctx, topic, name, earliest=True)
     cursor = topic.cursors[_subscription(topic, name).name]
     return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
 

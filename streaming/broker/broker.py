@@ -8,16 +8,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from schemas import commands as c
-from streaming.broker import (
-    admin,
-    lookup,
-    non_persistent,
-    stats,
-    topic_commands,
-    topic_lifecycle,
-    unacked_limit,
-)
-from streaming.broker.clock import CHECKS, last_due, next_due, quiet_until
+from schemas.effects import Quarantined, Row, Tick
+from streaming.broker import admin, lookup, stats, topic_commands, topic_lifecycle
 from streaming.broker.codec import (
     PartitionState,
     TopicBlock,
@@ -28,13 +20,15 @@ from streaming.broker.codec import (
 )
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
-from streaming.broker.effects import Quarantined, Row, Tick
-from streaming.broker.entries import EntryReader
 from streaming.broker.errors import LogOrderError
+from streaming.broker.ledger.entries import EntryReader
+from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
-from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.policies import NO_POLICIES
+from streaming.broker.non_persistent import commands
+from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
+from streaming.broker.policies.hierarchy import NO_POLICIES
+from streaming.broker.subscription import unacked_limit
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
@@ -201,7 +195,7 @@ class Broker:
 
     def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
         if isinstance(topic, NonPersistentTopic):
-            non_persistent.fold(self._ctx, topic, command)
+            commands.fold(self._ctx, topic, command)
         else:
             topic_commands.fold(self._ctx, topic, command)
             self._check_unacked(topic)
@@ -211,7 +205,7 @@ class Broker:
         for topic_name in self._ctx.connections.pop(connection, ()):
             topic = self._load(topic_name)
             if isinstance(topic, NonPersistentTopic):
-                non_persistent.connection_lost(self._ctx, topic, connection)
+                commands.connection_lost(self._ctx, topic, connection)
             else:
                 topic_lifecycle.connection_lost(self._ctx, topic, connection)
                 self._check_unacked(topic)
@@ -322,7 +316,7 @@ class Broker:
                 self._state.topics[name] = TopicBlock(b"")
                 if self._topics_of is not None:
                     self._topics_of[namespace_of(name)] += 1
-                create = non_persistent.create if is_non_persistent(name) else topic_lifecycle.create
+                create = commands.create if is_non_persistent(name) else topic_lifecycle.create
                 topic = self._topics[name] = create(self._ctx, name)
             else:
                 topic = self._topics[name] = decode_topic(name, block.data)

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from schemas.commands import SchemaData
-from streaming.broker.ack_holes import AckHoles
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import StateVersionError
-from streaming.broker.non_persistent_topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.policies import Policies
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.subscription.unacked_limit import UnackedMessages
 from streaming.broker.topic import Topic
-from streaming.broker.unacked_limit import UnackedMessages
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2

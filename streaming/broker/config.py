@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from streaming.broker import entry_filters
+from streaming.broker.dispatch import entry_filters
 
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 

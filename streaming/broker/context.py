@@ -3,10 +3,17 @@
 import heapq
 
 from schemas.commands import SchemaData
+from schemas.effects import CloseConnection, Effect, Row
 from streaming.broker.config import ServiceConfiguration, configuration
-from streaming.broker.effects import CloseConnection, Effect, Row
-from streaming.broker.entries import Entries, EntryReader
-from streaming.broker.policies import NO_POLICIES, Effective, Policies, QuotaType, effective, effective_quota
+from streaming.broker.ledger.entries import Entries, EntryReader
+from streaming.broker.policies.hierarchy import (
+    NO_POLICIES,
+    Effective,
+    Policies,
+    QuotaType,
+    effective,
+    effective_quota,
+)
 
 
 def namespace_of(topic: str) -> str:

@@ -8,8 +8,7 @@ import re
 from typing import Any
 
 from schemas import commands as c
-from streaming.broker.context import Context
-from streaming.broker.effects import (
+from schemas.effects import (
     AdminResponse,
     GetOrCreateSchemaResponse,
     GetSchemaResponse,
@@ -17,6 +16,7 @@ from streaming.broker.effects import (
     PartitionedMetadataResponse,
     Unsupported,
 )
+from streaming.broker.context import Context
 
 TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
 PARTITION = re.compile(r".+-partition-\d+")

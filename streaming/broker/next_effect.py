@@ -2,24 +2,24 @@
 
 After a long silence the clock has to pass thousands of rounds of checks. Until that time they do nothing, or write down
 that they ran, so all but the last round are passed over (`Broker._advance`). Each function here mirrors the check of
-the same name in `streaming.broker.clock`; a time up to the present clock means "at once".
+the same name in `streaming.broker.periodic_checks`; a time up to the present clock means "at once".
 """
 
-from streaming.broker.backlog_quota import oldest_position, size_exceeded, time_exceeded
 from streaming.broker.context import Context
-from streaming.broker.managed_ledger import MEGABYTE
-from streaming.broker.message_deduplication import DEDUP_CURSOR
-from streaming.broker.message_expiry import (
+from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.ledger.trimming import consumed_up_to
+from streaming.broker.policies.backlog_quota import oldest_position, size_exceeded, time_exceeded
+from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
+from streaming.broker.policies.message_expiry import (
     CAUGHT_UP_FACTOR,
     MINIMUM_BACKLOG_FOR_EXPIRY_CHECK,
     closed_before,
     find_newest_before,
 )
-from streaming.broker.policies import BacklogQuota, RetentionPolicies
 from streaming.broker.position import Position
-from streaming.broker.subscription import Subscription
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
+from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import consumed_up_to
 
 NEVER = 1 << 62
 """Not without a command."""

@@ -3,14 +3,14 @@
 from typing import Any
 
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.dispatcher_single_active import SingleActiveConsumer
-from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers
-from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer
+from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.rate import Rate
-from streaming.broker.subscription import Subscription
+from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.topic import Topic
 
 NO_BACKLOG: dict[str, Any] = {

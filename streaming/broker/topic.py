@@ -5,16 +5,16 @@ from collections.abc import Callable
 import msgspec
 
 from schemas.commands import MessageMetadata
+from schemas.effects import CursorMoved, Evicted, Expired
 from streaming.broker.context import Context
-from streaming.broker.effects import CursorMoved, Evicted, Expired
-from streaming.broker.exclusive_access import ProducerAccess
-from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.message_deduplication import MessageDeduplication
-from streaming.broker.policies import Policies
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
-from streaming.broker.producer import Producer
-from streaming.broker.subscription import Subscription
+from streaming.broker.producer.access_mode import ProducerAccess
+from streaming.broker.producer.message_deduplication import MessageDeduplication
+from streaming.broker.producer.producer import Producer
+from streaming.broker.subscription.subscription import Subscription
 
 Handle = tuple[str, int]
 """A client's name for its producer or consumer: (connection, id)."""

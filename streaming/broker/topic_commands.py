@@ -1,13 +1,15 @@
 """A command on one topic: to the mechanism that carries it out (mirrors `ServerCnx`)."""
 
 from schemas import commands as c
-from streaming.broker import admin, producer_creation, producers, publish, subscribe, topic_lifecycle
+from schemas.effects import Error, SendError, Unsupported
+from streaming.broker import admin, topic_lifecycle
 from streaming.broker.context import Context
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import Error, SendError, Unsupported
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.ledger.trimming import free_ledgers
 from streaming.broker.position import from_wire
+from streaming.broker.producer import closing, creation, publishing
+from streaming.broker.subscription import subscribing
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import free_ledgers
 
 TopicCommand = (
     c.Publish | c.Send | c.Flow | c.Ack | c.Producer | c.CloseProducer | c.Subscribe | c.CloseConsumer | c.Unsubscribe
@@ -43,34 +45,34 @@ def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
     """Carry the command out, to the end of everything it sets off."""
     match command:
         case c.Publish():
-            publish.publish_short(ctx, topic, command)
+            publishing.publish_short(ctx, topic, command)
         case c.Send():
-            publish.send(ctx, topic, command)
+            publishing.send(ctx, topic, command)
         case c.Flow():
             _flow(ctx, topic, command)
         case c.Ack():
             _ack(ctx, topic, command)
         case c.Producer():
-            producer_creation.create(ctx, topic, command)
+            creation.create(ctx, topic, command)
         case c.CloseProducer():
-            producers.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+            closing.close(ctx, topic, command.connection, command.producer_id, command.request_id)
         case c.Subscribe():
-            subscribe.subscribe(ctx, topic, command)
+            subscribing.subscribe(ctx, topic, command)
         case c.CloseConsumer():
-            subscribe.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+            subscribing.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
         case c.Unsubscribe():
-            subscribe.unsubscribe(ctx, topic, command)
+            subscribing.unsubscribe(ctx, topic, command)
         case c.RedeliverUnacknowledgedMessages():
             _redeliver(ctx, topic, command)
         case c.Seek():
-            subscribe.seek(ctx, topic, command)
+            subscribing.seek(ctx, topic, command)
         case c.GetLastMessageId():
-            subscribe.last_message_id(ctx, topic, command)
+            subscribing.last_message_id(ctx, topic, command)
         case c.Admin():
             if admin.call_topic(ctx, topic, command):
                 topic_lifecycle.policies_changed(ctx, topic)
         case _:
-            publish.fault(ctx, topic, command)
+            publishing.fault(ctx, topic, command)
 
 
 def _flow(ctx: Context, topic: Topic, command: c.Flow) -> None:

@@ -1,13 +1,15 @@
 """A topic is loaded, unloaded, told of new policies; a client's connection to it is lost (mirrors `BrokerService`)."""
 
-from streaming.broker import deduplication, message_expiry, producers, subscribe
-from streaming.broker.consumer import Consumer
+from schemas.effects import LedgerClosed, TopicEvent
 from streaming.broker.context import Context
-from streaming.broker.effects import LedgerClosed, TopicEvent
-from streaming.broker.managed_ledger import ManagedLedger
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.ledger.trimming import check_rollover, rollover_due, trim
+from streaming.broker.policies import message_expiry
 from streaming.broker.position import Position
+from streaming.broker.producer import closing, dedup_cursor
+from streaming.broker.subscription import subscribing
+from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import check_rollover, rollover_due, trim
 
 
 def create(ctx: Context, name: str) -> Topic:
@@ -15,7 +17,7 @@ def create(ctx: Context, name: str) -> Topic:
     topic = Topic(name, ManagedLedger.create(ctx.clock))
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
-    deduplication.check_status(ctx, topic)
+    dedup_cursor.check_status(ctx, topic)
     return topic
 
 
@@ -54,19 +56,19 @@ def is_idle(ctx: Context, topic: Topic) -> bool:
 
 def policies_changed(ctx: Context, topic: Topic) -> None:
     """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
-    deduplication.check_status(ctx, topic)
+    dedup_cursor.check_status(ctx, topic)
     message_expiry.check(ctx, topic)
 
 
 def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
-    producers.connection_lost(ctx, topic, connection)
+    closing.connection_lost(ctx, topic, connection)
     lost: dict[str, list[Consumer]] = {}
     for handle, name in topic.consumer_handles.items():
         if handle[0] == connection:
             lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
     for name, consumers in lost.items():  # together, so that none of them gets what another had
-        subscribe.detach(ctx, topic, topic.subscriptions[name], *consumers)
+        subscribing.detach(ctx, topic, topic.subscriptions[name], *consumers)
 
 
 def terminate(ctx: Context, topic: Topic) -> None:
@@ -79,7 +81,7 @@ def terminate(ctx: Context, topic: Topic) -> None:
     ledger.terminated = True
     ctx.emit(TopicEvent(topic.name, "terminated"))
     for producer in list(topic.producers.values()):
-        producers.disconnect(ctx, topic, producer, "topic terminated")
+        closing.disconnect(ctx, topic, producer, "topic terminated")
     for subscription in topic.subscriptions.values():
         subscription.tell_end(ctx, topic)
 
@@ -88,12 +90,12 @@ def unload(ctx: Context, topic: Topic) -> None:
     """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
-    producers.unload(ctx, topic)
+    closing.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:
-            subscribe.disconnect_all(ctx, topic, subscription, "topic unloaded")
+            subscribing.disconnect_all(ctx, topic, subscription, "topic unloaded")
         else:
-            subscribe.delete(ctx, topic, subscription, "topic unloaded")
+            subscribing.delete(ctx, topic, subscription, "topic unloaded")
     for cursor in topic.cursors.values():
         cursor.persisted = None  # a clean close writes every cursor
         cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back
@@ -119,6 +121,6 @@ def unload(ctx: Context, topic: Topic) -> None:
     for cursor in topic.cursors.values():
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.dedup.status = "Initialized"
-    deduplication.check_status(ctx, topic)
+    dedup_cursor.check_status(ctx, topic)
     if topic.slowest_cursor() is not None:  # quirk: loading alone trims nothing, cursors that come back do
         trim(ctx, topic)

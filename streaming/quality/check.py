@@ -63,7 +63,7 @@ class Report(NamedTuple):
 def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Everything in `path`: a command log, or the folder of a replay or of ``magnetar run --store``.
 
-    Raises `NothingToCheck`, `FileNotFoundError`, `streaming.log.LogError`, `SuiteError`.
+    Raises `NothingToCheck`, `FileNotFoundError`, `streaming.log.files.LogError`, `SuiteError`.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such log or folder")
@@ -95,7 +95,7 @@ def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Repor
 
 def of_log(path: Path, malformed: Counter[str]) -> Iterator[Subject]:
     """A log's commands by kind. What is no command is counted in `malformed`, by reason."""
-    from streaming.log import read_log
+    from streaming.log.files import read_log
 
     log = read_log(path)
     suites, gate = read_suites(INPUTS), Gate()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from schemas import commands as c
+from schemas.effects import Quarantined
 from schemas.records import RECORD as RECORDS
 from streaming.broker.broker import LATEST_TIME, Broker
-from streaming.broker.effects import Quarantined
 from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites

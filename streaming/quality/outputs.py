@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas import effects
 from schemas.outputs import OUTPUT
-from streaming.broker import effects
 from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
 

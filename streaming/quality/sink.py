@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from schemas.effects import KINDS, Quarantined
 from sinks import batch_files
 from sinks.storage import Storage
-from streaming.broker.effects import KINDS, Quarantined
 from streaming.quality.outputs import output_rules
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import commands as c
+from schemas.effects import KINDS as ROW_KINDS
+from schemas.effects import Quarantined
 from sinks.storage import Storage
-from streaming.broker.effects import KINDS as ROW_KINDS
-from streaming.broker.effects import Quarantined
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
-from streaming.broker.effects import Row, Tick
-from streaming.broker.entries import EntryNotFound, EntryReader
+from schemas.effects import Row, Tick
+from streaming.broker.ledger.entries import EntryNotFound, EntryReader
 from streaming.spark.rows import pack, to_table
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from schemas.effects import KINDS, Effect, Row
 from schemas.outputs import OUTPUT
-from streaming.broker.effects import KINDS, Effect, Row
 
 _json = msgspec.json.Encoder(order="sorted").encode
 _msgpack = msgspec.msgpack.Encoder().encode

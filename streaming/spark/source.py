@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.log import ordered, slices
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.log.files import ordered, slices
 from streaming.spark.schema import RECORDS
 
 _ROW_GROUP = 1 << 16

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.broker.entries import EntryReader, NoEntries
+from streaming.broker.ledger.entries import EntryReader, NoEntries
 from streaming.spark.operator import BrokerType
 
 

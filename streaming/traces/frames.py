@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schemas import effects as e
 from schemas.commands import MessageMetadata
-from streaming.broker import effects as e
 from streaming.broker.context import namespace_of
-from streaming.broker.message_size import HEADER, metadata_size
+from streaming.broker.producer.message_size import HEADER, metadata_size
 
 PARTITION = re.compile(r"-partition-\d+$")
 

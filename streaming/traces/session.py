@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from schemas.commands import MessageMetadata
+from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
-from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.traces.frames import (
     Frame,
     connected,

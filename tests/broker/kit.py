@@ -27,17 +27,17 @@ from schemas.commands import (
     Unsubscribe,
     to_json,
 )
+from schemas.effects import Effect, LedgerDeleted, Message, SendReceipt
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
-from streaming.broker.effects import Effect, LedgerDeleted, Message, SendReceipt
-from streaming.broker.entries import Entry, EntryNotFound, EntryReader, NoEntries
-from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.managed_ledger import ManagedLedger
-from streaming.broker.message_size import HEADER, plain_metadata_size
+from streaming.broker.ledger.entries import Entry, EntryNotFound, EntryReader, NoEntries
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.ledger.trimming import roll_over, trim
 from streaming.broker.position import Position
+from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 from streaming.broker.topic import Topic
-from streaming.broker.trimming import roll_over, trim
 
 E = TypeVar("E")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from streaming.broker.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
-from streaming.broker.message_deduplication import DEDUP_CURSOR
+from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from tests.broker.kit import Run, of, one
 
 EVICTION = "consumer_backlog_eviction"

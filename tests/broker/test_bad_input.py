@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import Publish, Tick, to_binary, to_json
-from streaming.broker.broker import Broker
-from streaming.broker.clock import CHECKS
-from streaming.broker.effects import (
+from schemas.effects import (
     KINDS,
     AdminResponse,
     CloseConnection,
@@ -30,7 +28,9 @@ from streaming.broker.effects import (
     Success,
     Unsupported,
 )
+from streaming.broker.broker import Broker
 from streaming.broker.errors import LogOrderError
+from streaming.broker.periodic_checks import CHECKS
 from tests.broker.kit import START, TOPIC, Run, Stored, of, one
 
 NEIGHBOUR = "persistent://public/default/neighbour"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.commands import MessageMetadata, Send
-from streaming.broker.ack_set import to_bits, to_words
-from streaming.broker.consumer import Consumer
-from streaming.broker.effects import Message, SendReceipt
+from schemas.effects import Message, SendReceipt
+from streaming.broker.ledger.ack_set import to_bits, to_words
+from streaming.broker.subscription.consumer import Consumer
 from tests.broker.kit import Run, of, one, sent
 
 ODD = sum(1 << index for index in range(1, 100, 2))

@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from streaming.broker.ack_set import to_bits
-from streaming.broker.effects import Effect, Message
+from schemas.effects import Effect, Message
+from streaming.broker.ledger.ack_set import to_bits
 from tests.broker.kit import Run, of, one, sent
 
 DLQ = "persistent://public/default/t-s-DLQ"

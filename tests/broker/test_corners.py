@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.commands import Admin, Fault, MessageMetadata
-from streaming.broker import entry_filters
-from streaming.broker.ack_holes import AckHoles
-from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION
-from streaming.broker.effects import (
+from schemas.effects import (
     AdminResponse,
     CloseConnection,
     Error,
@@ -26,11 +22,15 @@ from streaming.broker.effects import (
     Tick,
     Unsupported,
 )
-from streaming.broker.entries import EntryNotFound, NoEntries
-from streaming.broker.entry_filters import FilterResult
+from streaming.broker.broker import Broker
+from streaming.broker.codec import VERSION
+from streaming.broker.dispatch import entry_filters
+from streaming.broker.dispatch.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
-from streaming.broker.message_deduplication import DEDUP_CURSOR
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.ledger.entries import EntryNotFound, NoEntries
 from streaming.broker.position import Position
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from tests.broker.kit import START, TOPIC, Run, of, one, sent
 
 TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}

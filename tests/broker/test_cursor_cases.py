@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from streaming.broker.ack_set import to_bits
-from streaming.broker.effects import AdminResponse, Expired
+from schemas.effects import AdminResponse, Expired
 from streaming.broker.errors import CursorError
-from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.managed_ledger import LedgerInfo, ManagedLedger
-from streaming.broker.message_expiry import find_newest, search_range
-from streaming.broker.policies import RetentionPolicies
+from streaming.broker.ledger.ack_set import to_bits
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import LedgerInfo, ManagedLedger
+from streaming.broker.policies.hierarchy import RetentionPolicies
+from streaming.broker.policies.message_expiry import find_newest, search_range
 from streaming.broker.position import EARLIEST, LATEST, Position
 from tests.broker.kit import BareTopic, Run, of, one
 

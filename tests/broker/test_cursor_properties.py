@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.broker.ack_holes import AckHoles
-from streaming.broker.ack_set import first_unacked, from_words, to_bits, to_bytes, to_words
 from streaming.broker.errors import CursorError
-from streaming.broker.managed_cursor import ManagedCursor
-from streaming.broker.managed_ledger import LedgerInfo
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.ledger.ack_set import first_unacked, from_words, to_bits, to_bytes, to_words
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import LedgerInfo
 from streaming.broker.position import EARLIEST, LATEST, MAX, Position
 from tests.broker.kit import BareTopic
 

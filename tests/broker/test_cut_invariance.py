@@ -36,9 +36,9 @@ from schemas.commands import (
     Unsubscribe,
     to_json,
 )
+from schemas.effects import Row
 from streaming.broker.broker import Broker
-from streaming.broker.clock import CHECKS
-from streaming.broker.effects import Row
+from streaming.broker.periodic_checks import CHECKS
 from tests.broker.kit import START, Stored
 
 Record = tuple[int, str | None, AnyCommand | Publish]

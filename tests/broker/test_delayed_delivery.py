@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
+from schemas.effects import Effect, Message, SendError
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Effect, Message, SendError
 from tests.broker.kit import Run, Stored, of, one, sent
 
 pytestmark = pytest.mark.feature("E6")

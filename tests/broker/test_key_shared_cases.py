@@ -29,23 +29,23 @@ from schemas.commands import (
     Tick,
     to_json,
 )
+from schemas.effects import Effect, Error, Message, Success
 from streaming.broker.broker import Broker
-from streaming.broker.consumer import Consumer
-from streaming.broker.dispatcher_sticky_key import StickyKeyMultipleConsumers, budget
-from streaming.broker.dispatcher_sticky_key_classic import ClassicStickyKeyMultipleConsumers
-from streaming.broker.draining_hashes import DrainingHashes
-from streaming.broker.effects import Effect, Error, Message, Success
-from streaming.broker.errors import BrokerError
-from streaming.broker.murmur3 import murmur3_31
-from streaming.broker.position import Position
-from streaming.broker.sticky_key import NONE_KEY, sticky_key
-from streaming.broker.sticky_key_selectors import (
+from streaming.broker.dispatch.draining_hashes import DrainingHashes
+from streaming.broker.dispatch.murmur3 import murmur3_31
+from streaming.broker.dispatch.selectors import (
     AutoSplit,
     ConsistentHashing,
     Handle,
     HashRangeExclusive,
     Selector,
 )
+from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers, budget
+from streaming.broker.dispatch.sticky_key_classic import ClassicStickyKeyMultipleConsumers
+from streaming.broker.dispatch.sticky_key_hash import NONE_KEY, sticky_key
+from streaming.broker.errors import BrokerError
+from streaming.broker.position import Position
+from streaming.broker.subscription.consumer import Consumer
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, of, one, sent
 
 pytestmark = pytest.mark.feature("E4")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streaming.broker.effects import AdminResponse, CursorMoved, LedgerClosed, LedgerDeleted
-from streaming.broker.managed_ledger import MEGABYTE, ManagedLedger
-from streaming.broker.policies import RetentionPolicies
+from schemas.effects import AdminResponse, CursorMoved, LedgerClosed, LedgerDeleted
+from streaming.broker.ledger.managed_ledger import MEGABYTE, ManagedLedger
+from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import EARLIEST, Position
 from tests.broker.kit import START, BareTopic, Run, of, one
 

@@ -3,8 +3,8 @@
 import pytest
 
 from schemas.commands import Ack, BrokerConfig, MessageIdData, MessageMetadata, Send
-from streaming.broker.effects import AdminResponse, Expired, Quarantined, SendError, SendReceipt, Unsupported
-from streaming.broker.message_size import broker_entry_metadata_size
+from schemas.effects import AdminResponse, Expired, Quarantined, SendError, SendReceipt, Unsupported
+from streaming.broker.producer.message_size import broker_entry_metadata_size
 from tests.broker.kit import START, Run, of, one
 
 TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"

@@ -27,9 +27,7 @@ from schemas.commands import (
     Unsubscribe,
     to_binary,
 )
-from streaming.broker.broker import Broker
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import (
+from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
     AdminResponse,
@@ -44,11 +42,13 @@ from streaming.broker.effects import (
     Success,
     Unsupported,
 )
-from streaming.broker.effects import CloseConsumer as ConsumerClosed
-from streaming.broker.effects import CloseProducer as ProducerClosed
-from streaming.broker.entries import NoEntries
-from streaming.broker.message_size import HEADER, metadata_size
-from streaming.broker.non_persistent_topic import NonPersistentTopic
+from schemas.effects import CloseConsumer as ConsumerClosed
+from schemas.effects import CloseProducer as ProducerClosed
+from streaming.broker.broker import Broker
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.broker.stats import stats
 from tests.broker.kit import TOPIC, Run, of, one
 

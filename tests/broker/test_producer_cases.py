@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.commands import AccessMode, ConnectionLost
-from streaming.broker import producer_creation, producers
-from streaming.broker.effects import (
+from schemas.effects import (
     CloseConnection,
     CloseProducer,
     Effect,
@@ -23,7 +22,8 @@ from streaming.broker.effects import (
     Success,
 )
 from streaming.broker.errors import BrokerError
-from streaming.broker.producer import Producer
+from streaming.broker.producer import closing, creation
+from streaming.broker.producer.producer import Producer
 from tests.broker.kit import BareTopic, Run, of, one
 
 EXCLUSIVE_MODES: list[AccessMode] = ["Exclusive", "ExclusiveWithFencing", "WaitForExclusive"]
@@ -181,7 +181,7 @@ def test_producer_case_08_the_same_name_with_a_later_epoch() -> None:
 
     def add(name: str, id_: int, epoch: int) -> str | None:
         try:
-            producer_creation.add(bare.ctx, bare.topic, Producer(name, "client", id_, epoch))
+            creation.add(bare.ctx, bare.topic, Producer(name, "client", id_, epoch))
         except BrokerError as error:
             return error.code
         return None
@@ -190,11 +190,11 @@ def test_producer_case_08_the_same_name_with_a_later_epoch() -> None:
     assert add("p", 2, 0) == "ProducerBusy"
     assert add("p", 2, 1) == "ProducerBusy"
     assert list(connected.values()) == [Producer("p", "client", 1, 0)]
-    producers.disconnect(bare.ctx, bare.topic, connected["p"], "test")
+    closing.disconnect(bare.ctx, bare.topic, connected["p"], "test")
     assert add("p", 2, 1) is None
     assert add("p", 2, 2) is None
     assert list(connected.values()) == [Producer("p", "client", 2, 2)]
-    producers.disconnect(bare.ctx, bare.topic, connected["p"], "test")
+    closing.disconnect(bare.ctx, bare.topic, connected["p"], "test")
     for epoch in (1, 2, 3):
         assert add("pulsar.repl.west", 3, epoch) is None
         assert [producer.epoch for producer in connected.values()] == [epoch]

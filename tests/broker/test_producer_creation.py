@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from schemas.commands import AccessMode
-from streaming.broker.effects import (
+from schemas.effects import (
     CloseConnection,
     CloseProducer,
     Error,
@@ -16,7 +16,7 @@ from streaming.broker.effects import (
     Success,
     TopicEvent,
 )
-from streaming.broker.exclusive_access import Refusal, Situation, pass_gate
+from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
 from streaming.broker.stats import stats
 from tests.broker.kit import of, one
 from tests.broker.test_producer_cases import Clients, told

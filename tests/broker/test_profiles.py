@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
-from streaming.broker.effects import (
+from schemas.effects import (
     ActiveConsumerChange,
     AdminResponse,
     CloseProducer,
@@ -21,9 +20,10 @@ from streaming.broker.effects import (
     SendError,
     SendReceipt,
 )
-from streaming.broker.managed_ledger import MEGABYTE, LedgerInfo
-from streaming.broker.message_deduplication import DEDUP_CURSOR
-from streaming.broker.trimming import trim
+from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
+from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
+from streaming.broker.ledger.trimming import trim
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from tests.broker.kit import QUIET, TOPIC, BareTopic, Run, of, one
 
 Profile = Literal["2.x", "4.x"]

@@ -16,8 +16,7 @@ from schemas.commands import (
     PartitionedMetadata,
     SchemaData,
 )
-from streaming.broker.broker import Broker
-from streaming.broker.effects import (
+from schemas.effects import (
     AckResponse,
     AdminResponse,
     CloseConnection,
@@ -38,7 +37,8 @@ from streaming.broker.effects import (
     Success,
     Unsupported,
 )
-from streaming.broker.entries import NoEntries
+from streaming.broker.broker import Broker
+from streaming.broker.ledger.entries import NoEntries
 from tests.broker.kit import TOPIC, Run, of, one, sent
 
 NOWHERE = "persistent://public/default/nowhere"

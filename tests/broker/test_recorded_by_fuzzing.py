@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.commands import MessageIdData
-from streaming.broker.effects import AdminResponse
+from schemas.effects import AdminResponse
 from tests.broker.kit import Run, one, sent
 
 

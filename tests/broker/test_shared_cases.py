@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from streaming.broker import chunked_messages
+from schemas.effects import Effect, Message
 from streaming.broker.config import configuration
-from streaming.broker.consumer import Consumer
-from streaming.broker.delayed_delivery import DelayedDeliveryTracker
-from streaming.broker.dispatch import Found, read
-from streaming.broker.dispatcher_multiple import MultipleConsumers, entries_in_turn
-from streaming.broker.effects import Effect, Message
+from streaming.broker.dispatch import chunked_messages
+from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
+from streaming.broker.dispatch.dispatcher import Found, read
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers, entries_in_turn
 from streaming.broker.position import Position
+from streaming.broker.subscription.consumer import Consumer
 from tests.broker.kit import Run, of, sent
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, MessageMetadata
-from streaming.broker.broker import Broker
-from streaming.broker.effects import (
+from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
     CloseConsumer,
@@ -22,7 +21,8 @@ from streaming.broker.effects import (
     SubscriptionEvent,
     Success,
 )
-from streaming.broker.sticky_key import sticky_key_hash
+from streaming.broker.broker import Broker
+from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from tests.broker.kit import START, TOPIC, Run, Stored, of, one, sent
 
 LATEST = (2**63 - 1, 2**63 - 1)

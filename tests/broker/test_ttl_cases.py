@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from schemas.effects import AdminResponse, Expired
 from streaming.broker.broker import Broker
-from streaming.broker.effects import AdminResponse, Expired
 from tests.broker.kit import Run, Stored, of, one
 
 

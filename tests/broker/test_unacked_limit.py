@@ -20,8 +20,8 @@ from schemas.commands import (
     SubType,
     to_json,
 )
+from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
-from streaming.broker.effects import Effect, Message
 from tests.broker.kit import QUIET, START, Run, Stored, of, sent
 
 pytestmark = pytest.mark.feature("D5")

@@ -26,10 +26,7 @@ from schemas.commands import (
     Tick,
     to_json,
 )
-from streaming.broker.ack_set import first_unacked, from_words
-from streaming.broker.broker import Broker
-from streaming.broker.dispatcher_multiple import MultipleConsumers
-from streaming.broker.effects import (
+from schemas.effects import (
     AckResponse,
     AdminResponse,
     CloseConnection,
@@ -51,9 +48,12 @@ from streaming.broker.effects import (
     Success,
     TopicEvent,
 )
-from streaming.broker.entries import NoEntries
+from streaming.broker.broker import Broker
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.ledger.ack_set import first_unacked, from_words
+from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.subscription import INDIVIDUAL_TYPES, Subscription
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
 from streaming.broker.topic import Handle, Topic
 from tests.broker.kit import START
 

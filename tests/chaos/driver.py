@@ -19,13 +19,13 @@ from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.log import partition_log
-from streaming.produce import KafkaUrl, ensure_topic, produce
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, ensure_topic, produce
+from streaming.log.files import partition_log
 from streaming.quality.sink import QualitySink, read_broken
-from streaming.runtime.kafka import LocalKafka
-from streaming.runtime.session import spark_session
 from streaming.spark import query, source
 from streaming.spark.failure import cause
+from streaming.spark.session import spark_session
 from tests.chaos.compare import compare, compare_letters
 from tests.chaos.faults import Faults, FaultyBrokers, FaultySink
 from tests.chaos.plan import PARTITIONS, SINKS, Plan, plan

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from sinks.base import Sink
 from sinks.storage import Storage
-from streaming.broker.entries import EntryReader
+from streaming.broker.ledger.entries import EntryReader
+from streaming.kafka.local import LocalKafka
 from streaming.quality.gate import GatedBroker
-from streaming.runtime.kafka import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
 

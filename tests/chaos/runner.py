@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 from kafka import KafkaAdminClient
 
-from streaming.runtime.kafka import HOST, LocalKafka, LocalKafkaError
+from streaming.kafka.local import HOST, LocalKafka, LocalKafkaError
 from tests.chaos.driver import Ended, Job, topics
 from tests.chaos.faults import Event, Journal
 from tests.chaos.plan import Fault, Kind, Plan, plan

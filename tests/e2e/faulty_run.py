@@ -16,9 +16,9 @@ from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.log import partition_log
-from streaming.runtime.session import spark_session
+from streaming.log.files import partition_log
 from streaming.spark import query, source
+from streaming.spark.session import spark_session
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import Mortal
 

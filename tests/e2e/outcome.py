@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from schemas.effects import KINDS, RESPONSES, Tick
 from schemas.outputs import IDENTITY
 from sinks.base import Sink
 from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
-from streaming.broker.effects import KINDS, RESPONSES, Tick
 from streaming.replay import InProcess
 from streaming.spark.state import PartitionState, partition_states, stats
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from streaming.runtime.kafka import is_gone
+from streaming.kafka.local import is_gone
 
 PATIENCE_SECONDS = 180.0
 """A quiet machine needs a twentieth of it."""
@@ -62,7 +62,7 @@ def session(leader: int) -> list[int]:
 def workers(leader: int) -> list[int]:
     """Spark's Python workers among a session's processes: the children of its daemons."""
     members = session(leader)
-    daemons = {pid for pid in members if b"streaming.runtime.worker_daemon" in _read(pid, "cmdline")}
+    daemons = {pid for pid in members if b"streaming.spark.worker_daemon" in _read(pid, "cmdline")}
     return [pid for pid in daemons if _stat(pid, 1) in daemons]
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
 from streaming.cli import app
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.local import LocalKafka
 from streaming.traces import RECORDED
 from tests.e2e.live import MAGNETAR
 

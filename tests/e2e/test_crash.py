@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from schemas.commands import Tick as TickCommand
 from schemas.commands import to_json
+from schemas.effects import KINDS, Expired, Tick
 from schemas.records import RECORD
-from streaming.broker.effects import KINDS, Expired, Tick
-from streaming.log import partition_log
-from streaming.produce import produce
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce
+from streaming.log.files import partition_log
 from tests.e2e.live import LiveQuery
 from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, of_run
 from tests.e2e.traffic import HURRIED, Traffic

@@ -6,9 +6,9 @@ import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from sinks.storage import RESTORE, Damaged, NotStored
-from streaming.produce import KafkaUrl, KafkaUrlError
-from streaming.runtime.worker_daemon import Quiet
+from streaming.kafka.produce import KafkaUrl, KafkaUrlError
 from streaming.spark.failure import QueryFailed, cause, explained, explanation
+from streaming.spark.worker_daemon import Quiet
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Reason: Traceback (most recent call last):\n"
 TAIL = "\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x\njava.lang.Error: not the cause"

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.log import partition_log
-from streaming.produce import KafkaUrl, administration, ensure_topic, produce
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, administration, ensure_topic, produce
+from streaming.log.files import partition_log
 from streaming.run import run
-from streaming.runtime.kafka import LocalKafka
 from streaming.spark.failure import QueryFailed, explained
 from tests.e2e.faulty_run import fold_with_faults, put_faults, waiting_faults
 from tests.e2e.live import LiveQuery

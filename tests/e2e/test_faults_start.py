@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sinks.storage import RESTORE, Damaged
-from streaming.ingress import IngressChanged, ensure_ingress
-from streaming.produce import KafkaUrl
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.ingress import IngressChanged, ensure_ingress
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl
 from streaming.spark.checkpoint import BadCheckpoint, check
 
 pytestmark = pytest.mark.feature("J2")

@@ -15,8 +15,8 @@ import pytest
 from sinks.cache import INDEXES, ROWS
 from sinks.ledger_store import LedgerStore
 from sinks.storage import RESTORE, Damaged, NotStored, Storage
-from streaming.broker.entries import EntryNotFound
-from streaming.log import partition_log, slices
+from streaming.broker.ledger.entries import EntryNotFound
+from streaming.log.files import partition_log, slices
 from streaming.replay import InProcess
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts, tree

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from sinks.kafka import read_responses
-from streaming.kafka_config import KafkaConfig
+from streaming.kafka.config import KafkaConfig
 from tests.e2e.live import LiveQuery
 from tests.e2e.processes import session
 from tests.e2e.test_cli import magnetar

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from schemas.effects import CloseConsumer, CloseProducer, Message
 from streaming.broker.broker import Broker
-from streaming.broker.effects import CloseConsumer, CloseProducer, Message
-from streaming.broker.entries import NoEntries
-from streaming.log import LOGICAL
+from streaming.broker.ledger.entries import NoEntries
+from streaming.log.files import LOGICAL
 
 TOPICS = [
     f"persistent://public/{name}"

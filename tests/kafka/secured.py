@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.local import LocalKafka
 
 USER = "magnetar"
 PASSWORD = "Tr0ub4dor-&3-of-the-client"

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
-from streaming.runtime.kafka import LocalKafka, LocalKafkaError
+from streaming.kafka.local import LocalKafka, LocalKafkaError
 
 pytestmark = pytest.mark.kafka
 

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.cli import app
-from streaming.log import LogError, partition_log
-from streaming.merge import merge
-from streaming.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
-from streaming.repartition import read_topic, repartition
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
+from streaming.kafka.repartition import read_topic, repartition
+from streaming.log.files import LogError, partition_log
+from streaming.log.merge import merge
 from streaming.replay import replay
-from streaming.runtime.kafka import LocalKafka
 from streaming.spark import source
 from tests.e2e.outcome import of_log
 from tests.spark.helpers import log_of
@@ -97,7 +97,7 @@ def test_copies_have_one_time_where_the_log_names_none(
     kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticking = itertools.count(1_000, 7)  # as if each record took 7 ms
-    monkeypatch.setattr("streaming.produce.time.time_ns", lambda: next(ticking) * 1_000_000)
+    monkeypatch.setattr("streaming.kafka.produce.time.time_ns", lambda: next(ticking) * 1_000_000)
     produce(
         log_of((0, None, CONFIG), (0, "t", {}), (0, None, CONFIG)),
         topic(kafka, "timeless-copies"),

@@ -12,13 +12,13 @@ from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from typer.testing import CliRunner
 
+from schemas.effects import Success
 from schemas.records import RECORD
 from sinks.kafka import KafkaResponses, ResponsesNotSent, read_records, read_responses
-from streaming import produce as producing
-from streaming.broker.effects import Success
 from streaming.cli import app
-from streaming.kafka_config import PLAIN, KafkaConfig
-from streaming.produce import KafkaUnreachable, KafkaUrl, ensure_topic, produce
+from streaming.kafka import produce as producing
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.produce import KafkaUnreachable, KafkaUrl, ensure_topic, produce
 from streaming.spark.source import records
 from tests.kafka.secured import PASSWORD, USER, WRONG, SecuredKafka, secured_kafka
 from tests.sinks.helpers import TOPIC, output

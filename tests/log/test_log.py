@@ -12,7 +12,7 @@ import pytest
 
 from schemas.commands import Publish, decode
 from schemas.records import RECORD
-from streaming.log import LOGICAL, LogError, ordered, partition_log, read_log, slices, write_log
+from streaming.log.files import LOGICAL, LogError, ordered, partition_log, read_log, slices, write_log
 
 TICK = b'{"command":"TICK"}'
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schemas.records import RECORD
 from streaming.broker.broker import LATEST_TIME
-from streaming.log import LOGICAL, LogError, partition_log
-from streaming.merge import merge
+from streaming.log.files import LOGICAL, LogError, partition_log
+from streaming.log.merge import merge
 
 pytestmark = pytest.mark.feature("J1")
 

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from streaming.runtime.kafka import HOST
+from streaming.kafka.local import HOST
 
 Json = dict[str, Any]
 

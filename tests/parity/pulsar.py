@@ -15,10 +15,10 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from streaming.kafka.local import HOST, free_port
 from streaming.runtime.cache import cache_dir, exclusive
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import java_binary
-from streaming.runtime.kafka import HOST, free_port
 
 _HERE = Path(__file__).parent
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"

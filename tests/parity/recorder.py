@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streaming.runtime.kafka import HOST
+from streaming.kafka.local import HOST
 from streaming.traces.trace import FORMAT
 from tests.parity import wire
 from tests.parity.admin import Admin

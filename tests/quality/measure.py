@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bench.__main__ import publishes
 from bench.memory import descendants
 from streaming.replay import replay
-from streaming.runtime.session import spark_session
+from streaming.spark.session import spark_session
 
 BATCHES = 6
 """Of a replay; the first, with the query's start, isn't counted."""

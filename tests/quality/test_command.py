@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from streaming.log import write_log
-from streaming.quality_commands import quality_command
+from streaming.cli.quality import quality_command
+from streaming.log.files import write_log
 from streaming.replay import replay_in_process
 from tests.quality.helpers import TOPIC, great_expectations, value
 from tests.spark.helpers import START, log_of, traffic

@@ -11,7 +11,7 @@ from schemas.commands import decode
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.quality.gate import Gate, GatedBroker, Refused, UngatedBroker
 from streaming.quality.suites import SuiteError
 from streaming.replay import InProcess, replay_in_process

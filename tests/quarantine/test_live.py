@@ -14,14 +14,14 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from pyspark.sql import SparkSession
 
+from schemas.effects import Quarantined
 from sinks.dead_letters import read_dead_letters
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
-from streaming.broker.effects import Quarantined
-from streaming.produce import KafkaUrl, ensure_topic, produce
-from streaming.quarantine import Coordinates, Quarantine
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, ensure_topic, produce
+from streaming.quarantine.store import Coordinates, Quarantine
 from streaming.run import run
-from streaming.runtime.kafka import LocalKafka
 from streaming.spark.query import Written
 from tests.quarantine.test_quarantine import BAD, GOOD, OTHER, TOPIC, complaint, edited, magnetar, message
 from tests.sinks.helpers import output
@@ -162,7 +162,7 @@ def test_without_confirmation_it_is_not_sent_again_unawares(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("streaming.resubmit._send", killed)
+        patched.setattr("streaming.quarantine.resubmit._send", killed)
         magnetar("resubmit", store, bad, "--ingress", ingress)
     assert Quarantine(str(store)).resubmitted()[Coordinates(0, 1)].place is None
     assert "but Kafka has not confirmed it" in complaint("resubmit", store, bad, "--ingress", ingress)

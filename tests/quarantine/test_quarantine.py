@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from schemas.effects import Quarantined
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
-from streaming.broker.effects import Quarantined
 from streaming.cli import app
-from streaming.log import LOGICAL, partition_log, read_log, write_log
-from streaming.quarantine import (
+from streaming.log.files import LOGICAL, partition_log, read_log, write_log
+from streaming.quarantine.resubmit import to_log
+from streaming.quarantine.store import (
     Coordinates,
     Mended,
     Quarantine,
@@ -27,7 +28,6 @@ from streaming.quarantine import (
     refused,
 )
 from streaming.replay import replay_in_process
-from streaming.resubmit import to_log
 from tests.sinks.helpers import output
 from tests.spark.helpers import START, log_of, traffic
 

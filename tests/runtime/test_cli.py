@@ -21,7 +21,7 @@ def test_version() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     script = (
-        "import sys; from typer.testing import CliRunner; from streaming.cli import app;"
+        "import sys; from typer.testing import CliRunner; from streaming.cli.app import app;"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
         "print([name for name in ('pyspark', 'pandas', 'pyarrow', 'numpy', 'kafka') if name in sys.modules])"
     )

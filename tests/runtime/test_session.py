@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streaming.runtime.kafka import LocalKafka
+    from streaming.kafka.local import LocalKafka
 
 pytestmark = pytest.mark.spark
 

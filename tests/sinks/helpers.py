@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from schemas.commands import MessageMetadata
+from schemas.effects import KINDS, Effect, LedgerClosed, LedgerDeleted, SendReceipt
 from schemas.outputs import OUTPUT
-from streaming.broker.effects import KINDS, Effect, LedgerClosed, LedgerDeleted, SendReceipt
 
 TOPIC = "persistent://public/default/orders"
 

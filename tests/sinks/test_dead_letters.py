@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from schemas.effects import Effect, Quarantined, Success
 from sinks.dead_letters import DeadLettersNotSent, KafkaDeadLetters, read_dead_letters
-from streaming.broker.effects import Effect, Quarantined, Success
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.local import LocalKafka
 from tests.sinks.helpers import TOPIC, output, receipts
 
 pytestmark = [pytest.mark.kafka, pytest.mark.feature("J6")]

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer
 
-from sinks.kafka import KafkaResponses, ResponsesNotSent, drop_repeats, read_responses
-from sinks.ledger_store import LedgerStore
-from streaming.broker.effects import (
+from schemas.effects import (
     AdminResponse,
     CursorMoved,
     Effect,
@@ -20,8 +18,10 @@ from streaming.broker.effects import (
     Success,
     Unsupported,
 )
-from streaming.broker.entries import EntryNotFound
-from streaming.runtime.kafka import LocalKafka
+from sinks.kafka import KafkaResponses, ResponsesNotSent, drop_repeats, read_responses
+from sinks.ledger_store import LedgerStore
+from streaming.broker.ledger.entries import EntryNotFound
+from streaming.kafka.local import LocalKafka
 from tests.sinks.helpers import TOPIC, closed, metadata_of, output, payload_of, receipt, receipts
 
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from schemas.effects import Effect, SendReceipt
 from schemas.outputs import ENTRY, OUTPUT
 from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore, read_entries
-from streaming.broker.effects import Effect, SendReceipt
-from streaming.broker.entries import Entry, EntryNotFound
+from streaming.broker.ledger.entries import Entry, EntryNotFound
 from tests.sinks.helpers import (
     TOPIC,
     Killed,

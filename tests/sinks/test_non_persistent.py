@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from schemas.commands import MessageMetadata
+from schemas.effects import Effect, Message, SendReceipt
 from sinks import kafka
 from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
-from streaming.broker.effects import Effect, Message, SendReceipt
-from streaming.broker.entries import EntryNotFound
+from streaming.broker.ledger.entries import EntryNotFound
 from tests.sinks.helpers import metadata_of, output, payload_of, receipt, receipts
 
 pytestmark = pytest.mark.feature("A8")

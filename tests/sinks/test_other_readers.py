@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from schemas.effects import Quarantined
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.broker.effects import Quarantined
 from tests.sinks.helpers import TOPIC, closed, output, payload_of, receipts
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from schemas.effects import Quarantined, Unsupported
 from sinks.base import ForeignFiles
 from sinks.quarantine import QUARANTINE, QuarantineSink, read_quarantine
-from streaming.broker.effects import Quarantined, Unsupported
 from tests.sinks.helpers import output, receipts, tree
 
 

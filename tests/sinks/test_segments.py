@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.effects import Effect
 from sinks import segments
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
-from streaming.broker.effects import Effect
 from tests.sinks.helpers import TOPIC, Killed, Mortal, closed, deleted, output, payload_of, receipts, tree
 
 Position = tuple[str, int, int]

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from schemas.effects import AdminResponse, Effect, Message, Tick
 from schemas.outputs import OUTPUT
 from sinks.base import ForeignFiles
 from sinks.tables import TABLES, TableSink, read_table
-from streaming.broker.effects import AdminResponse, Effect, Message, Tick
 from tests.sinks.helpers import TOPIC, Killed, Mortal, closed, output, receipt, receipts, tree
 
 EFFECTS: list[Effect] = [

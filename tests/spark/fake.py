@@ -5,8 +5,8 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.commands import MalformedCommand, MessageMetadata, Publish, decode
-from streaming.broker.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
-from streaming.broker.entries import EntryReader
+from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
+from streaming.broker.ledger.entries import EntryReader
 
 
 class Summary(NamedTuple):

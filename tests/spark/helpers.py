@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks.ledger_store import LedgerStore
-from streaming.broker.entries import EntryReader, NoEntries
-from streaming.log import LOGICAL, partition_log
+from streaming.broker.ledger.entries import EntryReader, NoEntries
+from streaming.log.files import LOGICAL, partition_log
 
 START = 1_700_000_000_000
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from sinks.kafka import read_responses
 from streaming import run as live
-from streaming.produce import KafkaUrl, produce, records_within
-from streaming.runtime.kafka import LocalKafka
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, produce, records_within
 from streaming.spark.query import Written
 from tests.spark.helpers import START, log_of
 

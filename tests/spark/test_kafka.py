@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from schemas.outputs import OUTPUT
 from schemas.records import RECORD
 from sinks.tables import read_table
-from streaming.log import LogError
-from streaming.produce import KafkaUrl, KafkaUrlError, ensure_topic, produce
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import KafkaUrl, KafkaUrlError, ensure_topic, produce
+from streaming.log.files import LogError
 from streaming.run import run
-from streaming.runtime.kafka import LocalKafka
 from streaming.spark import source, state
 from streaming.spark.query import Written
 from streaming.spark.rows import to_table

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.commands import KeyValue, MessageMetadata
-from schemas.outputs import OUTPUT
-from streaming.broker.effects import (
+from schemas.effects import (
     KINDS,
     AdminResponse,
     Effect,
@@ -17,6 +16,7 @@ from streaming.broker.effects import (
     SendReceipt,
     Tick,
 )
+from schemas.outputs import OUTPUT
 from streaming.spark.rows import pack, to_table, unpack
 
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)

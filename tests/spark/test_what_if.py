@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from schemas.commands import Admin, BrokerConfig, decode
-from streaming.log import LogError, partition_log
-from streaming.spark.what_if import pin
+from streaming.log.files import LogError, partition_log
+from streaming.log.policies import pin
 from tests.spark.helpers import log_of
 
 TTL = "/namespaces/public/default/messageTTL"

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from typing import Any
 
+from schemas.effects import KINDS, Tick
 from streaming.broker.broker import Broker
-from streaming.broker.effects import KINDS, Tick
-from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from tests.e2e.outcome import Outcome
 
 PLACE = ("partition", "offset", "ordinal")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.commands import MessageMetadata
+from schemas.effects import KINDS, Effect, SendReceipt
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION
-from streaming.broker.effects import KINDS, Effect, SendReceipt
-from streaming.broker.entries import Entry
+from streaming.broker.ledger.entries import Entry
 from tests.broker.kit import Stored
 from tests.state.lives import Life, Record
 from tests.state.shape import Shape

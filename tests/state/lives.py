@@ -12,8 +12,8 @@ from schemas.commands import (
     MessageMetadata,
     SchemaData,
 )
-from streaming.broker import entry_filters
-from streaming.broker.effects import Effect
+from schemas.effects import Effect
+from streaming.broker.dispatch import entry_filters
 from tests.broker.kit import START, TOPIC, Run, Stored
 from tests.e2e.traffic import Traffic
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import json
 
 from streaming.broker.codec import VERSION
-from streaming.runtime.session import spark_session
+from streaming.spark.session import spark_session
 from tests.state import checkpoint, golden
 from tests.state.lives import lives
 from tests.state.shape import changes, shape

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from streaming.broker.ack_holes import AckHoles
 from streaming.broker.codec import PartitionState
-from streaming.broker.non_persistent_topic import NonPersistentTopic
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.topic import Topic
 
 Shape = dict[str, dict[str, Any]]

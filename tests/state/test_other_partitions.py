@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streaming.broker.effects import KINDS, Expired
-from streaming.log import LOGICAL, partition_log
-from streaming.merge import merge
+from schemas.effects import KINDS, Expired
+from streaming.log.files import LOGICAL, partition_log
+from streaming.log.merge import merge
 from tests.broker.kit import START
 from tests.e2e.outcome import of_log
 from tests.e2e.test_crash import with_ticks

@@ -16,8 +16,8 @@ from sinks.tables import TABLES, read_table
 from streaming.broker import codec, upgrades
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, PartitionState, TopicBlock
-from streaming.broker.entries import Entry, NoEntries
 from streaming.broker.errors import StateVersionError
+from streaming.broker.ledger.entries import Entry, NoEntries
 from streaming.spark.state import partition_states, stats
 from tests.broker.kit import Stored
 from tests.state import checkpoint, golden, record_draft

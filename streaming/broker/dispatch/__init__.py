@@ -1,0 +1,1 @@
+"""Dispatchers: which consumer gets which entry, and when."""

@@ -1,0 +1,157 @@
+"""Who gets which keys on Key_Shared: three ways to divide the hash slots among consumers (mirrors
+`ConsistentHashingStickyKeyConsumerSelector`, `HashRangeAutoSplitStickyKeyConsumerSelector` and
+`HashRangeExclusiveStickyKeyConsumerSelector`; rules: dispatch_key_shared.md §1–§4).
+
+A slot is never 0: on the wire and in Pulsar's stats that means "no hash".
+"""
+
+from bisect import bisect_left, insort
+from functools import lru_cache
+from itertools import pairwise
+
+import msgspec
+
+from schemas.commands import IntRange
+from streaming.broker.dispatch.murmur3 import murmur3_31
+from streaming.broker.errors import BrokerError
+
+Handle = tuple[str, int]
+"""A consumer: (connection, id)."""
+
+RANGE_SIZE = 65536
+"""Slots of the range selectors; the ring of consistent hashing has one less, as it does without 0."""
+
+CLASSIC_RING_SIZE = 2**31 - 2
+"""Slots of the ring before Pulsar 4.0."""
+
+
+class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
+    """A hash ring on which each consumer has `points`. `members`: (consumer, its name, name index) in order of joining.
+
+    The name index tells consumers of one name apart: the lowest number that isn't taken.
+    """
+
+    points: int = 100
+    size: int = RANGE_SIZE - 1
+    members: list[tuple[Handle, str, int]] = []
+
+    def slot(self, key_hash: int) -> int:
+        return key_hash % self.size + 1
+
+    def add(self, consumer: Handle, name: str) -> None:
+        taken = {index for _, other, index in self.members if other == name}
+        index = next(index for index in range(len(taken) + 1) if index not in taken)
+        self.members.append((consumer, name, index))
+
+    def renewed(self) -> "ConsistentHashing":
+        """The same without consumers."""
+        return ConsistentHashing(self.points, self.size)
+
+    def remove(self, consumer: Handle) -> None:
+        self.members = [member for member in self.members if member[0] != consumer]
+
+    def select(self, slot: int) -> Handle | None:
+        """The owner of the first point at or after the slot, else of the first of all."""
+        if not self.members:
+            return None
+        places, owners = _ring(
+            tuple((name, index) for _, name, index in self.members), self.points, self.size
+        )
+        place = bisect_left(places, slot)
+        return self.members[owners[place if place < len(owners) else 0]][0]
+
+
+@lru_cache(maxsize=4096)
+def _points(name: str, index: int, points: int, size: int) -> list[int]:
+    """The slots of a consumer's points."""
+    return [murmur3_31(b"%s\0%d\0%d" % (name.encode(), index, point)) % size + 1 for point in range(points)]
+
+
+@lru_cache(maxsize=256)
+def _ring(members: tuple[tuple[str, int], ...], points: int, size: int) -> tuple[list[int], list[int]]:
+    """Ascending slots that have a point, and who owns each: of those that collide there the first to have joined."""
+    owners: dict[int, int] = {}
+    for member, (name, index) in enumerate(members):
+        for slot in _points(name, index, points, size):
+            owners.setdefault(slot, member)
+    places = sorted(owners)
+    return places, [owners[place] for place in places]
+
+
+class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
+    """Each newcomer halves the widest range. `bounds`: ascending (highest slot of a range, its consumer)."""
+
+    size: int = RANGE_SIZE
+    bounds: list[tuple[int, Handle]] = []
+
+    def slot(self, key_hash: int) -> int:
+        return key_hash % self.size or 1
+
+    def add(self, consumer: Handle, name: str) -> None:
+        """The newcomer gets the lower half of the widest range, of equals of the lowest."""
+        if not self.bounds:
+            self.bounds.append((self.size, consumer))
+            return
+        low = widest = half = 0
+        for bound, _ in self.bounds:
+            if bound - low > widest:
+                widest, half = bound - low, bound - (bound - low >> 1)
+            low = bound
+        insort(self.bounds, (half, consumer))
+
+    def renewed(self) -> "AutoSplit":
+        return AutoSplit(self.size)
+
+    def remove(self, consumer: Handle) -> None:
+        """The range goes to the next higher one; the highest to the next lower one."""
+        self.bounds = [entry for entry in self.bounds if entry[1] != consumer]
+        if self.bounds and self.bounds[-1][0] != self.size:
+            self.bounds[-1] = (self.size, self.bounds[-1][1])
+
+    def select(self, slot: int) -> Handle | None:
+        place = bisect_left(self.bounds, slot, key=lambda entry: entry[0])
+        return self.bounds[place][1] if place < len(self.bounds) else None
+
+
+class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
+    """Each consumer says which slots it wants. `ranges`: ascending (first, last, consumer), both included."""
+
+    ranges: list[tuple[int, int, Handle]] = []
+
+    def slot(self, key_hash: int) -> int:
+        return key_hash % RANGE_SIZE or 1
+
+    def check(self, wanted: list[IntRange]) -> None:
+        """May a consumer have these ranges? Raises `BrokerError`."""
+        if not wanted:
+            raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
+        for given in wanted:
+            if given.start > given.end:
+                raise BrokerError("ConsumerAssignError", "Fixed hash range start > end")
+        ordered = sorted((given.start, given.end) for given in wanted)
+        if any(following[0] <= before[1] for before, following in pairwise(ordered)):
+            raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy with overlap.")
+        for start, end in ordered:
+            for first, last, consumer in self.ranges:
+                if first <= end and start <= last:
+                    raise BrokerError("ConsumerAssignError", f"Range conflict with consumer {consumer}")
+
+    def assign(self, consumer: Handle, wanted: list[IntRange]) -> None:
+        """Give a consumer ranges that `check` allows."""
+        self.ranges = sorted([*self.ranges, *((given.start, given.end, consumer) for given in wanted)])
+
+    def renewed(self) -> "HashRangeExclusive":
+        return HashRangeExclusive()
+
+    def remove(self, consumer: Handle) -> None:
+        self.ranges = [entry for entry in self.ranges if entry[2] != consumer]
+
+    def select(self, slot: int) -> Handle | None:
+        """The consumer that wants the slot; None: nobody does."""
+        place = bisect_left(self.ranges, slot, key=lambda entry: entry[1])
+        if place == len(self.ranges) or self.ranges[place][0] > slot:
+            return None
+        return self.ranges[place][2]
+
+
+Selector = ConsistentHashing | AutoSplit | HashRangeExclusive

@@ -1,0 +1,400 @@
+"""Dispatch by key: Key_Shared (mirrors `PersistentStickyKeyDispatcherMultipleConsumers`, PIP-379; rules:
+dispatch_key_shared.md §5–§8).
+
+A selector says which consumer a hash belongs to. What can't go to it now waits in the replay set together with its
+hash, and everything of that hash waits behind it. A hash that a join or a leave moves away from a consumer drains:
+the new one gets nothing of it until the entries that the old one hasn't acked are gone.
+
+Pulsar retries a round without result after a backoff. Here rounds go on until another one could change nothing, and
+every event that could change something starts them again.
+"""
+
+from collections.abc import Callable
+from sys import maxsize
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import Context
+from streaming.broker.dispatch.dispatcher import Found
+from streaming.broker.dispatch.draining_hashes import DrainingHashes
+from streaming.broker.dispatch.multiple_consumers import NO_HASHES, MultipleConsumers
+from streaming.broker.dispatch.selectors import (
+    RANGE_SIZE,
+    AutoSplit,
+    ConsistentHashing,
+    Handle,
+    HashRangeExclusive,
+    Selector,
+)
+from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.position import Position
+from streaming.broker.subscription.consumer import Consumer
+
+if TYPE_CHECKING:
+    from streaming.broker.subscription.subscription import Subscription
+    from streaming.broker.topic import Topic
+
+KeySharedMode = Literal["AUTO_SPLIT", "STICKY"]
+
+
+class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
+    """`hashes`: of those positions of the replay set that were put there with one; `held` = how many, by hash.
+
+    `min_replayed` is of older states, and not used any more. `skip_replay`: the next round looks ahead. `stuck`: nothing
+    of the replay set can be sent until something happens other than new entries; it saves a search of the set for each
+    of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained, or acks moved the mark-delete.
+    """
+
+    mode: KeySharedMode = "AUTO_SPLIT"
+    out_of_order: bool = False
+    selector: Selector = msgspec.field(default_factory=ConsistentHashing)
+    draining: DrainingHashes = msgspec.field(default_factory=DrainingHashes)
+    hashes: dict[Position, int] = msgspec.field(default_factory=dict)
+    held: dict[int, int] = msgspec.field(default_factory=dict)
+    min_replayed: Position | None = None
+    skip_replay: bool = False
+    stuck: bool = False
+    unblocks_at: int = -1
+
+    @classmethod
+    def create(
+        cls, config: ServiceConfiguration, mode: KeySharedMode, *, out_of_order: bool
+    ) -> "StickyKeyMultipleConsumers":
+        """A dispatcher that divides the keys as the mode and the broker's settings say."""
+        selector: Selector
+        if mode == "STICKY":
+            selector = HashRangeExclusive()
+        elif config.subscriptionKeySharedUseConsistentHashing:
+            points = config.subscriptionKeySharedConsistentHashingReplicaPoints
+            selector = ConsistentHashing(max(points, 1), cls.ring_size())
+        else:
+            selector = AutoSplit()
+        return cls(mode=mode, out_of_order=out_of_order, selector=selector)
+
+    @classmethod
+    def ring_size(cls) -> int:
+        return RANGE_SIZE - 1
+
+    def renewed(self) -> "StickyKeyMultipleConsumers":
+        return type(self)(mode=self.mode, out_of_order=self.out_of_order, selector=self.selector.renewed())
+
+    # -- consumers (§4, §5) ---------------------------------------------------------------------------------------
+
+    def check(self, consumer: Consumer) -> None:
+        """May the consumer have the hash ranges it asks for? Raises `BrokerError`."""
+        if isinstance(self.selector, HashRangeExclusive):
+            self.selector.check(consumer.hash_ranges)
+
+    def add_consumer(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
+    ) -> None:
+        super().add_consumer(ctx, topic, subscription, consumer)
+        selector, handle = self.selector, consumer.handle
+        if isinstance(selector, HashRangeExclusive):
+            selector.assign(handle, consumer.hash_ranges)
+        else:
+            self._reassign(ctx, topic, subscription.consumers, lambda: selector.add(handle, consumer.name))
+        self.stuck = False
+        if self._polls:
+            self.dispatch(ctx, topic, subscription)  # with one more, one may look further ahead
+
+    def remove_consumer(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
+    ) -> bool:
+        self.draining.forget(consumer.handle)
+        others = [other for other in subscription.consumers if other is not consumer]
+        self._reassign(ctx, topic, others, lambda: self.selector.remove(consumer.handle))
+        self.stuck = False
+        return super().remove_consumer(ctx, topic, subscription, consumer) or self._polls
+
+    @property
+    def _polls(self) -> bool:  # might Pulsar be retrying? With a read waiting, or none allowed, it isn't
+        return not self.pending_read and not self.blocked
+
+    def _reassign(
+        self, ctx: Context, topic: "Topic", consumers: list[Consumer], change: Callable[[], None]
+    ) -> None:
+        """Change the selector; hashes with unacked entries that a consumer loses begin to drain, those it gets back end."""
+        if not self._drains:
+            change()
+            return
+        select = self.selector.select
+        before = [
+            {hash_: select(hash_) == consumer.handle for hash_ in set(consumer.hashes.values())}
+            for consumer in consumers
+        ]
+        change()
+        for consumer, had in zip(consumers, before, strict=True):
+            has = {hash_: select(hash_) == consumer.handle for hash_ in had}
+            for hash_ in consumer.hashes.values():
+                if had[hash_] and not has[hash_]:
+                    self.draining.add(consumer.handle, hash_)
+                elif has[hash_] and not had[hash_] and self.draining.reduce(consumer.handle, hash_):
+                    self._read_soon(ctx, topic)
+
+    @property
+    def _drains(self) -> bool:
+        return self.mode == "AUTO_SPLIT" and not self.out_of_order
+
+    # -- triggers -------------------------------------------------------------------------------------------------
+
+    def flow(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, permits: int
+    ) -> None:
+        self.stuck = False
+        super().flow(ctx, topic, subscription, consumer, permits)
+
+    def due(self, ctx: Context) -> int:
+        others = super().due(ctx)
+        return others if self.unblocks_at < 0 else min(self.unblocks_at, others if others >= 0 else maxsize)
+
+    def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        self.unblocks_at = -1
+        super().dispatch(ctx, topic, subscription)
+
+    def _unblock(self, consumer: Consumer) -> None:
+        self.stuck = False
+        super()._unblock(consumer)
+
+    # -- entries that aren't pending any more ---------------------------------------------------------------------
+
+    def _release(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> int | None:
+        limit = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
+        if 0 < limit <= consumer.unacked:
+            self.stuck = False
+        self._drain(ctx, topic, consumer, position)
+        return super()._release(ctx, topic, consumer, position)
+
+    def _drain(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> None:
+        """Count down the hash of an entry. When somebody waits for it, dispatch a little later, once for many acks."""
+        hash_ = consumer.hashes.pop(position, None)
+        if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
+            self._read_soon(ctx, topic)
+
+    def _read_soon(self, ctx: Context, topic: "Topic") -> None:
+        """Dispatch a little later, once for many causes."""
+        self.stuck = False
+        if self.unblocks_at < 0:
+            self.unblocks_at = ctx.clock + ctx.config.keySharedUnblockingIntervalMs
+            ctx.wake(topic.name, self.unblocks_at)
+
+    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        """Also: a read that waits is given up for what is to be replayed (`RescheduleReadHandler`)."""
+        if 0 <= self.unblocks_at <= ctx.clock and self.replay:
+            self.pending_read = 0
+        super().timer(ctx, topic, subscription)
+
+    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
+        self._read_soon(ctx, topic)
+
+    def acknowledged_partly(
+        self, subscription: "Subscription", consumer: Consumer, position: Position, messages: int
+    ) -> None:
+        self.stuck = False
+        super().acknowledged_partly(subscription, consumer, position, messages)
+
+    def after_acks(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
+    ) -> None:
+        super().after_acks(ctx, topic, subscription, owners)
+        if 0 <= self.unblocks_at <= ctx.clock:
+            self.dispatch(ctx, topic, subscription)
+
+    def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+        super().mark_delete_moved(ctx, topic, subscription)
+        mark_delete = topic.cursors[subscription.name].mark_delete
+        # what is gone drains, even where it stays in the consumer's count
+        for consumer in subscription.consumers:
+            for position in [position for position in consumer.hashes if position <= mark_delete]:
+                self._drain(ctx, topic, consumer, position)
+        self.dispatch(ctx, topic, subscription)
+
+    # -- the replay set -------------------------------------------------------------------------------------------
+
+    def _replay_all(
+        self, topic: "Topic", subscription: "Subscription", positions: "list[Position] | dict[Position, int]",
+        hashes: dict[Position, int] = NO_HASHES,
+    ) -> None:  # fmt: skip
+        super()._replay_all(topic, subscription, positions, hashes)
+        for position, hash_ in hashes.items():
+            self._hold(position, hash_)
+        self.stuck = False
+
+    def _hold(self, position: Position, hash_: int) -> None:
+        """Keep the hash of a position in the replay set."""
+        if position not in self.hashes:
+            self.hashes[position] = hash_
+            self.held[hash_] = self.held.get(hash_, 0) + 1
+
+    def forget(self, positions: set[Position]) -> None:
+        super().forget(positions)
+        for position in positions:
+            hash_ = self.hashes.pop(position, None)
+            if hash_ is not None:
+                self.held[hash_] -= 1
+                if not self.held[hash_]:
+                    del self.held[hash_]
+            self.stuck = False
+
+    def forget_all(self) -> None:
+        super().forget_all()
+        self.hashes.clear()
+        self.held.clear()
+        self.draining = DrainingHashes()
+        self.skip_replay, self.stuck, self.unblocks_at = False, False, -1
+
+    def _select(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", wanted: int
+    ) -> list[Position]:
+        """Up to `wanted` positions to replay: those of a known hash only if its consumer can take them (§6), but when
+        any order will do, nobody asks."""
+        budgets = self._budgets(ctx, topic, subscription)
+        taken: list[Position] = []
+        blocked: set[int] = set()
+        for position in self.replay:
+            hash_ = self.hashes.get(position)
+            if hash_ is not None and not self.out_of_order:
+                if hash_ in blocked:
+                    continue
+                handle = self.selector.select(hash_)
+                if handle is None or budgets[handle] <= 0 or self._waits(handle, position, hash_):
+                    blocked.add(hash_)
+                    continue
+                budgets[handle] -= 1
+            taken.append(position)
+            if len(taken) == wanted:
+                break
+        return taken
+
+    # -- dispatch (§6, §7) ----------------------------------------------------------------------------------------
+
+    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+        cursor = topic.cursors[subscription.name]
+        wanted = self._read_size(ctx, subscription.consumers)
+        if wanted == 0 or self.delayed.pauses_all(ctx.clock, ctx.config):
+            return False
+        if self.delayed.buckets and (ready := self.delayed.take(wanted, ctx.clock, ctx.config)):
+            self._replay_all(topic, subscription, ready)
+        self.forget_to(cursor.mark_delete)
+        skip, self.skip_replay = self.skip_replay, False
+        if not skip and not self.stuck:
+            if taken := self._select(ctx, topic, subscription, wanted):
+                self.forget({position for position in taken if position in cursor.acked})
+                if positions := [position for position in taken if position not in cursor.acked]:
+                    some = self._deal_out(ctx, topic, subscription, positions, from_replay=True)
+                    return some or self.skip_replay or not self.out_of_order
+                return True
+            self.stuck = True
+        if self.blocked or subscription.broker_blocked or self.pending_read:
+            return False  # quirk: what a look ahead left out waits for the next cause to dispatch
+        room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
+        if room <= 0 or not self._anyone(ctx, topic, subscription):
+            return skip
+        wanted = min(wanted, room)
+        positions = cursor.read(topic.ledger, wanted)
+        if not positions:
+            self.pending_read = wanted
+            return False
+        self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+        return True
+
+    def _look_ahead(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
+        """With that many positions to replay, nothing new is read (§7)."""
+        config, consumers = ctx.config, len(subscription.consumers)
+        limits = [
+            config.keySharedLookAheadMsgInReplayThresholdPerConsumer * consumers,
+            config.keySharedLookAheadMsgInReplayThresholdPerSubscription,
+        ]
+        if max(limits) <= 0:
+            return self._unacked_bound(ctx, topic, subscription)
+        return min(limit for limit in limits if limit > 0)
+
+    def _unacked_bound(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
+        per_subscription = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerSubscription").value
+        per_consumer = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
+        limits = [per_subscription, per_consumer * len(subscription.consumers)]
+        return min((limit for limit in limits if limit > 0), default=maxsize)
+
+    def _anyone(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+        """Is there anyone to read new entries for?"""
+        limit = self.consumer_limit(ctx, topic, subscription)
+        return any(
+            not consumer.blocked and budget(consumer, limit) > 0 for consumer in subscription.consumers
+        )
+
+    def _budgets(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> dict[Handle, int]:
+        limit = self.consumer_limit(ctx, topic, subscription)
+        return {consumer.handle: budget(consumer, limit) for consumer in subscription.consumers}
+
+    def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
+        """Must an entry wait although its consumer could take it?"""
+        return self._drains and self.draining.blocks(handle, hash_)
+
+    def deal(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found, *, from_replay: bool
+    ) -> list[Position]:
+        """Each entry to the consumer of its key; the positions that have to wait, each with its hash (§6)."""
+        slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
+        room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
+        budgets = self._budgets(ctx, topic, subscription)
+        runs: dict[Handle, Found] = {handle: [] for handle in budgets}
+        left: list[Position] = []
+        blocked: set[int] = set()
+        seen: set[Handle] = set()
+        blocked_by_hash: set[Handle] = set()
+        for position, entry in found:
+            slot = slots[position]
+            handle = None if slot in blocked else self.selector.select(slot)
+            if handle is not None:
+                seen.add(handle)
+                if budgets[handle] <= 0:
+                    handle = None
+                elif (not from_replay and not self.out_of_order and slot in self.held) or self._waits(
+                    handle, position, slot
+                ):
+                    blocked_by_hash.add(handle)
+                    handle = None
+            if handle is None:
+                blocked.add(slot)
+                left.append(position)
+                self._hold(position, slot)
+            else:
+                budgets[handle] -= 1
+                runs[handle].append((position, entry))
+        for consumer in subscription.consumers:
+            run = runs[consumer.handle]
+            if run:
+                self.send(ctx, topic, subscription, consumer, run)
+                for position, _ in run:
+                    if position in consumer.pending:
+                        consumer.hashes[position] = slots[position]
+        if len(left) < len(found):
+            # what was filtered out or acked in part took less than was reckoned: somebody may have room still
+            self.stuck = self.stuck and not any(
+                spent <= 0 and runs[handle] and now > 0
+                for (handle, spent), now in zip(
+                    budgets.items(), self._budgets(ctx, topic, subscription).values(), strict=True
+                )
+            )
+        elif room > 0:
+            self.skip_replay = any(
+                rest > 0 and (handle not in seen or (handle in blocked_by_hash and not from_replay))
+                for handle, rest in budgets.items()
+            )
+        return left
+
+    def _slot(self, position: Position, metadata: MessageMetadata) -> int:
+        known = self.hashes.get(position)
+        return self.selector.slot(sticky_key_hash(metadata)) if known is None else known
+
+
+def budget(consumer: Consumer, limit: int) -> int:
+    """Entries a consumer can take: its permits, and what its unacked limit (0: none) leaves over the average entry."""
+    permits = max(consumer.permits, 0)
+    if permits and limit > 0:
+        left = max(limit - consumer.unacked, 0)
+        permits = min(permits, -(-left // max(consumer.messages_per_entry, 1)))
+    return permits

@@ -1,0 +1,90 @@
+"""Key_Shared as before Pulsar 4.0 (mirrors `PersistentStickyKeyDispatcherMultipleConsumersClassic`; rules:
+dispatch_key_shared.md §9).
+
+No hash drains. Instead a consumer that joins while entries are unacked gets only what had been read by then, until
+everything before that is acked. Pulsar reads on behind what it can't send without any bound; here the unacked limits
+are one.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from streaming.broker.context import Context
+from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, Handle
+from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
+from streaming.broker.position import Position
+from streaming.broker.subscription.consumer import Consumer
+
+if TYPE_CHECKING:
+    from streaming.broker.subscription.subscription import Subscription
+    from streaming.broker.topic import Topic
+
+
+class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
+    """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined) in order of joining."""
+
+    joined: list[tuple[Handle, Position]] = msgspec.field(default_factory=list)
+
+    @classmethod
+    def ring_size(cls) -> int:
+        return CLASSIC_RING_SIZE
+
+    @property
+    def _drains(self) -> bool:
+        return False
+
+    def add_consumer(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
+    ) -> None:
+        super().add_consumer(ctx, topic, subscription, consumer)
+        cursor, ledger = topic.cursors[subscription.name], topic.ledger
+        if self.out_of_order or len(subscription.consumers) == 1 or cursor.read_position < cursor.mark_delete:
+            return
+        since = ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
+        if since > 1:
+            self.joined.append((consumer.handle, cursor.read_position))
+
+    def remove_consumer(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
+    ) -> bool:
+        self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
+        if len(subscription.consumers) <= 2:
+            self.joined.clear()
+        super().remove_consumer(ctx, topic, subscription, consumer)
+        return True
+
+    def forget_all(self) -> None:
+        super().forget_all()
+        self.joined.clear()
+
+    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
+        """What acks change is seen to at once."""
+
+    def after_acks(
+        self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
+    ) -> None:
+        super().after_acks(ctx, topic, subscription, owners)
+        passed = self.replay and self.replay[0] <= topic.cursors[subscription.name].mark_delete
+        if self._admit(topic, subscription) or passed:  # acks of what waits may make room for reading on
+            self.dispatch(ctx, topic, subscription)
+
+    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+        self._admit(topic, subscription)
+        return super()._round(ctx, topic, subscription)
+
+    def _admit(self, topic: "Topic", subscription: "Subscription") -> bool:
+        """Lift the restriction of those for whom everything older than them is acked. True: there were some."""
+        reached = topic.ledger.next_valid(topic.cursors[subscription.name].mark_delete)
+        waiting = [entry for entry in self.joined if entry[1] > reached]
+        if len(waiting) == len(self.joined):
+            return False
+        self.joined, self.stuck = waiting, False
+        return True
+
+    def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
+        """The mark of whoever joined first holds for those after it, too."""
+        return any(other == handle for other, _ in self.joined) and position >= self.joined[0][1]
+
+    def _look_ahead(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
+        return self._unacked_bound(ctx, topic, subscription)

@@ -1,0 +1,29 @@
+"""The sticky key of an entry, which decides on Key_Shared who gets it (dispatch_key_shared.md §1)."""
+
+import base64
+
+from schemas.commands import MessageMetadata
+from streaming.broker.dispatch.murmur3 import murmur3_31
+
+NONE_KEY = b"NONE_KEY"
+"""The key of an entry whose own can't be read."""
+
+
+def sticky_key(metadata: MessageMetadata) -> bytes:
+    """The ordering key, else the partition key, else one of the entry's own, so that entries without keys spread."""
+    if metadata.ordering_key is not None:
+        return metadata.ordering_key
+    key = metadata.partition_key
+    if key is None:
+        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    if not metadata.partition_key_b64_encoded:
+        return key.encode()
+    try:
+        return base64.b64decode(key + "=" * (-len(key) % 4), validate=True)
+    except ValueError:
+        return NONE_KEY
+
+
+def sticky_key_hash(metadata: MessageMetadata) -> int:
+    """A hash in [0, 2^31); a selector makes a slot of it."""
+    return murmur3_31(sticky_key(metadata))

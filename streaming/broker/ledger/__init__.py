@@ -1,0 +1,1 @@
+"""Managed ledgers and cursors: positions, acknowledgements, rollover and trimming."""

@@ -1,0 +1,319 @@
+"""ManagedCursor: a position in a managed ledger and the acks above it (mirrors `ManagedCursorImpl`; rules: cursor.md).
+
+A cursor keeps no entries. Its backlog is a difference of two counters, so it costs nothing to know.
+"""
+
+import math
+
+import msgspec
+
+from streaming.broker.errors import CursorError
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.ledger.ack_set import first_unacked, to_bits, to_bytes
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.position import EARLIEST, LATEST, Position
+
+
+class Persisted(msgspec.Struct, array_like=True):
+    """What the store knows of a cursor that has moved on in memory only (cursor.md §8)."""
+
+    mark_delete: Position
+    acked: AckHoles
+    batches: dict[Position, bytes]
+    properties: dict[str, int]
+
+
+class ManagedCursor(msgspec.Struct, array_like=True):
+    """`acked` = individualDeletedMessages; `batches` = batchDeletedIndexes (see `ack_set`); `persisted` is what a
+    crash would leave, None when the last change was written. `consumed` = messagesConsumedCounter."""
+
+    name: str
+    durable: bool
+    mark_delete: Position
+    read_position: Position
+    consumed: int
+    acked: AckHoles = msgspec.field(default_factory=AckHoles)
+    batches: dict[Position, bytes] = {}
+    properties: dict[str, int] = {}
+    persisted: Persisted | None = None
+    tokens: float = 0.0
+    tokens_at: int = 0
+
+    # -- creation (§2) --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, name: str, ledger: ManagedLedger, *, earliest: bool) -> "ManagedCursor":
+        """A new durable cursor at the end, or before the first entry."""
+        if not earliest:
+            mark_delete, consumed = ledger.last_confirmed, ledger.entries_added
+        else:
+            mark_delete = ledger.first_position()
+            consumed = ledger.entries_added - ledger.count(
+                mark_delete, ledger.last_confirmed, include_start=False, include_end=True
+            )
+        return cls(name, True, mark_delete, ledger.next_valid(mark_delete), consumed)
+
+    @classmethod
+    def non_durable(
+        cls, name: str, ledger: ManagedLedger, start: Position | None, *, earliest: bool
+    ) -> "ManagedCursor":
+        """A reader's cursor. `start` is its mark-delete position; None or past the end: as `earliest` says."""
+        last = ledger.last_confirmed
+        if start is None or start > last:
+            cursor = cls.create(name, ledger, earliest=earliest)
+            cursor.durable = False
+            return cursor
+        if start.ledger == -1:
+            start = ledger.previous(ledger.first_position())
+        read = ledger.next_valid(start)
+        unread = ledger.count(read, last, include_start=True, include_end=True) if read <= last else 0
+        return cls(name, False, ledger.previous(read), read, ledger.entries_added - unread)
+
+    def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
+        """Re-open from the store after an unload: the last written state, everything unacked is read again.
+
+        Only the first `most_runs` runs of individual acks were written (managedLedgerMaxUnackedRangesToPersist).
+        """
+        if self.persisted is not None:
+            saved, self.persisted = self.persisted, None
+            self.mark_delete, self.acked = saved.mark_delete, saved.acked
+            self.batches, self.properties = saved.batches, saved.properties
+        self.acked.keep_first(most_runs)
+        mark_delete = self.mark_delete
+        if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
+            following = ledger.next_ledger(mark_delete.ledger)
+            mark_delete = Position(following, -1) if following is not None else mark_delete
+        self.mark_delete = min(mark_delete, ledger.last_confirmed)
+        self.consumed = -self.live(ledger, self.mark_delete, ledger.last_confirmed)
+        self.rewind(ledger)
+
+    # -- counters (§5) --------------------------------------------------------------------------------------------
+
+    def live(
+        self, ledger: ManagedLedger, start: Position, end: Position, *, include_start: bool = False
+    ) -> int:
+        """Entries in (start, end] (or [start, end]) that aren't individually acked."""
+        if start > end:
+            return 0
+        stored = ledger.count(start, end, include_start=include_start, include_end=True)
+        return stored - self.acked.count(start, end) if self.acked else stored
+
+    def backlog(self, ledger: ManagedLedger, *, precise: bool = False) -> int:
+        """Entries not acked. A partly acked batch counts 1."""
+        if not precise:
+            backlog = ledger.entries_added - self.consumed
+            if backlog >= 0:
+                return backlog
+        return self.live(ledger, self.mark_delete, ledger.last_confirmed)
+
+    def entries_to_read(self, ledger: ManagedLedger) -> int:
+        return self.live(ledger, self.read_position, ledger.last_confirmed, include_start=True)
+
+    def backlog_size(self, ledger: ManagedLedger) -> int:
+        """Estimated bytes of the backlog, individually acked entries taken off by the average (ledger.md §6)."""
+        last = ledger.last_confirmed
+        if self.mark_delete >= last:
+            return 0
+        size = ledger.backlog_size_from(self.mark_delete)
+        holes = self.acked.count(self.mark_delete, last)
+        if not holes:
+            return size
+        stored = ledger.count(self.mark_delete, last, include_start=False, include_end=True)
+        return size - holes * (size // stored)
+
+    # -- acks (§3, §4) --------------------------------------------------------------------------------------------
+
+    def acknowledge_cumulative(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> None:
+        """Cumulative ack, possibly inside a batch (of an acked one: ignored). Past the end of a closed ledger it
+        means that end. Raises `CursorError` and changes nothing."""
+        info = ledger.ledgers.get(position.ledger)
+        if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
+            position = Position(position.ledger, info.entries - 1)
+        if ack_set is None:
+            self.move(ledger, position, {})
+        elif position > self.mark_delete:
+            before = ledger.previous(position)
+            if before > self.mark_delete:
+                self.move(ledger, before, {})
+            stored = self.batches.get(position)
+            if position > self.mark_delete and (
+                stored is None or first_unacked(ack_set) > first_unacked(to_bits(stored))
+            ):
+                self.batches[position] = to_bytes(ack_set)
+
+    def move(self, ledger: ManagedLedger, position: Position, properties: dict[str, int] | None) -> None:
+        """Mark-delete to `position`. `properties`: None keeps the present ones, a map replaces them.
+
+        Raises `CursorError` for a position before the mark-delete or past the end.
+        """
+        last = ledger.last_confirmed
+        if position > last:
+            here = ledger.ledgers.get(self.mark_delete.ledger)
+            following = ledger.next_ledger(last.ledger)
+            if here is None or position.ledger != following or self.mark_delete.entry + 1 < here.entries:
+                raise CursorError(f"mark-delete position {position} is past the last confirmed entry {last}")
+        if position < self.mark_delete:
+            raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
+        self.consumed += self.live(ledger, self.mark_delete, position)
+        self._advance(ledger, position)
+        if properties is not None:
+            self.properties = properties
+
+    def _advance(self, ledger: ManagedLedger, position: Position) -> None:
+        """Move the mark-delete, over acked entries that follow too. The counter is the caller's affair."""
+        if self.acked:
+            following = ledger.next_valid(position)
+            while following <= ledger.last_confirmed and following in self.acked:
+                position = self.acked.run_end(following)
+                following = ledger.next_valid(position)
+        self.mark_delete = position
+        if self.acked:
+            self.acked.discard_to(position)
+        if self.batches:
+            for batch in [batch for batch in self.batches if batch <= position]:
+                del self.batches[batch]
+        if self.read_position <= position:
+            self.read_position = ledger.next_valid(position)
+
+    def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
+        """Individual ack of an entry, or of some messages of its batch. True: the entry left the backlog.
+
+        Raises `CursorError` for a position past the end. One that was never written is ignored: Pulsar counts it, but
+        an entry id that a client made up has no limit, and a bitmap has.
+        """
+        if position > ledger.last_confirmed:
+            raise CursorError(f"ack of {position}: the last confirmed entry is {ledger.last_confirmed}")
+        if position <= self.mark_delete or position in self.acked or not ledger.valid(position):
+            self.batches.pop(position, None)
+            return False
+        if ack_set:
+            stored = self.batches.get(position)
+            left = ack_set if stored is None else ack_set & to_bits(stored)
+            if left:
+                self.batches[position] = to_bytes(left)
+                return False
+        self.batches.pop(position, None)
+        self.consumed += 1
+        if position == self.mark_delete.next():
+            self._advance(ledger, position)
+        else:
+            self.acked.add(position)
+        return True
+
+    def collapse(self, ledger: ManagedLedger) -> None:
+        """After individual acks: mark-delete over the first run when no entry lies before it (end of §4)."""
+        if self.acked:
+            low, high = next(self.acked.runs())
+            if ledger.count(self.mark_delete, low, include_start=False, include_end=True) <= 0:
+                self.move(ledger, high, None)
+
+    # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
+
+    def position_after(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> Position:
+        """The n-th entry after the mark-delete, individually acked ones counted or not."""
+        acked = 0
+        if exclude_acked:
+            start, seen = self.mark_delete, 0
+            for low, high in self.acked.runs():
+                unacked = ledger.count(start, low, include_start=False, include_end=True)
+                if seen + unacked >= n:
+                    break
+                seen += unacked
+                acked += ledger.count(low, high, include_start=False, include_end=True)
+                start = high
+        return ledger.position_after(self.mark_delete, n + acked)
+
+    def skip(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> None:
+        """Mark-delete over the next `n` entries. Properties are wiped (cursor.md §6)."""
+        target = self.position_after(ledger, n, exclude_acked=exclude_acked)
+        if target >= self.mark_delete:
+            self.move(ledger, target, {})
+
+    def peek(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool = True) -> Position | None:
+        """The n-th (from 1) entry of the backlog."""
+        start = ledger.next_valid(self.mark_delete)
+        if (
+            start > ledger.last_confirmed
+            or self.live(ledger, start, ledger.last_confirmed, include_start=True) < n
+        ):
+            return None
+        return self.position_after(ledger, n, exclude_acked=exclude_acked)
+
+    def clear_backlog(self, ledger: ManagedLedger) -> None:
+        if ledger.last_confirmed >= self.mark_delete:
+            self.move(ledger, ledger.last_confirmed, {})
+
+    # -- reading (§7) ---------------------------------------------------------------------------------------------
+
+    def rewind(self, ledger: ManagedLedger) -> None:
+        self.read_position = ledger.next_valid(self.mark_delete)
+
+    def reset(self, ledger: ManagedLedger, target: Position) -> None:
+        """Seek: everything from `target` on is unacked again, everything before it acked."""
+        if target <= EARLIEST:
+            read = ledger.first_position()  # quirk: a read position with entry −1
+        elif target >= LATEST:
+            read = ledger.next_valid(ledger.last_confirmed)
+        else:
+            read = target if ledger.valid(target) else ledger.next_valid(target)
+        mark_delete = ledger.previous(read)
+        if self.mark_delete > mark_delete:
+            # quirk: the range begins at an entry that counts and ends before one; of a ledger that is gone it is one short
+            self.consumed -= ledger.count(
+                mark_delete, self.mark_delete, include_start=True, include_end=False
+            )
+        elif self.mark_delete < mark_delete:
+            passed = ledger.count(self.mark_delete, mark_delete, include_start=True, include_end=False)
+            # quirk: of a durable cursor entries acked one by one on the way are counted twice, so its backlog runs ahead
+            self.consumed += (
+                passed if self.durable else passed - self.acked.count(self.mark_delete, mark_delete)
+            )
+        # quirk: entries acked one by one after the new mark-delete stay counted, though they are unacked again (4.0.7)
+        self.acked, self.batches, self.properties = AckHoles(), {}, {}
+        self.mark_delete, self.read_position = mark_delete, read
+
+    def set_batch(self, position: Position, bits: int) -> None:
+        """A seek into a batch: only the messages in `bits` are unacked."""
+        self.batches[position] = to_bytes(bits)
+
+    def read(self, ledger: ManagedLedger, n: int) -> list[Position]:
+        """Up to `n` unacked positions from the read position on, which comes to stand behind the last one looked at,
+        valid or not: at the end of a closed ledger it doesn't enter the next one before it reads there."""
+        positions: list[Position] = []
+        last, position = ledger.last_confirmed, self.read_position
+        while len(positions) < n:
+            if position.entry < 0 or not ledger.valid(position):
+                position = ledger.next_valid(Position(position.ledger, position.entry - 1))
+            if position > last:
+                break
+            if position in self.acked:
+                position = self.acked.run_end(position)
+            else:
+                positions.append(position)
+            self.read_position = position = position.next()
+        return positions
+
+    # -- persistence (§8) -----------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Position:
+        """The last persisted mark-delete position: what trimming and the choice of the slowest cursor go by."""
+        return self.mark_delete if self.persisted is None else self.persisted.mark_delete
+
+    def snapshot(self) -> Persisted:
+        return Persisted(self.mark_delete, self.acked.copy(), dict(self.batches), self.properties)
+
+    def permits_at(self, now: int, rate: float) -> float:
+        """Writes that the mark-delete rate limiter allows at `now` (ms): a token bucket of one second's worth on the
+        logical clock. `rate` per second, ≤ 0: off."""
+        if rate <= 0:
+            return math.inf
+        if not self.tokens_at:
+            return max(1.0, rate / 1000)  # a whole millisecond's worth: the clock knows nothing finer
+        return min(max(rate, 1.0), self.tokens + rate * (now - self.tokens_at) / 1000)
+
+    def written(self, now: int, permits: float) -> None:
+        """A write took one of `permits`."""
+        if permits != math.inf:
+            self.tokens, self.tokens_at = permits - 1, now
+        self.persisted = None

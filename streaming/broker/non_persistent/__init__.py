@@ -1,0 +1,1 @@
+"""Non-persistent topics: nothing is stored, nothing is acknowledged."""

@@ -1,0 +1,271 @@
+"""Consumers of a non-persistent topic come and go (mirrors `NonPersistentSubscription` and its dispatchers).
+
+A subscription lives as long as it has consumers. There is no position to be moved: what only concerns positions
+succeeds without effect or is refused, as Pulsar has it.
+"""
+
+import re
+
+from schemas import effects
+from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
+from schemas.effects import (
+    AckResponse,
+    ActiveConsumerChange,
+    Error,
+    SubscriptionEvent,
+    Success,
+)
+from streaming.broker.context import Context
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.dispatch.selectors import HashRangeExclusive
+from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer, pick_on_ring
+from streaming.broker.dispatch.sticky_key import KeySharedMode, StickyKeyMultipleConsumers
+from streaming.broker.dispatch.sticky_key_classic import ClassicStickyKeyMultipleConsumers
+from streaming.broker.errors import BrokerError
+from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.subscribing import is_free_name
+from streaming.broker.subscription.subscription import Subscription
+
+_PARTITION = re.compile(r"-partition-(\d+)$")
+
+
+# -- coming -------------------------------------------------------------------------------------------------------
+
+
+def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
+    """Attach a consumer, creating the subscription if need be; SUCCESS or the refusal of Pulsar."""
+    if (command.connection, command.consumer_id) not in topic.consumer_handles:
+        try:
+            _check(ctx, topic, command)
+            _attach(ctx, topic, command)
+        except BrokerError as error:
+            ctx.emit(Error(topic.name, command.connection, command.request_id, error.code, error.cause))
+            return
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
+    """The refusals of subscriptions.md §1 and §2, without those that Pulsar has for stored topics only: a subscription's
+    creation is always allowed, their number isn't limited, and durable or not makes no difference."""
+    name = command.subscription
+    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerTopic").value
+    if 0 < limit <= len(topic.consumer_handles):
+        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+    if command.read_compacted:
+        raise BrokerError("NotAllowedError", "readCompacted only valid on persistent topics")
+    if command.subType == "Key_Shared" and not ctx.config.subscriptionKeySharedEnable:
+        raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
+    if command.subType not in ctx.config.subscriptionTypesEnabled.split(","):
+        raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
+    if not is_free_name(name):
+        raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
+    if command.subType == "Exclusive" and command.keySharedMeta is not None:
+        raise BrokerError("NotAllowedError", "Exclusive with hash ranges isn't supported yet")
+    existing = topic.subscriptions.get(name)
+    if existing is None:
+        return
+    if existing.type != command.subType:
+        cause = f"Subscription is of different type. Active type is '{existing.type}'"
+        raise BrokerError("ConsumerBusy", cause)
+    dispatcher = existing.dispatcher
+    if isinstance(dispatcher, StickyKeyMultipleConsumers) and dispatcher.mode != _mode(command):
+        cause = f"Subscription is of different type. Active key_shared mode is '{dispatcher.mode}'"
+        raise BrokerError("ConsumerBusy", cause)
+    if command.subType == "Exclusive":
+        raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
+    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerSubscription").value
+    if 0 < limit <= len(existing.consumers):
+        raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+
+
+def _mode(command: Subscribe) -> KeySharedMode:
+    return "AUTO_SPLIT" if command.keySharedMeta is None else command.keySharedMeta.keySharedMode
+
+
+def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
+    """Add the consumer. Raises `BrokerError` if it can't have the hash ranges it wants; nothing is changed then."""
+    name = command.subscription
+    subscription = topic.subscriptions.get(name)
+    dispatcher = subscription.dispatcher if subscription is not None else _dispatcher(ctx, command)
+    consumer = Consumer(
+        command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
+        hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
+    )  # fmt: skip
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        dispatcher.check(consumer)
+    if subscription is None:
+        properties = {pair.key: pair.value for pair in command.subscription_properties}
+        subscription = topic.subscriptions[name] = Subscription(
+            name, durable=False, type=command.subType, dispatcher=dispatcher, properties=properties
+        )
+        ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
+    topic.consumer_handles[consumer.handle] = name
+    ctx.attach(command.connection, topic.name)
+    if isinstance(dispatcher, SingleActiveConsumer):
+        before = dispatcher.active_consumer(subscription)
+        subscription.consumers.append(consumer)
+        _pick(ctx, topic, subscription, dispatcher)
+        if dispatcher.failover and dispatcher.active_consumer(subscription) is before:
+            ctx.emit(ActiveConsumerChange(topic.name, *consumer.handle, {"is_active": False}))
+        return
+    subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
+    if isinstance(dispatcher, StickyKeyMultipleConsumers):
+        if isinstance(dispatcher.selector, HashRangeExclusive):
+            dispatcher.selector.assign(consumer.handle, consumer.hash_ranges)
+        else:
+            dispatcher.selector.add(consumer.handle, consumer.name)
+
+
+def _dispatcher(ctx: Context, command: Subscribe) -> SingleActiveConsumer | MultipleConsumers:
+    """A new dispatcher. Of those of a stored topic only what chooses a consumer is used here: they read nothing."""
+    match command.subType:
+        case "Shared":
+            return MultipleConsumers()
+        case "Key_Shared":
+            classic = ctx.config.subscriptionKeySharedUseClassicPersistentImplementation
+            kind = ClassicStickyKeyMultipleConsumers if classic else StickyKeyMultipleConsumers
+            return kind.create(ctx.config, _mode(command), out_of_order=False)
+        case _:
+            return SingleActiveConsumer(failover=command.subType == "Failover")
+
+
+def _pick(
+    ctx: Context, topic: NonPersistentTopic, subscription: Subscription, dispatcher: SingleActiveConsumer
+) -> None:
+    """Choose the active consumer. It is active at once: there is no failover delay, and nobody is told.
+
+    quirk: a topic that is no partition counts as partition 0, where a stored one asks the hash ring.
+    """
+    consumers = subscription.consumers
+    consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
+    best = [consumer.name for consumer in consumers if consumer.priority == consumers[0].priority]
+    partition = _PARTITION.search(topic.name)
+    if not dispatcher.failover:
+        dispatcher.active = 0
+    elif ctx.config.activeConsumerFailoverConsistentHashing:
+        dispatcher.active = pick_on_ring(best, topic.name)
+    else:
+        dispatcher.active = int(partition[1]) % len(best) if partition is not None else 0
+
+
+# -- leaving ------------------------------------------------------------------------------------------------------
+
+
+def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, consumer: Consumer) -> None:
+    """A consumer leaves, for whatever reason; its subscription goes with the last one."""
+    del topic.consumer_handles[consumer.handle]
+    subscription.consumers.remove(consumer)
+    if not subscription.consumers:
+        del topic.subscriptions[subscription.name]
+        topic.drops.pop(subscription.name, None)
+        topic.counters.messages_out_gone += subscription.messages_out
+        topic.counters.bytes_out_gone += subscription.bytes_out
+        ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: its last consumer left"))
+    elif isinstance(subscription.dispatcher, MultipleConsumers):
+        subscription.dispatcher.total_permits -= consumer.permits
+        if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
+            subscription.dispatcher.selector.remove(consumer.handle)
+    else:
+        assert subscription.dispatcher is not None
+        _pick(ctx, topic, subscription, subscription.dispatcher)
+
+
+def disconnect_all(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, cause: str) -> None:
+    """The broker closes every consumer, and the subscription with them."""
+    for consumer in list(subscription.consumers):
+        ctx.emit(
+            effects.CloseConsumer(
+                topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause
+            )
+        )
+        detach(ctx, topic, subscription, consumer)
+
+
+def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
+    """The consumers of a connection leave."""
+    for handle in [handle for handle in topic.consumer_handles if handle[0] == connection]:
+        subscription = topic.subscriptions[topic.consumer_handles[handle]]
+        detach(ctx, topic, subscription, subscription.consumer(*handle))
+
+
+def close(ctx: Context, topic: NonPersistentTopic, command: CloseConsumer) -> None:
+    """CLOSE_CONSUMER: success also when there is no such consumer."""
+    if (found := _find(topic, command.connection, command.consumer_id)) is not None:
+        detach(ctx, topic, *found)
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -> None:
+    """UNSUBSCRIBE of the only consumer, or of any with force: the others are disconnected (subscriptions.md §7)."""
+    found = _find(topic, command.connection, command.consumer_id)
+    if found is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    subscription, consumer = found
+    if len(subscription.consumers) > 1 and not command.force:
+        cause = "Unconnected or shared consumer attempting to unsubscribe"
+        _error(ctx, topic, command, "MetadataError", cause)
+        return
+    detach(ctx, topic, subscription, consumer)
+    disconnect_all(ctx, topic, subscription, "unsubscribed")
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+# -- what they ask for --------------------------------------------------------------------------------------------
+
+
+def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
+    """Permits for messages to come: nothing waits for them. Those of an unknown consumer are lost (protocol.md §6)."""
+    if (found := _find(topic, command.connection, command.consumer_id)) is not None:
+        subscription, consumer = found
+        consumer.permits += command.messagePermits
+        if isinstance(subscription.dispatcher, MultipleConsumers):
+            subscription.dispatcher.total_permits += command.messagePermits
+
+
+def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
+    """There is nothing to be acked: the ack is only answered, if its consumer is known and wants an answer."""
+    known = _find(topic, command.connection, command.consumer_id) is not None
+    if known and command.request_id is not None:
+        ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+
+
+def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:
+    """quirk: a seek succeeds and does nothing; nobody is disconnected."""
+    if _find(topic, command.connection, command.consumer_id) is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+    elif command.message_id is None and command.message_publish_time is None:
+        _error(ctx, topic, command, "MetadataError", "seek needs a message id or a publish time")
+    else:
+        ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMessageId) -> None:
+    """No message has an id of its own here, so there is no last one."""
+    if _find(topic, command.connection, command.consumer_id) is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+    else:
+        cause = "getLastMessageId is not supported on non-persistent topic"
+        _error(ctx, topic, command, "UnknownError", cause)
+
+
+def _find(
+    topic: NonPersistentTopic, connection: str, consumer_id: int
+) -> tuple[Subscription, Consumer] | None:
+    """The connected consumer that a client knows by this id, with its subscription."""
+    name = topic.consumer_handles.get((connection, consumer_id))
+    if name is None:
+        return None
+    subscription = topic.subscriptions[name]
+    return subscription, subscription.consumer(connection, consumer_id)
+
+
+def _error(
+    ctx: Context,
+    topic: NonPersistentTopic,
+    command: Unsubscribe | Seek | GetLastMessageId,
+    error: str,
+    cause: str,
+) -> None:
+    ctx.emit(Error(topic.name, command.connection, command.request_id, error, cause))

@@ -1,0 +1,125 @@
+"""Periodic checks on the logical clock: which are due, and when the next one is (design, decision 5).
+
+Each check runs at the multiples of its interval after the partition's first record. An interval of 0 turns it off.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from streaming.broker import next_effect
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import Context
+from streaming.broker.ledger import trimming
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.policies import backlog_quota, message_expiry
+from streaming.broker.policies.hierarchy import RetentionPolicies
+from streaming.broker.producer import dedup_cursor
+from streaming.broker.subscription import subscribing
+from streaming.broker.topic import Topic
+
+
+def _flush_cursors(ctx: Context, topic: Topic) -> None:
+    """Write what the mark-delete rate limiter held back (cursor.md §8)."""
+    for cursor in topic.cursors.values():
+        if cursor.persisted is not None:
+            _flush(ctx, topic, cursor)
+
+
+def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
+    former = cursor.key
+    cursor.persisted = None
+    trimming.free_ledgers(ctx, topic, cursor, former if former.ledger != cursor.mark_delete.ledger else None)
+
+
+def _consumed_ledgers(ctx: Context, topic: Topic) -> None:
+    trimming.check_inactive_ledger(ctx, topic)
+    retention = ctx.policy(topic.name, topic.policies, "retention")
+    if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
+        trimming.trim(ctx, topic)
+
+
+def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
+    """Delete durable subscriptions that nobody used for their expiration time (subscriptions.md §7)."""
+    minutes = ctx.policy(topic.name, topic.policies, "subscriptionExpirationTime").value
+    if minutes <= 0:
+        return
+    for subscription in list(topic.subscriptions.values()):
+        if not subscription.consumers and ctx.clock - subscription.last_active > minutes * 60_000:
+            subscribing.delete(ctx, topic, subscription, f"unused for {minutes} min")
+
+
+class Check(NamedTuple):
+    """A periodic check: its interval (ms), what it does to one topic, and when it could next do something there (ms)."""
+
+    interval: Callable[[ServiceConfiguration], float]
+    run: Callable[[Context, Topic], None]
+    next_effect: Callable[[Context, Topic], int]
+
+
+CHECKS: dict[str, Check] = {
+    "cursorFlush": Check(
+        lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, _flush_cursors, next_effect.cursor_flush,
+    ),
+    "messageExpiry": Check(
+        lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check, next_effect.message_expiry,
+    ),
+    "backlogQuota": Check(
+        lambda c: c.backlogQuotaCheckIntervalInSeconds * 1000 if c.backlogQuotaCheckEnabled else 0, backlog_quota.check,
+        next_effect.backlog_quota,
+    ),
+    "consumedLedgers": Check(
+        lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers, next_effect.consumed_ledgers,
+    ),
+    "deduplicationSnapshot": Check(
+        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, dedup_cursor.timed_snapshot,
+        next_effect.deduplication_snapshot,
+    ),
+    "inactiveProducers": Check(
+        lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, dedup_cursor.purge_inactive_producers,
+        next_effect.inactive_producers,
+    ),
+    "inactiveSubscriptions": Check(
+        lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, _inactive_subscriptions,
+        next_effect.inactive_subscriptions,
+    ),
+}  # fmt: skip
+"""By name. Checks that are due at the same time run in this order."""
+
+
+def quiet_until(ctx: Context, topics: Iterable[Topic]) -> int:
+    """Before this time (ms) no check that is on does anything to these topics."""
+    on = [check for check in CHECKS.values() if check.interval(ctx.config) > 0]
+    soonest = next_effect.NEVER
+    for topic in topics:
+        for check in on:
+            soonest = min(soonest, check.next_effect(ctx, topic))
+            if soonest <= ctx.clock:
+                return soonest
+    return soonest
+
+
+def last_due(
+    config: ServiceConfiguration, origin: int, after: int, until: int
+) -> list[tuple[int, list[str]]]:
+    """The last time in (`after`, `until`] of each check, and which checks it is of; by time, in ms."""
+    last: dict[int, list[str]] = {}
+    for name, check in CHECKS.items():
+        interval = int(check.interval(config))
+        if interval > 0 and (due := until - (until - origin) % interval) > after:
+            last.setdefault(due, []).append(name)
+    return sorted(last.items())
+
+
+def next_due(config: ServiceConfiguration, origin: int, after: int) -> tuple[int, list[str]] | None:
+    """The next time > `after` at which checks are due, and which; None when all are off. Times in ms."""
+    soonest, names = None, []
+    for name, check in CHECKS.items():
+        interval = int(check.interval(config))
+        if interval <= 0:
+            continue
+        due = origin + ((after - origin) // interval + 1) * interval
+        if soonest is None or due < soonest:
+            soonest, names = due, [name]
+        elif due == soonest:
+            names.append(name)
+    return None if soonest is None else (soonest, names)

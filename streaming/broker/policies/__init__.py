@@ -1,0 +1,1 @@
+"""Policies and the checks that enforce them: TTL and backlog quotas."""

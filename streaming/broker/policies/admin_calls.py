@@ -1,0 +1,112 @@
+"""Policies through the admin API: set and removed at run time on a namespace or a topic (I1)."""
+
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from schemas.commands import Admin, Int32
+from streaming.broker.errors import AdminError
+from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+
+POLICY_CALLS: dict[str, tuple[str, Any]] = {
+    "messageTTL": ("messageTTL", Int32),
+    "retention": ("retention", RetentionPolicies),
+    "deduplication": ("deduplication", bool),
+    "deduplicationEnabled": ("deduplication", bool),
+    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Int32),
+    "maxTopicsPerNamespace": ("maxTopicsPerNamespace", Int32),
+    "maxProducersPerTopic": ("maxProducersPerTopic", Int32),
+    "maxProducers": ("maxProducersPerTopic", Int32),
+    "maxConsumersPerTopic": ("maxConsumersPerTopic", Int32),
+    "maxConsumers": ("maxConsumersPerTopic", Int32),
+    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", Int32),
+    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", Int32),
+    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", Int32),
+    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", Int32),
+    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", Int32),
+    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", Int32),
+    "maxMessageSize": ("maxMessageSize", Int32),
+    "encryptionRequired": ("encryptionRequired", bool),
+    "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
+}
+"""Path element → policy and its type. Namespaces and topics have different names for some."""
+
+QUOTA_TYPES = ("destination_storage", "message_age")
+
+
+def query(path: str) -> dict[str, str]:
+    """The parameters after the question mark."""
+    return dict(parse_qsl(urlsplit(path).query))
+
+
+def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
+    """What GET says of a policy: its value at this level, or 204 where none is set; None: it isn't asked for one."""
+    if command.method != "GET":
+        return None
+    if name == "backlogQuotaMap":
+        return 200, msgspec.to_builtins(policies.backlogQuota)
+    if name not in POLICY_CALLS:
+        return None
+    value = getattr(policies, POLICY_CALLS[name][0])
+    return (204, None) if value is None else (200, msgspec.to_builtins(value))
+
+
+def set_policy(policies: Policies, command: Admin, name: str) -> bool:
+    """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
+    if command.method == "GET":
+        return False
+    if name == "backlogQuota":
+        type_ = query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
+        if type_ not in QUOTA_TYPES:
+            raise AdminError(412, f"unknown backlogQuotaType {type_}: use one of {', '.join(QUOTA_TYPES)}")
+        if command.method == "DELETE":
+            policies.backlogQuota.pop(type_, None)
+        else:
+            quota = convert(command.body, BacklogQuota)
+            _check_quota_against_retention(type_, quota, policies.retention)
+            policies.backlogQuota = {**policies.backlogQuota, type_: quota}
+        return True
+    if name not in POLICY_CALLS:
+        return False
+    field, type_ = POLICY_CALLS[name]
+    if command.method == "DELETE":
+        setattr(policies, field, None)
+        return True
+    given = query(command.path)
+    # quirk: a topic's TTL comes as a parameter, a namespace's as the body
+    body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
+    value = convert(body, type_)
+    if isinstance(value, RetentionPolicies):
+        _check_retention(value)
+        for kind, quota in policies.backlogQuota.items():
+            _check_quota_against_retention(kind, quota, value)
+    setattr(policies, field, value)
+    return True
+
+
+def convert(body: Any, type_: Any) -> Any:
+    """A body as `type_`; a number may be text, as it is in a path. Raises `AdminError`."""
+    try:
+        return msgspec.convert(body, type_, strict=not isinstance(body, str))
+    except msgspec.ValidationError as error:
+        raise AdminError(400, str(error)) from None
+
+
+def _check_retention(retention: RetentionPolicies) -> None:
+    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
+    if time < -1 or size < -1 or (time == 0) != (size == 0):
+        raise AdminError(412, "retention time and size must be both 0 or both not 0, and at least -1")
+
+
+def _check_quota_against_retention(
+    type_: str, quota: BacklogQuota, retention: RetentionPolicies | None
+) -> None:
+    """A quota that retention alone would exceed is refused (backlog_quota.md §7)."""
+    if retention is None:
+        return
+    time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
+    if (type_ == "destination_storage" and size > 0 and quota.limitSize >= size * 1024 * 1024) or (
+        type_ == "message_age" and time > 0 and quota.limitTime >= time * 60
+    ):
+        raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")

@@ -1,0 +1,190 @@
+"""BacklogQuotaManager: what happens when a backlog grows too large or too old (rules: backlog_quota.md)."""
+
+from schemas.effects import Evicted
+from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError, CursorError
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
+from streaming.broker.policies.message_expiry import expire_by_age
+from streaming.broker.position import Position
+from streaming.broker.producer import closing, dedup_cursor
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
+from streaming.broker.topic import OldestPosition, Topic, emit_moved
+
+EVICTION_TARGET = 0.9
+"""Eviction goes down to this part of the limit."""
+
+
+def check(ctx: Context, topic: Topic) -> None:
+    """The periodic check of a topic (§2): size first; time only when the size is within its quota."""
+    topic.oldest = oldest_position(ctx, topic)
+    if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
+        return
+    size = ctx.quota(topic.name, topic.policies, "destination_storage")
+    if size_exceeded(topic, size.value):
+        _act(ctx, topic, "destination_storage", size)
+        return
+    age = ctx.quota(topic.name, topic.policies, "message_age")
+    if time_exceeded(ctx, topic.oldest, age.value):
+        _act(ctx, topic, "message_age", age)
+
+
+def size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
+    return quota.limitSize >= 0 and topic.backlog_size() >= quota.limitSize
+
+
+def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuota) -> bool:
+    if quota.limitTime <= 0 or oldest is None:
+        return False
+    return ctx.clock > oldest.timestamp + quota.limitTime * 1000
+
+
+def oldest_position(ctx: Context, topic: Topic) -> OldestPosition | None:
+    """Since when the oldest unacked entry waits (§2.1), to be remembered. Not precise: since its ledger closed."""
+    precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
+    ledger = topic.ledger
+    if not any(topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions):
+        return None
+    cursor, known = topic.slowest_cursor(), topic.oldest
+    if cursor is None:
+        return None
+    position = cursor.key
+    if known is not None and known.position == position and position >= ledger.first_position():
+        return OldestPosition(position, cursor.name, known.timestamp)
+    since = _oldest_timestamp(ctx, topic, position, precise=precise)
+    if since is not None:
+        return OldestPosition(position, cursor.name, since)
+    return known if ctx.config.keepOldestPositionWhenUnknown else None
+
+
+def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise: bool) -> int | None:
+    ledger = topic.ledger
+    if precise:
+        following = ledger.next_valid(position)
+        return (
+            ctx.entries.get(topic.name, following).timestamp if following <= ledger.last_confirmed else None
+        )
+    if position.ledger == ledger.current:
+        return None
+    if position.ledger not in ledger.ledgers:
+        position = ledger.next_valid(position)
+    info = ledger.ledgers.get(position.ledger)
+    if info is not None and position.entry + 1 >= info.entries:
+        info = ledger.ledgers.get(ledger.next_valid(position).ledger)
+    return info.timestamp if info is not None and info.timestamp > 0 else None
+
+
+def check_producer_creation(ctx: Context, topic: Topic) -> None:
+    """Refuse a new producer while a producer-blocking quota is exceeded (§4). Raises `BrokerError`."""
+    for type_ in ("destination_storage", "message_age"):
+        quota = ctx.quota(topic.name, topic.policies, type_).value
+        if quota.policy == "consumer_backlog_eviction":
+            continue
+        if type_ == "destination_storage":
+            exceeded = size_exceeded(topic, quota)
+        else:
+            if quota.limitTime <= 0:
+                continue
+            topic.oldest = oldest_position(ctx, topic)
+            exceeded = time_exceeded(ctx, topic.oldest, quota)
+        if exceeded:
+            suffix = "Error" if quota.policy == "producer_request_hold" else "Exception"
+            raise BrokerError(
+                f"ProducerBlockedQuotaExceeded{suffix}", f"the {type_} quota of the topic is exceeded"
+            )
+
+
+def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective) -> None:
+    quota: BacklogQuota = effective.value
+    limit = f"{quota.limitSize} B" if type_ == "destination_storage" else f"{quota.limitTime} s"
+    policy = f"{quota.policy} {type_} {limit} ({effective.level})"
+    if quota.policy == "consumer_backlog_eviction":
+        if type_ == "destination_storage":
+            topic.counters.size_evictions += 1
+            _evict_by_size(ctx, topic, quota.limitSize, policy)
+        else:
+            topic.counters.time_evictions += 1
+            _evict_by_time(ctx, topic, quota.limitTime, policy)
+        return
+    slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
+    if slowest is not None and slowest.name == DEDUP_CURSOR:
+        dedup_cursor.timed_snapshot(ctx, topic)  # and nobody is disconnected in this round (§5)
+        return
+    for producer in list(topic.producers.values()):
+        closing.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
+
+
+def _move(
+    ctx: Context, topic: Topic, cursor: ManagedCursor, target: Position, cause: str, policy: str
+) -> None:
+    """Mark-delete for an eviction: wipes the properties, tells the dispatcher, may free ledgers."""
+    ledger = topic.ledger
+    before, backlog = cursor.mark_delete, cursor.backlog(ledger)
+    former = topic.change_cursor(ctx, cursor, lambda: cursor.move(ledger, target, {}))
+    evicted = backlog - cursor.backlog(ledger)
+    emit_moved(ctx, Evicted, topic, cursor, before, evicted, cause, policy)
+    subscription = topic.subscriptions.get(cursor.name)
+    if subscription is not None:
+        subscription.evicted += evicted
+        subscription.mark_delete_moved(ctx, topic)
+    free_ledgers(ctx, topic, cursor, former)
+
+
+def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
+    """Skip, slowest cursor by slowest cursor, in proportion to the bytes above 0.9 of the limit (§3.2)."""
+    target = int(EVICTION_TARGET * limit)
+    ledger = topic.ledger
+    size, previous = topic.backlog_size(), None
+    while size > target:
+        cursor = topic.slowest_cursor()
+        if cursor is None or cursor is previous:
+            return
+        skip = int((size - target) * float(cursor.backlog(ledger)) / size)
+        if ctx.config.backlogQuotaSkipByFactor:
+            skip = int((size - EVICTION_TARGET * limit) / size * cursor.backlog(ledger))
+        if skip == 0:
+            return
+        position = cursor.position_after(ledger, skip, exclude_acked=False)
+        if position > cursor.mark_delete:
+            _move(
+                ctx, topic, cursor, position, f"backlog {size} B over its quota, down to {target} B", policy
+            )
+        size, previous = topic.backlog_size(), cursor
+
+
+def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
+    """Drop what is older than the limit (§3.3): by entries when precise, else by whole closed ledgers."""
+    if ctx.config.preciseTimeBasedBacklogQuotaCheck:
+        for name in topic.known_subscriptions():
+            expire_by_age(
+                ctx,
+                topic,
+                topic.subscriptions[name],
+                int(EVICTION_TARGET * limit),
+                Evicted,
+                "message age",
+                policy,
+            )
+        return
+    ledger = topic.ledger
+    while True:
+        cursor = topic.slowest_cursor()
+        assert cursor is not None  # its oldest entry is too old
+        info = ledger.ledgers.get(cursor.mark_delete.ledger)
+        if info is not None and not (info.timestamp and ctx.clock - info.timestamp > limit * 1000):
+            return
+        following = ledger.next_ledger(cursor.mark_delete.ledger)
+        if following is None:
+            return
+        try:
+            _move(
+                ctx,
+                topic,
+                cursor,
+                Position(following, -1),
+                "the ledger's entries are over their age quota",
+                policy,
+            )
+        except CursorError:
+            return

@@ -1,0 +1,1 @@
+"""Producers: creation, access modes, publishing, deduplication."""

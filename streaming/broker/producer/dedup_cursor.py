@@ -1,0 +1,80 @@
+"""Deduplication and the topic: enabling, the cursor ``pulsar.dedup``, snapshots, recovery (dedup.md §2, §6, §9)."""
+
+from streaming.broker.context import Context
+from streaming.broker.errors import CursorError
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.trimming import free_ledgers, trim
+from streaming.broker.position import Position
+from streaming.broker.producer.message_deduplication import DEDUP_CURSOR, MessageDeduplication
+from streaming.broker.topic import Topic
+
+
+def check_status(ctx: Context, topic: Topic) -> None:
+    """Bring deduplication to what the policies say: at topic load and on every policy change (§2)."""
+    wanted = ctx.policy(topic.name, topic.policies, "deduplication").value
+    if topic.dedup.status == "Initialized":
+        topic.dedup = MessageDeduplication()  # a topic that is loaded remembers nothing but its cursor
+    dedup = topic.dedup
+    dedup.every_chunk = not ctx.config.deduplicationChecksLastChunkOnly
+    if not wanted and dedup.status != "Disabled":
+        dedup.status = "Disabled"
+        dedup.clear()
+        if topic.cursors.pop(DEDUP_CURSOR, None) is not None:
+            trim(ctx, topic)
+    elif wanted and dedup.status != "Enabled":
+        recover(ctx, topic)
+
+
+def recover(ctx: Context, topic: Topic) -> None:
+    """Open the cursor (at Latest when it is new), load its snapshot, replay what was written since (§6)."""
+    dedup, ledger = topic.dedup, topic.ledger
+    cursor = topic.cursors.get(DEDUP_CURSOR)
+    if cursor is None:
+        cursor = topic.cursors[DEDUP_CURSOR] = ManagedCursor.create(DEDUP_CURSOR, ledger, earliest=False)
+    dedup.clear()
+    dedup.inactive.clear()
+    dedup.snapshot_counter = 0
+    dedup.persisted.update(cursor.properties)
+    cursor.rewind(ledger)
+    last = None
+    while positions := cursor.read(ledger, 100):
+        for entry in ctx.entries.get_all(topic.name, positions):
+            dedup.replay(entry.metadata)
+        last = positions[-1]
+    dedup.status = "Enabled"
+    if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
+        take_snapshot(ctx, topic, last)  # quirk: the counter isn't zeroed, the next entry takes another one
+
+
+def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
+    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`, which isn't before it.
+
+    A cursor that stepped over to a ledger that was then dropped empty refuses until an entry comes: no snapshot.
+    """
+    cursor = topic.cursors[DEDUP_CURSOR]
+    marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
+    try:
+        former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
+    except CursorError:
+        return
+    topic.dedup.last_snapshot = ctx.clock
+    free_ledgers(ctx, topic, cursor, former)
+
+
+def timed_snapshot(ctx: Context, topic: Topic) -> None:
+    """The timer's snapshot at the last confirmed entry, if its interval has passed (§6)."""
+    interval = ctx.policy(topic.name, topic.policies, "deduplicationSnapshotInterval").value
+    if topic.dedup.status != "Enabled" or not interval or interval <= 0:
+        return
+    if ctx.clock - topic.dedup.last_snapshot < interval * 1000:
+        return
+    last = topic.ledger.last_confirmed
+    if last > topic.cursors[DEDUP_CURSOR].mark_delete:
+        take_snapshot(ctx, topic, last)
+
+
+def purge_inactive_producers(ctx: Context, topic: Topic) -> None:
+    """Forget producers away for longer than the timeout; a snapshot keeps that (§9)."""
+    timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
+    if topic.dedup.purge_inactive(ctx.clock - timeout):
+        take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)

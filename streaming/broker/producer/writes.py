@@ -1,0 +1,110 @@
+"""What a client publishes, up to where the kinds of topics part: from a SEND or the short form to a write
+(mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; rules: producer.md §5)."""
+
+from schemas.commands import MessageMetadata, Publish, Send
+from schemas.effects import SendError
+from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
+from streaming.broker.producer import creation
+from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
+from streaming.broker.producer.producer import Producer
+from streaming.broker.topic import PendingWrite, Topic
+
+
+def from_send(ctx: Context, topic: Topic, command: Send) -> PendingWrite | None:
+    """A SEND as a write. None: nobody created its producer, which is answered, or it was closed a moment ago."""
+    handle = (command.connection, command.producer_id)
+    name = topic.producer_handles.get(handle)
+    if name is None:
+        closed = topic.closed_producers.get(handle)
+        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
+            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
+            ctx.close_connection(topic.name, command.connection, cause)
+        return None
+    highest = command.highest_sequence_id
+    if highest is not None and highest < command.sequence_id:
+        highest = None
+    payload = command.payload_bytes or command.payload.encode()
+    size = HEADER + metadata_size(command.metadata) + len(payload)
+    return PendingWrite(
+        topic.producers[name], command.sequence_id, highest, command.metadata, payload, size, plain=False
+    )
+
+
+def may_send(ctx: Context, topic: Topic, command: Send, write: PendingWrite) -> bool:
+    """The checks of a producer on its SEND. False: it was refused."""
+    if command.txnid_least_bits or command.txnid_most_bits:
+        refuse(ctx, topic, write, "NotAllowedError", "transactions are not supported")
+    elif command.message_id is not None:
+        refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
+    elif write.producer.name in topic.closing_producers:
+        refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+    elif not command.metadata.encryption_keys and _encryption_required(ctx, topic):
+        refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
+    else:
+        return True
+    return False
+
+
+def from_short(ctx: Context, topic: Topic, command: Publish) -> PendingWrite | None:
+    """The short form as a write; its producer is registered at its first message. None: it was refused."""
+    name = command.producer
+    producer = topic.producers.get(name)
+    known = producer is not None
+    if producer is None:
+        producer = Producer(name, "", None)
+    time = ctx.clock if command.publish_time is None else command.publish_time
+    payload = command.payload_bytes or command.payload.encode()
+    metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
+    plain = not command.properties and command.event_time is None and command.deliver_at_time is None
+    if plain:
+        size = plain_metadata_size(name, command.sequence_id, time, command.key)
+    else:
+        metadata.properties = command.key_values()
+        metadata.event_time, metadata.deliver_at_time = command.event_time, command.deliver_at_time
+        size = metadata_size(metadata)
+    write = PendingWrite(
+        producer, command.sequence_id, None, metadata, payload, HEADER + size + len(payload), plain
+    )
+    if _encryption_required(ctx, topic):
+        refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
+        return None
+    if not known:
+        try:
+            creation.check_limits(ctx, topic, producer)
+            creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            refuse(ctx, topic, write, error.code, error.cause)
+            return None
+    elif name in topic.closing_producers:
+        refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+        return None
+    return write
+
+
+def _encryption_required(ctx: Context, topic: Topic) -> bool:
+    return bool(ctx.policy(topic.name, topic.policies, "encryptionRequired").value)
+
+
+def too_large(ctx: Context, topic: Topic, write: PendingWrite) -> str | None:
+    """Why the message is too large; None if it isn't. Chunks aren't checked."""
+    if write.metadata.chunk_id is not None:
+        return None
+    largest = ctx.config.maxMessageSize
+    if len(write.payload) > largest:
+        return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
+    limit = ctx.policy(topic.name, topic.policies, "maxMessageSize").value
+    if 0 < limit < largest and write.size > limit:
+        return f"entry of {write.size} bytes, the topic takes {limit}"
+    return None
+
+
+def refuse(ctx: Context, topic: Topic, write: PendingWrite, error: str, cause: str) -> None:
+    """SEND_ERROR, with the highest sequence id of the message or batch."""
+    producer, highest = write.producer, write.highest_sequence_id
+    sequence_id = write.sequence_id if highest is None else highest
+    ctx.emit(
+        SendError(
+            topic.name, producer.connection, producer.producer_id, producer.name, sequence_id, error, cause
+        )
+    )

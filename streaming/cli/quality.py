@@ -1,0 +1,83 @@
+"""The command `magnetar quality`, for typer. It imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from streaming.quality.check import Report
+
+_REASONS = 5
+
+
+def quality_command(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder of a replay or run, or a command log.")
+    ],
+    docs: Annotated[
+        Path | None, typer.Option(help="Where to write Data Docs; by default DIR/quality, or LOG.quality.")
+    ] = None,
+) -> None:
+    """Run the expectation suites over a log or an output folder, with Data Docs. Exit code 1 if a rule is broken."""
+    from rich.console import Console
+
+    from streaming.cli.app import expected_errors
+    from streaming.log.files import LogError
+    from streaming.quality import data_docs
+    from streaming.quality.check import NothingToCheck, check
+    from streaming.quality.suites import SuiteError
+
+    with (
+        expected_errors(LogError, FileNotFoundError, NothingToCheck, SuiteError),
+        Console(stderr=True).status("reading") as status,
+    ):
+        report = check(path, progress=status.update)
+        status.update("writing Data Docs")
+        folder = docs or (
+            path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
+        )
+        notes = [f"{reason}: {count:,} records" for reason, count in report.malformed.items()]
+        notes += [f"quarantined by {rule}: {count:,}" for rule, count in report.quarantined.items()]
+        index = data_docs.write(
+            folder, f"Quality of {path.name}", [each.page for each in report.checked], notes
+        )
+    _show(report, Console())
+    typer.echo(f"Data Docs: {index.absolute().as_uri()}")
+    raise typer.Exit(0 if report.holds else 1)
+
+
+def _show(report: Report, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table("suite", "", box=None, pad_edge=False, header_style="bold")
+    for title in ("rows", "rules", "broken", "times"):
+        table.add_column(title, justify="right")
+    for each in report.checked:
+        mark = "[red]broken[/]" if each.broken else "[green]holds[/]"
+        if not each.agrees:
+            mark = "[red]Great Expectations counts otherwise[/]"
+        flagged = sum(each.broken.values())
+        numbers = (each.rows, len(each.suite.expectations), len(each.broken), flagged)
+        table.add_row(each.suite.name, mark, *(f"{number:,}" for number in numbers))
+    console.print(table)
+    for each in report.checked:
+        for rule, count in each.broken.items():
+            console.print(f"\n[bold]{rule}[/]: {count:,} times", highlight=False)
+            for example in each.examples[rule]:
+                console.print(f"  {example}", markup=False, highlight=False)
+    for title, counts in (
+        ("no command at all (malformed)", report.malformed),
+        ("the query put in quarantine", report.quarantined),
+    ):
+        if counts:
+            console.print(f"\n[bold]{sum(counts.values()):,} records {title}[/]", highlight=False)
+            for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:_REASONS]:
+                console.print(f"  {count:,}: {reason}", markup=False, highlight=False)
+    rows = sum(each.rows for each in report.checked if each.suite.kind != "RECORD")
+    verdict = "all rules hold" if report.holds else "rules are broken"
+    console.print(f"\n{rows:,} {report.what}, {len(report.checked)} suites: {verdict}", highlight=False)

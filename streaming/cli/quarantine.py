@@ -1,0 +1,250 @@
+"""The commands `magnetar quarantine …`, for typer. They import what they need when they are called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.queries import KafkaConfigFile, credentials
+
+if TYPE_CHECKING:
+    from streaming.quarantine.store import Coordinates, Mended, OfRule
+
+quarantine_app = typer.Typer(
+    help="Records that are no command: look at them, mend them, put them back.", no_args_is_help=True
+)
+
+_SHOWN = 4096
+_NAMED = 5
+
+Store = Annotated[
+    str, typer.Argument(metavar="STORE", help="The --store of a run, or the folder of a replay.")
+]
+Origin = Annotated[
+    str, typer.Argument(metavar="PARTITION:OFFSET", help="Where the record was in the ingress.")
+]
+RuleOption = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
+TopicOption = Annotated[str | None, typer.Option(help="Only records of this topic.")]
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    from streaming.cli.app import expected_errors
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.produce import KafkaUnreachable, KafkaUrlError, NotProduced
+    from streaming.log.files import LogError
+    from streaming.quarantine.store import QuarantineError
+
+    unusable = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError)
+    with expected_errors(*unusable, KafkaUnreachable, NotProduced):
+        yield
+
+
+@quarantine_app.command("list")
+def list_command(
+    store: Store,
+    rule: RuleOption = None,
+    topic: TopicOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: times in ms since the epoch.")] = False,
+) -> None:
+    """How many records broke which rule, and when; with the last one as an example."""
+    import msgspec
+
+    from streaming.quarantine.store import Quarantine
+
+    with _expected():
+        found = Quarantine(store).by_rule(rule=rule, topic=topic)
+    if as_json:
+        typer.echo(msgspec.json.encode([_plain(each) for each in found]))
+        return
+    if found:
+        _table(found)
+    total, back = sum(each.records for each in found), sum(each.resubmitted for each in found)
+    typer.echo(f"{total:,} records in quarantine, {back:,} of them resubmitted")
+
+
+@quarantine_app.command("show")
+def show_command(
+    store: Store,
+    record: Origin,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes, and nothing else.")] = False,
+) -> None:
+    """One record: where it came from, what is wrong with it, its value as text or in hex."""
+    from streaming.quarantine.store import Quarantine, iso
+
+    origin = _origin(record)
+    with _expected():
+        quarantine = Quarantine(store)
+        row = quarantine.record(origin)
+        again = quarantine.resubmitted().get(origin)
+    value: bytes = row["value"]
+    if raw:
+        sys.stdout.buffer.write(value)
+        sys.stdout.buffer.flush()
+        return
+    typer.echo(f"record       {origin} (partition {origin.partition}, offset {origin.offset})")
+    typer.echo(f"topic        {'none' if row['topic'] is None else _printable(row['topic'])}")
+    typer.echo(f"refused      {iso(round(row['timestamp'].timestamp() * 1000))}, by the partition's clock")
+    typer.echo(f"rule         {row['rule']}")
+    typer.echo(f"cause        {_printable(row['cause'])}")
+    typer.echo(f"resubmitted  {again or 'no'}")
+    typer.echo(f"value        {len(value):,} bytes")
+    typer.echo(readable(value))
+
+
+@quarantine_app.command("export")
+def export_command(
+    store: Store,
+    rule: RuleOption = None,
+    topic: TopicOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Also those that were resubmitted.")] = False,
+) -> None:
+    """Write the records to the standard output as a command log (JSON Lines), to be mended and resubmitted."""
+    from streaming.quarantine.store import Quarantine, coordinates_of, line
+
+    with _expected():
+        quarantine = Quarantine(store)
+        records = quarantine.records(rule=rule, topic=topic)
+        back = {} if every else quarantine.resubmitted()
+    written = left_out = 0
+    for batch in records.to_batches(max_chunksize=1024):
+        for origin, row in zip(coordinates_of(batch), batch.to_pylist(), strict=True):
+            if origin in back:
+                left_out += 1
+                continue
+            sys.stdout.buffer.write(line(row) + b"\n")
+            written += 1
+    sys.stdout.buffer.flush()
+    notes = f"; {left_out:,} were resubmitted before (--all gives them too)" * bool(left_out)
+    typer.echo(f"{written:,} records{notes}", err=True)
+
+
+@quarantine_app.command("resubmit")
+def resubmit_command(
+    store: Store,
+    mended: Annotated[
+        str, typer.Argument(metavar="MENDED", help="An export that was edited (.jsonl), or PARTITION:OFFSET.")
+    ],
+    value: Annotated[
+        Path | None, typer.Option(help="With PARTITION:OFFSET: a file with its new value; else as it was.")
+    ] = None,
+    ingress: Annotated[
+        str | None, typer.Option(help="Of a run: the commands' topic, kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    kafka_config: KafkaConfigFile = None,
+    log: Annotated[Path | None, typer.Option(help="Of a replay: the log that was replayed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --log: where to write the mended log.")] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="With --log: as the replay had it.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what was resubmitted before.")] = False,
+) -> None:
+    """Put mended records back. All are checked first: if one would be quarantined again, none is sent."""
+    if (ingress is None) == (log is None) or (log is None) != (out is None):
+        raise typer.BadParameter(
+            "give --ingress for the records of a run, or --log and --out for those of a replay"
+        )
+    with _expected():
+        from streaming.quarantine import resubmit
+        from streaming.quarantine.store import Quarantine
+
+        quarantine = Quarantine(store)
+        records = _mended(quarantine, mended, value)
+        if ingress is not None:
+            places = resubmit.to_ingress(
+                quarantine, records, ingress, config=credentials(kafka_config), again=again
+            )
+            shown = ", ".join(
+                f"{each.origin} as {place}" for each, place in zip(records[:_NAMED], places, strict=False)
+            )
+            more = f" and {len(records) - _NAMED:,} more" * (len(records) > _NAMED)
+            typer.echo(f"{len(records):,} records to {ingress}: {shown}{more}")
+        elif log is not None and out is not None:
+            resubmit.to_log(quarantine, records, log, out, partitions=partitions, again=again)
+            typer.echo(f"{log} with {len(records):,} records mended -> {out}")
+
+
+def _mended(quarantine: Any, mended: str, value: Path | None) -> list[Mended]:
+    from streaming.quarantine.store import Coordinates, Mended, read_mended
+
+    origin = Coordinates.parse(mended)
+    if origin is None:
+        if value is not None:
+            raise typer.BadParameter("--value goes with PARTITION:OFFSET: a file of records has their values")
+        return read_mended(mended)
+    row = quarantine.record(origin)
+    new = row["value"] if value is None else value.read_bytes()
+    return [Mended(origin, round(row["timestamp"].timestamp() * 1000), row["topic"], new)]
+
+
+def _origin(text: str) -> Coordinates:
+    from streaming.quarantine.store import Coordinates
+
+    found = Coordinates.parse(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, as 3:42")
+    return found
+
+
+def _plain(each: OfRule) -> dict[str, Any]:
+    example = {"partition": each.example.partition, "offset": each.example.offset,
+               "topic": each.topic, "cause": each.cause}  # fmt: skip
+    numbers = {name: getattr(each, name) for name in ("rule", "records", "resubmitted", "first", "last")}
+    return numbers | {"example": example}
+
+
+def _table(found: list[OfRule]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from streaming.quarantine.store import iso
+
+    table = Table("rule", box=None, pad_edge=False, header_style="bold")
+    for name in ("records", "resubmitted"):
+        table.add_column(name, justify="right")
+    for name in ("first", "last", "example"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("cause", overflow="fold")
+    for each in found:
+        texts = (each.rule, f"{each.records:,}", f"{each.resubmitted:,}", iso(each.first), iso(each.last),
+                 str(each.example), _printable(each.cause))  # fmt: skip
+        table.add_row(*map(Text, texts))
+    # A table cut to 80 columns is of no use in a file.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def readable(value: bytes) -> str:
+    """The first `_SHOWN` of a value: text as it is, MessagePack as JSON, anything else in hex, 16 bytes a line; and
+    nothing that a terminal would obey."""
+    from streaming.quarantine.store import as_json
+
+    title = ""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        found = as_json(value)
+        if found is None:
+            return _hex(value)
+        title, text = "MessagePack, as JSON:\n", found.decode()
+    return title + _printable(text[:_SHOWN], keep="\n\t") + _more(len(text))
+
+
+def _hex(value: bytes) -> str:
+    rows = (value[start : start + 16] for start in range(0, min(len(value), _SHOWN), 16))
+    lines = (
+        f"{16 * number:08x}  {row.hex(' '):<47}  {''.join(chr(c) if 32 <= c < 127 else '.' for c in row)}"
+        for number, row in enumerate(rows)
+    )
+    return "\n".join(lines) + _more(len(value))
+
+
+def _more(size: int) -> str:
+    return f"\n… these were the first {_SHOWN:,} of {size:,}; --raw writes all" * (size > _SHOWN)
+
+
+def _printable(text: str, keep: str = "") -> str:
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

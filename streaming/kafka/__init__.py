@@ -1,0 +1,1 @@
+"""Kafka: settings, topics, producing, and a local broker."""

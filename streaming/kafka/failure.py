@@ -1,0 +1,63 @@
+"""Why no connection to a Kafka comes about, in a sentence.
+
+kafka-python tries again until its time is over and then says only that. The reasons are in what it logs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streaming.kafka.config import KafkaConfig
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@contextmanager
+def failures() -> Iterator[list[str]]:
+    """What kafka-python logs of connections that fail, while the context lasts."""
+    collector, logger = _Collector(), logging.getLogger("kafka.net")
+    logger.addHandler(collector)
+    try:
+        yield collector.said
+    finally:
+        logger.removeHandler(collector)
+
+
+def explain(said: list[str], bootstrap: str, config: KafkaConfig, seconds: int) -> str:
+    """The sentence, of what `failures` collected in `seconds`."""
+    text = "\n".join(said)
+    settings = config.client()
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        reason = text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0]
+        return (
+            f"Kafka at {bootstrap} is not to be trusted: {reason}. Check that ssl.truststore.location in {config.file} "
+            "has the authority of its certificate, and that the certificate is for this address"
+        )
+    if "[SSL" in text:
+        reason = text.partition("[SSL")[2].partition("] ")[2].partition(" (_ssl")[0]
+        return (
+            f"TLS with Kafka at {bootstrap} failed: {reason}. Check security.protocol and ssl.keystore.location (the "
+            f"client's own certificate, if the broker asks for one) in {config.file}"
+        )
+    # The broker's words come with the end of the connection, and kafka-python throws both away.
+    hung_up = "socket disconnected" in text or "Invalid frame length" in text
+    if ("sasl_mechanism" in settings and hung_up) or "SaslAuthenticationFailed" in text:
+        return (
+            f"Kafka at {bootstrap} did not let user {settings.get('sasl_plain_username')!r} in: check sasl.username, "
+            f"sasl.password, sasl.mechanism and security.protocol in {config.file}"
+        )
+    if hung_up:
+        return (
+            f"Kafka at {bootstrap} hung up: it may ask for TLS or a password, which a file given with --kafka-config "
+            "tells"
+        )
+    return f"no Kafka answered at {bootstrap} within {seconds} s: check the address, and that it is up"

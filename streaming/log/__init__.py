@@ -1,0 +1,1 @@
+"""Command logs: as files, as ingress partitions, under other policies."""

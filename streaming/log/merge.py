@@ -1,0 +1,179 @@
+"""A log with ingress partitions, made one order again: so that it can be given other partitions.
+
+A broker is a function of its partition's log, and a topic's part of it is a function of its own records and of those
+without a topic, which speak to all topics of the partition. So a merged log must show every topic what its partition
+showed it:
+
+* Records without a topic are copies of each other if every partition has the same ones in the same order. Whatever was
+  meant by them: no topic can tell a difference. If they are not the same, no order is right for all, and the log is
+  refused. (Of a partition without topics nothing is asked. TICK and CONNECT only bring the time, so they may differ.)
+* What came before such a record stays before it, what came after it stays after it. In between goes by time.
+* A record's time is the one that it found: its timestamp, or its partition's clock if that was further on.
+"""
+
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas import commands as c
+from streaming.broker.admin import topic_of
+from streaming.broker.broker import LATEST_TIME
+from streaming.log.files import LOGICAL, LogError, ordered
+
+_REMEDY = (
+    "Records without a topic can be told to be copies of one only if every partition has the same ones in the same "
+    "order, see docs/operations.md"
+)
+_CHECKS_MOVE = (
+    "the log doesn't begin with one record for all partitions, as BROKER_CONFIG: periodic checks count from a "
+    "partition's first record, so they may run at other moments than they did"
+)
+_LIMIT_SHARED = (
+    "maxUnackedMessagesPerBroker limits all topics of an ingress partition together: others share it than did"
+)
+
+_Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Merged(NamedTuple):
+    """One order of records (columns `LOGICAL`). `notes` tell what may come out otherwise for a topic once the log has
+    other partitions, a sentence each; none: nothing does."""
+
+    log: pa.Table
+    notes: list[str]
+
+
+def for_partition(value: bytes) -> c.AnyCommand | None:
+    """The command in the value of a record without a topic, if it is one for a whole ingress partition."""
+    try:
+        command = c.decode(value)
+    except c.MalformedCommand:
+        return None
+    if isinstance(command, c.BrokerConfig | c.RunCheck | c.ConnectionLost | c.Tick | c.Connect):
+        return command
+    return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
+
+
+def merge(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
+    """One order of `records` (columns `RECORD`) that shows every topic what its partition showed it.
+
+    `ticks` (columns ``partition``, ``offset``, ``clock``) are those of the trigger of the query that folded the records:
+    the later records of a partition found its clock there at least. The last of them becomes a TICK.
+
+    Raises `LogError` if the partitions' records without a topic differ, or a topic is in two partitions.
+    """
+    records = ordered(records)
+    if not len(records):
+        return Merged(records.select(LOGICAL.names), [])
+    _check_topics(records)
+    partition = records["partition"].to_numpy()
+    found = _found(records, partition, ticks)
+    alone = records["topic"].is_null().to_numpy()
+    commands = {int(row): for_partition(records["value"][int(row)].as_py()) for row in np.flatnonzero(alone)}
+    timely = [row for row, command in commands.items() if isinstance(command, c.Tick | c.Connect)]
+    common = np.zeros(len(records), bool)
+    common[[row for row, command in commands.items() if command is not None and row not in {*timely}]] = True
+
+    homes = np.unique(partition[~alone] if not alone.all() else partition)
+    copies = _copies(records, {int(home): np.flatnonzero(common & (partition == home)) for home in homes})
+    times = found[copies]  # by home and place
+    latest = times.max(axis=0)
+
+    stage = np.searchsorted(latest, found, side="right")  # a partition without topics goes by time alone
+    for home in homes:
+        own = partition == home
+        stage[own] = np.cumsum(common[own]) - common[own]
+    keep = ~common
+    keep[copies[0]] = True
+    keep[_repeats(records, partition, found, timely)] = False
+    found[copies[0]] = latest
+    order = np.lexsort((found, common, stage))
+    order = order[keep[order]]
+
+    stamps = records["timestamp"].to_numpy()
+    stamps = np.where(
+        stamps > LATEST_TIME, stamps, found
+    )  # one in another unit is no time: it is quarantined
+    log = records.take(pa.array(order))
+    log = pa.table([pa.array(stamps[order]), log["topic"], log["value"]], schema=LOGICAL)
+    if ticks is not None and len(ticks) and (last := pc.max(ticks["clock"]).as_py()) > found.max():
+        end = {"timestamp": last, "topic": None, "value": c.to_json(c.Tick())}
+        log = pa.concat_tables([log, pa.Table.from_pylist([end], LOGICAL)])
+
+    notes = []
+    if (apart := int((latest - times.min(axis=0)).max(initial=0))) > 0:
+        notes.append(
+            f"the copies of records without a topic found clocks up to {apart} ms apart: each counts at the latest"
+        )
+    begun = [found[(partition == home) & (found > 0)][:1].tolist() for home in homes]
+    first = order[found[order] > 0][:1].tolist()
+    if any(each != begun[0] for each in begun) or (first and commands.get(first[0]) is None):
+        notes.append(_CHECKS_MOVE)
+    if any(isinstance(each, c.BrokerConfig) and _limits(each) for each in commands.values()):
+        notes.append(_LIMIT_SHARED)
+    return Merged(log, notes)
+
+
+def _check_topics(records: pa.Table) -> None:
+    pairs = records.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
+    homes: dict[str, int] = {}
+    for partition, topic in sorted(
+        (pair["partition"], pair["topic"]) for pair in pairs.to_pylist() if pair["topic"] is not None
+    ):
+        if homes.setdefault(topic, partition) != partition:
+            raise LogError(
+                f"topic {topic} has records in partitions {homes[topic]} and {partition}, where it is two topics: they "
+                "can't be made one. Whoever writes must choose a topic's partition as all others do"
+            )
+
+
+def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None) -> _Ints:
+    """The time (ms) at which each record was folded: never back in a partition; 0: before there was any."""
+    found: _Ints = records["timestamp"].to_numpy().astype(np.int64)
+    found[(found < 0) | (found > LATEST_TIME)] = 0
+    offset = records["offset"].to_numpy()
+    for number in np.unique(partition):
+        own = np.flatnonzero(partition == number)
+        if ticks is not None:
+            mine = ticks.filter(pc.equal(ticks["partition"], number))
+            after = np.searchsorted(offset[own], mine["offset"].to_numpy(), side="right")
+            later = after < len(own)
+            np.maximum.at(found, own[after[later]], mine["clock"].to_numpy()[later])
+        found[own] = np.maximum.accumulate(found[own])
+    return found
+
+
+def _copies(records: pa.Table, rows: dict[int, _Ints]) -> _Ints:
+    """By partition and place the rows of the records that all partitions have; `rows` by partition."""
+    homes = list(rows)
+    values = [[records["value"][int(row)].as_py() for row in own] for own in rows.values()]
+    for place, copies in enumerate(zip_longest(*values)):
+        for number, value in enumerate(copies):
+            if value != copies[0]:
+                one, other = (number, 0) if copies[0] is None else (0, number)
+                offset = records["offset"][int(rows[homes[one]][place])].as_py()
+                raise LogError(
+                    f"partition {homes[one]}, offset {offset}: {values[one][place][:80]!r} has no topic, and partition "
+                    f"{homes[other]} doesn't have the same in its place. {_REMEDY}"
+                )
+    return np.stack(list(rows.values())).astype(np.int64)
+
+
+def _repeats(records: pa.Table, partition: _Ints, found: _Ints, rows: list[int]) -> list[int]:
+    """Of records that only bring the time, those that bring one again which another partition's brought."""
+    seen: dict[tuple[int, bytes], dict[int, int]] = {}
+    repeats = []
+    for row in rows:
+        times = seen.setdefault((int(found[row]), records["value"][row].as_py()), {})
+        most = max(times.values(), default=0)
+        times[int(partition[row])] = times.get(int(partition[row]), 0) + 1
+        if times[int(partition[row])] <= most:
+            repeats.append(row)
+    return repeats
+
+
+def _limits(config: c.BrokerConfig) -> bool:
+    return str(config.settings.get("maxUnackedMessagesPerBroker", 0)) not in ("0", "")

@@ -1,0 +1,1 @@
+"""Quarantined records: look at them, repair them, send them again."""

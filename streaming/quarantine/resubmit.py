@@ -1,0 +1,233 @@
+"""Mended records put back: into the ingress topic of a live query, or into the log that was replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.records import RECORD
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.produce import LARGEST, PATIENCE_MS, KafkaUnreachable, KafkaUrl, NotProduced, connect
+from streaming.log.files import LOGICAL, ingress_partition, partition_log, read_log, write_log
+from streaming.quarantine.store import Coordinates, Mended, Quarantine, QuarantineError, coordinates_of
+from streaming.replay import PARTITIONS
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+
+ORIGIN = "magnetar.resubmitted"
+"""The header of a record that was put back: where it was when it was quarantined, ``PARTITION:OFFSET``."""
+
+
+def to_ingress(
+    quarantine: Quarantine,
+    mended: Sequence[Mended],
+    ingress: str,
+    *,
+    config: KafkaConfig = PLAIN,
+    again: bool = False,
+) -> list[Coordinates]:
+    """Sends `mended` to the topic `ingress` (``kafka://…``) and gives their coordinates there.
+
+    A record goes to the ingress partition it was in, for there is its topic, with the time of sending. If it was given
+    another topic, to that of `streaming.log.files.ingress_partition`. All are checked before the first is sent. `config`:
+    credentials.
+
+    Raises:
+        QuarantineError, KafkaUrlError, KafkaConfigError, KafkaUnreachable: nothing was sent.
+        NotProduced: Kafka didn't confirm some; the quarantine's notes say which.
+    """
+    url = KafkaUrl.parse(ingress)
+    if quarantine.of_replay:
+        raise QuarantineError(
+            f"{quarantine.url} is of a replay: its records are in a log, not in a topic. Give --log, the log that was "
+            "replayed, and --out, the log to be written; nothing was put back"
+        )
+    now = int(time.time() * 1000)
+    mended = [each._replace(timestamp=now) for each in mended]
+    quarantine.check(mended, again=again)
+    producer, partitions = _connect(url, config)
+    try:
+        places = _places(quarantine, mended, url, partitions)
+        notebook = quarantine.note(ingress, [each.origin for each in mended])
+        return _send(producer, url, mended, places, notebook.write)
+    finally:
+        producer.close()
+
+
+def _connect(url: KafkaUrl, config: KafkaConfig) -> tuple[KafkaProducer, int]:
+    """A producer, and the number of the topic's partitions."""
+    from kafka import KafkaProducer
+    from kafka.errors import KafkaError
+
+    producer: KafkaProducer = connect(
+        KafkaProducer,
+        url,
+        config,
+        max_block_ms=PATIENCE_MS,
+        max_request_size=LARGEST,
+        allow_auto_create_topics=False,  # a misspelt topic must be an error
+    )
+    try:
+        return producer, len(producer.partitions_for(url.topic))
+    except KafkaError as error:
+        producer.close()
+        raise KafkaUnreachable(
+            f"Kafka at {url.bootstrap} has no topic {url.topic!r}, or doesn't say: give the ingress that the query reads"
+        ) from error
+
+
+def _places(quarantine: Quarantine, mended: Sequence[Mended], url: KafkaUrl, partitions: int) -> list[int]:
+    """The ingress partition of each."""
+    before = _originals(quarantine, mended)
+    places = [
+        each.origin.partition
+        if each.topic is None or each.topic == before[each.origin]["topic"]
+        else ingress_partition(each.topic, partitions)
+        for each in mended
+    ]
+    if (most := max(places)) >= partitions:
+        raise QuarantineError(
+            f"topic {url.topic} has {partitions} partitions, and a record was in partition {most}: give the ingress "
+            "that the query reads; nothing was put back"
+        )
+    return places
+
+
+def _originals(quarantine: Quarantine, mended: Sequence[Mended]) -> dict[Coordinates, dict[str, Any]]:
+    """The rows of the quarantine that `mended` are of."""
+    rows = quarantine.records(among=[each.origin for each in mended])
+    return dict(zip(coordinates_of(rows), rows.to_pylist(), strict=True))
+
+
+def _send(
+    producer: KafkaProducer,
+    url: KafkaUrl,
+    mended: Sequence[Mended],
+    partitions: Sequence[int],
+    write: Callable[[Sequence[Coordinates | None]], None],
+) -> list[Coordinates]:
+    """Sends, waits, and writes where each is now."""
+    from kafka.errors import KafkaError
+
+    futures: list[Any] = []
+    places: list[Coordinates | None] = []
+    failed: KafkaError | None = None
+    for each, partition in zip(mended, partitions, strict=True):
+        key = None if each.topic is None else each.topic.encode()
+        headers = [(ORIGIN, str(each.origin).encode())]
+        try:
+            futures.append(producer.send(url.topic, each.value, key, headers, partition))
+        except KafkaError as error:
+            failed = error
+            break
+    for future in futures:
+        try:
+            sent = future.get()
+            places.append(Coordinates(sent.partition, sent.offset))
+        except KafkaError as error:
+            failed = error
+            places.append(None)
+    places += [None] * (len(mended) - len(places))
+    write(places)
+    if failed is not None:
+        raise NotProduced(
+            f"Kafka at {url.bootstrap} confirmed {len(places) - places.count(None):,} of {len(mended):,} records: "
+            f"{failed!r}. `magnetar quarantine list` counts the others as resubmitted, and `show` says which were not "
+            "confirmed: if they are not in the topic, resubmit those with --again"
+        ) from failed
+    return [place for place in places if place is not None]
+
+
+def to_log(
+    quarantine: Quarantine,
+    mended: Sequence[Mended],
+    log: str | Path,
+    out: str | Path,
+    *,
+    partitions: int | None = None,
+    again: bool = False,
+) -> None:
+    """Writes to `out` the log that was replayed, `mended` in the places of the records they mend.
+
+    A record's time is the line's. `partitions`: as the replay had it. A log with ingress partitions of its own keeps
+    them, so there no record may change its topic.
+
+    Raises `QuarantineError`, `LogError`, `FileNotFoundError`; then nothing was written.
+    """
+    quarantine.check(mended, again=again)
+    if (out := Path(out)).exists():
+        raise QuarantineError(f"{out} is there already: name another file; nothing was put back")
+    records = read_log(log)
+    originals = _originals(quarantine, mended)
+    rows: dict[int, Mended] = {}
+    for each, row in zip(
+        mended, _rows(records, [m.origin for m in mended], partitions, str(log)), strict=True
+    ):
+        was = originals[each.origin]
+        found = None if row is None else records.slice(row, 1).to_pylist()[0]
+        if row is None or found is None or (found["topic"], found["value"]) != (was["topic"], was["value"]):
+            raise QuarantineError(
+                f"record {each.origin} of {log} is not the one in quarantine: give the log that was replayed into "
+                f"{quarantine.url}, with the --partitions of that replay, if any; one with --policies has other "
+                "offsets: replay without them first; nothing was put back"
+            )
+        if "partition" in found and each.topic != found["topic"]:
+            raise QuarantineError(
+                f"record {each.origin} was given the topic {each.topic}, but {log} has ingress partitions, and a topic "
+                "never spans two: leave its topic; nothing was put back"
+            )
+        if rows.setdefault(row, each)[1:] != each[1:]:
+            raise QuarantineError(
+                f"records {rows[row].origin} and {each.origin} are one in {log}, and were mended differently: leave "
+                "one of them out; nothing was put back"
+            )
+    try:
+        write_log(out, _replaced(records, rows))
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
+    origins = [each.origin for each in mended]
+    quarantine.note(str(out), origins).write(origins)
+
+
+def _rows(
+    records: pa.Table, origins: Sequence[Coordinates], partitions: int | None, name: str
+) -> list[int | None]:
+    """The rows of a log that the records were in a replay of it; None: it has no such record."""
+    numbers = pa.array(np.arange(len(records), dtype=np.int64))
+    if "partition" in records.column_names:
+        if partitions is not None:
+            raise QuarantineError(
+                f"{name} has ingress partitions of its own: replay it without --partitions first; nothing was put back"
+            )
+        placed = records.set_column(RECORD.get_field_index("timestamp"), RECORD.field("timestamp"), numbers)
+    else:
+        # Partitioning looks at no time, so a record's number can travel in its place.
+        numbered = records.set_column(
+            LOGICAL.get_field_index("timestamp"), LOGICAL.field("timestamp"), numbers
+        )
+        placed = partition_log(numbered, partitions or PARTITIONS)
+    placed = placed.filter(
+        pc.is_in(placed["offset"], pa.array([each.offset for each in origins], pa.int64()))
+    )
+    found = dict(zip(coordinates_of(placed), placed["timestamp"].to_pylist(), strict=True))
+    return [found.get(origin) for origin in origins]
+
+
+def _replaced(records: pa.Table, rows: dict[int, Mended]) -> pa.Table:
+    """`records` with other times, topics and values in some rows."""
+    parts, begin = [], 0
+    for row in sorted(rows):
+        each = rows[row]
+        changed = {"timestamp": each.timestamp, "topic": each.topic, "value": each.value}
+        one = records.slice(row, 1).to_pylist()[0] | changed
+        parts += [records.slice(begin, row - begin), pa.Table.from_pylist([one], records.schema)]
+        begin = row + 1
+    return pa.concat_tables([*parts, records.slice(begin)])

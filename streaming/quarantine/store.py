@@ -1,0 +1,351 @@
+"""Quarantined records for people: found by rule and topic, written as a command log to be mended, checked again; and
+the notes of those that were put back.
+
+A record is named by its coordinates in the ingress, ``PARTITION:OFFSET``. Its line in an export is one of a command log
+(see `streaming.log.files`) with its coordinates, and its fields if the value is an object, in MessagePack too. What is no object
+is whole in the field ``value`` (text) or ``value_base64``; an object with fields named as coordinates or as these two
+is whole in ``value``.
+
+``<store>/quarantine/_resubmitted/<ms>-<hex>.json``: a resubmission. It is written before anything is sent, and again
+when Kafka has confirmed it, so whatever dies, nothing is put back twice unawares.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.effects import Quarantined
+from sinks.quarantine import QUARANTINE, read_quarantine
+from sinks.storage import Storage
+from streaming.broker.ledger.entries import NoEntries
+from streaming.log.files import read_log
+
+_NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore
+_COORDINATES = ("partition", "offset", "timestamp", "topic")
+_VALUE, _VALUE_BASE64 = "value", "value_base64"
+_NAMED = 5  # records that an error names
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class QuarantineError(ValueError):
+    """What was asked of a quarantine can't be done; nothing was put back. The text says why and what to do."""
+
+
+class Coordinates(NamedTuple):
+    """Where a record is in the ingress."""
+
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinates | None:
+        """Of ``PARTITION:OFFSET``; None if the text isn't that."""
+        found = re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+
+class Mended(NamedTuple):
+    """A record as it is to be put back. `timestamp`: ms since the epoch."""
+
+    origin: Coordinates
+    timestamp: int
+    topic: str | None
+    value: bytes
+
+
+class Resubmission(NamedTuple):
+    """When (ms since the epoch) and where to a record was put back, and its coordinates there; None: not confirmed."""
+
+    at: int
+    to: str
+    place: Coordinates | None
+
+    def __str__(self) -> str:
+        where = f"as {self.place}" if self.place else "but Kafka has not confirmed it"
+        return f"{iso(self.at)} to {self.to} {where}"
+
+
+class OfRule(NamedTuple):
+    """The quarantined records that broke a rule. Times: the partition's clock, ms since the epoch."""
+
+    rule: str
+    records: int
+    resubmitted: int
+    first: int
+    last: int
+    example: Coordinates
+    topic: str | None
+    cause: str
+
+
+class _Put(msgspec.Struct):
+    partition: int
+    offset: int
+    place: Coordinates | None = None
+
+
+class _Note(msgspec.Struct):
+    at: int
+    to: str
+    records: list[_Put]
+
+
+class Quarantine:
+    """The quarantine in the store of a run, or in the folder of a replay."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder."""
+        self.url = url
+        self._storage = Storage(url)
+        if ":/" not in url and not Path(url).is_dir():
+            raise QuarantineError(
+                f"{url}: no such folder; name the --store of a run, or the folder of a replay"
+            )
+
+    @property
+    def of_replay(self) -> bool:
+        """Whether the records came from a log rather than from Kafka."""
+        return bool(self._storage.files("store", recursive=True))
+
+    def records(
+        self,
+        *,
+        rule: str | None = None,
+        topic: str | None = None,
+        among: Iterable[Coordinates] | None = None,
+        columns: Sequence[str] = QUARANTINE.names,
+    ) -> pa.Table:
+        """Columns of `QUARANTINE`, by partition and offset."""
+        where = pc.field("offset") >= 0  # of every record
+        if rule is not None:
+            where &= pc.field("rule") == rule
+        if topic is not None:
+            where &= pc.field("topic") == topic
+        if among is None:
+            return read_quarantine(self.url, columns=columns, where=where)
+        wanted = set(among)
+        where &= pc.field("offset").isin(sorted({each.offset for each in wanted}))
+        found = read_quarantine(self.url, columns=columns, where=where)
+        return found.filter(pa.array([each in wanted for each in coordinates_of(found)], pa.bool_()))
+
+    def record(self, origin: Coordinates) -> dict[str, Any]:
+        """One row, columns of `QUARANTINE`. Raises `QuarantineError` if it isn't there."""
+        rows: list[dict[str, Any]] = self.records(among=[origin]).to_pylist()
+        if not rows:
+            raise QuarantineError(f"record {origin} is not in the quarantine of {self.url}")
+        return rows[0]
+
+    def by_rule(self, *, rule: str | None = None, topic: str | None = None) -> list[OfRule]:
+        """A summary; the rule with the most records first. The example is the last record."""
+        names = [name for name in QUARANTINE.names if name != "value"]
+        table = self.records(rule=rule, topic=topic, columns=names)
+        noted = self.resubmitted()
+        found = []
+        for each in pc.unique(table["rule"]).to_pylist():
+            own = table.filter(pc.equal(table["rule"], each))
+            times = pc.min_max(own["timestamp"].cast(pa.int64())).as_py()
+            back = sum(origin in noted for origin in coordinates_of(own)) if noted else 0
+            (last,) = own.slice(len(own) - 1).to_pylist()
+            example = Coordinates(last["partition"], last["offset"])
+            found.append(
+                OfRule(
+                    each, len(own), back, times["min"], times["max"], example, last["topic"], last["cause"]
+                )
+            )
+        return sorted(found, key=lambda of: (-of.records, of.rule))
+
+    # -- notes
+
+    def resubmitted(self) -> dict[Coordinates, Resubmission]:
+        """The last resubmission of each record that was put back."""
+        found = {}
+        for info in self._storage.files(_NOTES):
+            with self._storage.open(self._storage.relative(info)) as file:
+                note = msgspec.json.decode(file.read(), type=_Note)
+            for put in note.records:
+                origin = Coordinates(put.partition, put.offset)
+                found[origin] = Resubmission(note.at, note.to, put.place)
+        return found
+
+    def note(self, to: str, origins: Sequence[Coordinates]) -> Notebook:
+        """Notes that records are about to be put back."""
+        notebook = Notebook(
+            self._storage, _Note(int(time.time() * 1000), to, [_Put(*each) for each in origins])
+        )
+        notebook.write([None] * len(origins))
+        return notebook
+
+    # -- mended records
+
+    def check(self, mended: Sequence[Mended], *, again: bool) -> None:
+        """Raises `QuarantineError` if one isn't in this quarantine, breaks a rule still, or, unless `again`, was put
+        back before."""
+        known = set(
+            coordinates_of(self.records(among=[m.origin for m in mended], columns=QUARANTINE.names[:3]))
+        )
+        strange = [m.origin for m in mended if m.origin not in known]
+        if strange:
+            raise QuarantineError(
+                f"not in the quarantine of {self.url}: {_listed(map(str, strange))}; a line's partition and offset say "
+                "which record it mends; nothing was put back"
+            )
+        noted = {} if again else self.resubmitted()
+        before = [f"{m.origin} ({noted[m.origin]})" for m in mended if m.origin in noted]
+        if before:
+            raise QuarantineError(
+                f"resubmitted before: {_listed(before)}; take these out, or give --again; nothing was put back"
+            )
+        bad = [f"{m.origin} ({rule}: {cause})" for m, rule, cause in refused(mended)]
+        if bad:
+            raise QuarantineError(
+                f"{len(bad):,} of {len(mended):,} records would be quarantined again: {_listed(bad)}; nothing was put back"
+            )
+
+
+class Notebook:
+    """The note of one resubmission."""
+
+    def __init__(self, storage: Storage, note: _Note) -> None:
+        self._storage = storage
+        self._note = note
+        self._path = f"{_NOTES}/{note.at:013d}-{uuid4().hex[:8]}.json"
+
+    def write(self, places: Sequence[Coordinates | None]) -> None:
+        """Where the records are now, in the order they were given; None: not confirmed."""
+        for put, place in zip(self._note.records, places, strict=True):
+            put.place = place
+        self._storage.publish(self._path, lambda stream: stream.write(msgspec.json.encode(self._note)))
+
+
+def refused(mended: Sequence[Mended]) -> Iterator[tuple[Mended, str, str]]:
+    """Of `mended` those that the query would quarantine, with rule and cause: it asks the same gate and broker."""
+    from streaming.quality.gate import GatedBroker, gate
+
+    verdicts = gate().judge([m.topic for m in mended], [m.value for m in mended])
+    for record, verdict in zip(mended, verdicts, strict=True):
+        broker = GatedBroker(record.origin.partition, NoEntries())
+        broker.admit(0, record.timestamp, record.topic, record.value, verdict)
+        for row in broker.take():
+            if isinstance(row.effect, Quarantined):
+                yield record, row.effect.rule, row.effect.cause
+
+
+def coordinates_of(records: pa.Table) -> Iterator[Coordinates]:
+    return map(Coordinates, records["partition"].to_pylist(), records["offset"].to_pylist())
+
+
+# -- lines
+
+
+def line(record: dict[str, Any]) -> bytes:
+    """A row of `QUARANTINE` as a line of a command log, without a newline."""
+    head = {"partition": record["partition"], "offset": record["offset"],
+            "timestamp": round(record["timestamp"].timestamp() * 1000)}  # fmt: skip
+    if record["topic"] is not None:
+        head["topic"] = record["topic"]
+    return msgspec.json.encode(head | _shown(record["value"]))
+
+
+def _shown(value: bytes) -> dict[str, Any]:
+    found = as_json(value)
+    if found is None:
+        try:
+            return {_VALUE: value.decode()}
+        except UnicodeDecodeError:
+            return {_VALUE_BASE64: base64.b64encode(value).decode()}
+    fields = _fields(found)
+    taken = fields.keys() & {*_COORDINATES, _VALUE, _VALUE_BASE64}
+    return {_VALUE: msgspec.Raw(found)} if taken else fields
+
+
+def as_json(value: bytes) -> bytes | None:
+    """A record's value as one line of JSON, bytes in base64, if it is an object in JSON or MessagePack; else None."""
+    try:
+        if value.lstrip()[:1] == b"{":
+            value.decode()
+            found = msgspec.json.format(value, indent=-1)
+            _fields(found)
+            return found
+        decoded = msgspec.msgpack.decode(value)
+        return (
+            msgspec.json.encode(decoded)
+            if isinstance(decoded, dict) and all(map(_is_text, decoded))
+            else None
+        )
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _is_text(key: object) -> bool:
+    return isinstance(key, str)
+
+
+def read_mended(path: str | Path) -> list[Mended]:
+    """The records of an export that somebody edited. Raises `LogError`, `FileNotFoundError`, `QuarantineError`."""
+    log = read_log(path)
+    if not len(log):
+        raise QuarantineError(f"{path}: no records in it; nothing was put back")
+    values = log["value"].to_pylist()
+    if ".jsonl" in Path(path).name:
+        # A log hands such lines on, for the query to quarantine; here a person slipped.
+        for number, value in enumerate(values, 1):
+            try:
+                _fields(value)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise QuarantineError(
+                    f"{path}: record {number} is no JSON object ({error}); it begins {value[:60]!r}; nothing was put back"
+                ) from None
+    if "partition" not in log.column_names:
+        raise QuarantineError(
+            f"{path}: its lines name no partition and offset, so no quarantined record; begin with `magnetar "
+            "quarantine export`; nothing was put back"
+        )
+    rows = log.drop_columns(["value"]).to_pylist()
+    return [
+        Mended(Coordinates(row["partition"], row["offset"]), row["timestamp"], row["topic"], _value(value))
+        for row, value in zip(rows, values, strict=True)
+    ]
+
+
+def _value(value: bytes) -> bytes:
+    """What `_shown` made of a value, back again."""
+    try:
+        fields = _fields(value)
+        if fields.keys() == {_VALUE}:
+            raw = bytes(fields[_VALUE])
+            return msgspec.json.decode(raw, type=str).encode() if raw[:1] == b'"' else raw
+        if fields.keys() == {_VALUE_BASE64}:
+            return base64.b64decode(msgspec.json.decode(fields[_VALUE_BASE64], type=str), validate=True)
+    except (msgspec.MsgspecError, ValueError):
+        pass  # the gate says what is wrong with it
+    return value
+
+
+def iso(milliseconds: int) -> str:
+    """``2026-01-01T00:00:00.000Z``."""
+    return (
+        datetime.fromtimestamp(milliseconds / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = len(every) - _NAMED
+    return ", ".join(every[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

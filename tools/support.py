@@ -1,0 +1,246 @@
+"""``docs/support.md``: each feature, whether it is supported, and the tests and traces that show it.
+
+The features, and what is known of them, are in ``features.toml``. A test says ``@pytest.mark.feature("A1", "A7")`` of
+itself, and this module is also the plugin that reads these marks from pytest's collection.
+
+``python -m tools.support A1`` prints the names of A1's tests, as pytest takes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from streaming.traces import RECORDED
+from streaming.traces.conform import known_gaps
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).parents[1]
+UNFINISHED = ("partly", "refused", "not_yet")
+STATES = {"supported": "supported", "partly": "partly", "refused": "refused", "not_yet": "not yet"}
+
+
+class Features(msgspec.Struct, forbid_unknown_fields=True):
+    """``features.toml``: areas by the letter of their ids, features by id, and what is said of these."""
+
+    areas: dict[str, str]
+    features: dict[str, str]
+    partly: dict[str, str]
+    refused: dict[str, str]
+    not_yet: dict[str, str]
+    every_trace: dict[str, str]
+    traces: dict[str, list[str]]
+
+    def state(self, feature: str, marks: Marks) -> tuple[str, str]:
+        """One of `STATES`, and what is missing. A test that is known to fail leaves no feature supported."""
+        failing = "; ".join(marks.failing.get(feature, ()))
+        missing = failing and f"Known to fail: {failing}"
+        for state in UNFINISHED:
+            if feature in (reasons := getattr(self, state)):
+                return state, ". ".join(filter(None, (reasons[feature], missing)))
+        return "partly" if missing else "supported", missing
+
+
+class Marks(msgspec.Struct):
+    """What tests say of themselves.
+
+    `tests`: feature → names of its tests, in the order of pytest. `failing`: feature → those of them that are marked to
+    fail or to be skipped, in words.
+    """
+
+    tests: dict[str, list[str]]
+    failing: dict[str, list[str]] = {}
+
+
+@cache
+def features() -> Features:
+    return msgspec.toml.decode((Path(__file__).parent / "features.toml").read_bytes(), type=Features)
+
+
+# -- the tests' marks ---------------------------------------------------------------------------------------------
+
+
+@cache
+def marked() -> Marks:
+    """The marks of all tests.
+
+    Raises RuntimeError with pytest's words if it can't collect the tests.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "marks.json"
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+        ran = subprocess.run(
+            [*command, "-p", "tools.support", "--write-feature-marks", str(file)],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+            capture_output=True,
+            text=True,
+        )
+        if ran.returncode != 0:
+            raise RuntimeError(
+                f"pytest could not collect the tests:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}"
+            )
+        return msgspec.json.decode(file.read_bytes(), type=Marks)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-feature-marks", type=Path, help="a JSON file for the marks of tests")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    marks = Marks({})
+    for item in session.items:
+        name = item.nodeid.partition("[")[0]
+        fails = any(item.iter_markers("xfail")) or any(item.iter_markers("skip"))
+        for mark in item.iter_markers("feature"):
+            for feature in map(str, mark.args or ("(a mark without an id)",)):
+                if name not in (tests := marks.tests.setdefault(feature, [])):
+                    tests.append(name)
+                if fails:
+                    words = (
+                        item.nodeid.rpartition("::")[2]
+                        .removeprefix("test_")
+                        .replace("_", " ")
+                        .replace("[", " [")
+                    )
+                    marks.failing.setdefault(feature, []).append(words)
+    session.config.getoption("--write-feature-marks").write_bytes(msgspec.json.encode(marks))
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+HEAD = """\
+<!-- Written by `make docs` from tools/features.toml and the tests' own marks. Do not edit. -->
+# What is supported
+
+{summary}
+What is out of scope altogether is told in the [README](../README.md#what-it-does-not-do).
+
+* **Tests** are files in `tests/`. A number is a worked case, an example computed by hand; a seed is an article on Pulsar
+  whose example it is, see [profiles.md](profiles.md).
+* **Traces** are recordings of a real Pulsar 4.0.7 with its official clients (`streaming/traces/recorded/`).
+  `magnetar conform` compares them frame by frame, and so do the tests.
+
+A test fails when a feature has no test, or this page isn't what the tests say of themselves. To run those of one feature,
+say A1:
+
+```sh
+.venv/bin/python -m pytest $(.venv/bin/python -m tools.support A1)
+```
+"""
+
+
+def support() -> str:
+    """``docs/support.md``."""
+    return page(features(), marked())
+
+
+def page(known: Features, marks: Marks) -> str:
+    """It names files and worked cases, no tests and no counts: a further test of a rule leaves it as it is."""
+    parts = [HEAD.format(summary=_summary(known, marks))]
+    for letter, area in known.areas.items():
+        parts.append(
+            f"\n## {letter} {area}\n\n| id | feature | state | tests | traces |\n|---|---|---|---|---|\n"
+        )
+        for feature, title in known.features.items():
+            if feature[0] == letter:
+                state, missing = known.state(feature, marks)
+                word = f"**{STATES[state]}**: {missing}" if missing else STATES[state]
+                tests, traces = _tests(marks.tests.get(feature, [])), _traces(known, feature)
+                parts.append(f"| {feature} | {title} | {word} | {tests} | {traces} |\n")
+    return "".join(parts)
+
+
+def _summary(known: Features, marks: Marks) -> str:
+    """A line for each state that there is."""
+    ids: dict[str, list[str]] = {state: [] for state in STATES}
+    for feature in known.features:
+        ids[known.state(feature, marks)[0]].append(feature)
+    text = f"Of {len(known.features)} features, {len(ids.pop('supported'))} are supported.\n"
+    return text + "".join(
+        f"{STATES[state].capitalize()}: {', '.join(of)}.\n" for state, of in ids.items() if of
+    )
+
+
+def _tests(names: Iterable[str]) -> str:
+    """Each file once, with its worked cases and the seeds whose examples it has."""
+    cells = []
+    for file, group in groupby(sorted(names), key=lambda name: name.partition("::")[0]):
+        functions = [name.rpartition("::")[2] for name in group]
+        text = f"[{file.removeprefix('tests/').removesuffix('.py').replace('test_', '')}](../{file})"
+        cases = {found.groups() for name in functions if (found := re.match(r"test_(\w+)_case_(\d+)", name))}
+        for spec, numbers in groupby(sorted(cases), key=lambda case: case[0]):
+            own = file.endswith(f"/test_{spec}_cases.py")
+            text += f" {_ranges(int(number) for _, number in numbers)}" + f" of {spec}" * (not own)
+        seeds = {found[1] for name in functions if (found := re.match(r"test_seed_(\d+)", name))}
+        cells.append(text + f" (seed {', '.join(sorted(seeds))})" * bool(seeds))
+    return "; ".join(cells)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """1, 2, 4, 5, 6 → 1, 2, 4–6"""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def _traces(known: Features, feature: str) -> str:
+    if feature in known.every_trace:
+        return f"all: {known.every_trace[feature]}"
+    gaps = known_gaps()
+    shown = sorted(scenario for scenario, ids in known.traces.items() if feature in ids)
+    return ", ".join(f"{name} (differs: {gaps[name]})" if name in gaps else name for name in shown)
+
+
+# -- what must hold -----------------------------------------------------------------------------------------------
+
+
+def mistakes(known: Features, marks: Marks) -> list[str]:
+    """What is wrong with the features, the marks and the traces, in words."""
+    speakers: dict[str, Iterable[str]] = {
+        f"marks of {', '.join(tests)}": [id_] for id_, tests in marks.tests.items()
+    }
+    speakers |= {table: getattr(known, table) for table in (*UNFINISHED, "every_trace")}
+    speakers |= {f"trace {scenario}": ids for scenario, ids in known.traces.items()}
+    found = [
+        f"no feature {id_}: {who}"
+        for who, ids in speakers.items()
+        for id_ in ids
+        if id_ not in known.features
+    ]
+    for id_ in known.features:
+        if id_[0] not in known.areas:
+            found.append(f"{id_} has no area")
+        states = [state for state in UNFINISHED if id_ in getattr(known, state)] or ["supported"]
+        if len(states) > 1:
+            found.append(f"{id_} is at once {' and '.join(STATES[state] for state in states)}")
+        if states != ["not_yet"] and not marks.tests.get(id_):
+            found.append(f"{id_} is {STATES[states[0]]}, but no test shows it")
+    recorded = {path.stem for path in RECORDED.glob("*.jsonl")}
+    found += [f"trace {scenario} has no features" for scenario in sorted(recorded - known.traces.keys())]
+    found += [f"no trace {scenario}" for scenario in sorted(known.traces.keys() - recorded)]
+    return found
+
+
+if __name__ == "__main__":
+    if unknown := [feature for feature in sys.argv[1:] if feature not in features().features]:
+        sys.exit(f"no feature {', '.join(unknown)}: there are {', '.join(features().features)}")
+    print(
+        *dict.fromkeys(name for feature in sys.argv[1:] for name in marked().tests.get(feature, ())), sep="\n"
+    )
