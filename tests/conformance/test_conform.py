@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.traces import RECORDED
 from streaming.traces.conform import compare, known_gaps
 from streaming.traces.frames import crc32c

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.kafka.local import LocalKafka
 from streaming.traces import RECORDED
 from tests.e2e.live import MAGNETAR

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sinks.kafka import KafkaResponses
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.kafka.config import PLAIN, KafkaConfig, KafkaConfigError, Secret, parse_properties
 from streaming.kafka.failure import explain
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from schemas.records import RECORD
 from sinks.tables import read_table
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
 from streaming.kafka.repartition import read_topic, repartition

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from schemas.effects import Success
 from schemas.records import RECORD
 from sinks.kafka import KafkaResponses, ResponsesNotSent, read_records, read_responses
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.kafka import produce as producing
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import KafkaUnreachable, KafkaUrl, ensure_topic, produce

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from schemas.effects import Quarantined
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
-from streaming.cli import app
+from streaming.cli.app import app
 from streaming.log.files import LOGICAL, partition_log, read_log, write_log
 from streaming.quarantine.resubmit import to_log
 from streaming.quarantine.store import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from streaming import __version__
-from streaming.cli import app
+from streaming.cli.app import app
 
 
 def magnetar(*arguments: str) -> tuple[int, str]:
