@@ -27,7 +27,7 @@ from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent import commands
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
-from streaming.broker.policies.hierarchy import NO_POLICIES
+from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
 from streaming.broker.subscription import unacked_limit
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
@@ -186,12 +186,13 @@ class Broker:
 
     def _is_full(self, name: str) -> bool:
         """Has the namespace of a topic that isn't there as many topics as it may have?"""
-        most: int = self._ctx.policy(name, NO_POLICIES, "maxTopicsPerNamespace").value
+        namespace = namespace_of(name)
+        most = max_topics(self._ctx.namespaces.get(namespace, NO_POLICIES), self._ctx.config)
         if most <= 0:
             return False
         if self._topics_of is None:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
-        return self._topics_of[namespace_of(name)] >= most
+        return self._topics_of[namespace] >= most
 
     def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
         if isinstance(topic, NonPersistentTopic):

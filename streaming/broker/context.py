@@ -8,11 +8,10 @@ from streaming.broker.config import ServiceConfiguration, configuration
 from streaming.broker.ledger.entries import Entries, EntryReader
 from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
-    Effective,
+    HasPolicies,
+    HierarchyTopicPolicies,
     Policies,
-    QuotaType,
-    effective,
-    effective_quota,
+    resolve,
 )
 
 
@@ -27,7 +26,7 @@ class Context:
     """`clock` in ms. Effects are numbered within the record that causes them: `offset`, then 0, 1, 2, …"""
 
     __slots__ = (
-        "_memo",
+        "_policies",
         "_woken",
         "clock",
         "config",
@@ -57,7 +56,7 @@ class Context:
         self.lost: list[str] = []
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
-        self._memo: dict[tuple[str, str], Effective] = {}
+        self._policies: dict[str, HierarchyTopicPolicies] = {}
 
     def emit(self, effect: Effect) -> None:
         """Put an effect out."""
@@ -86,21 +85,13 @@ class Context:
         self.connections.setdefault(connection, {})[topic] = None
 
     def policies_changed(self) -> None:
-        """Forget what was worked out: a policy or the configuration is different now."""
-        self._memo.clear()
+        """Resolve every topic's policies anew: a policy or the configuration changed."""
+        self._policies.clear()
 
-    def policy(self, topic: str, policies: Policies, name: str) -> Effective:
-        """The policy `name` that holds on a topic with its own `policies`."""
-        found = self._memo.get((topic, name))
+    def policies_of(self, topic: HasPolicies) -> HierarchyTopicPolicies:
+        """The policies in force on a topic, resolved once until one of them or the configuration changes."""
+        found = self._policies.get(topic.name)
         if found is None:
-            namespace = self.namespaces.get(namespace_of(topic), NO_POLICIES)
-            found = self._memo[topic, name] = effective(name, policies, namespace, self.config)
-        return found
-
-    def quota(self, topic: str, policies: Policies, type_: QuotaType) -> Effective:
-        """The backlog quota of a type that holds on a topic."""
-        found = self._memo.get((topic, type_))
-        if found is None:
-            namespace = self.namespaces.get(namespace_of(topic), NO_POLICIES)
-            found = self._memo[topic, type_] = effective_quota(type_, policies, namespace, self.config)
+            namespace = self.namespaces.get(namespace_of(topic.name), NO_POLICIES)
+            found = self._policies[topic.name] = resolve(topic.policies, namespace, self.config)
         return found

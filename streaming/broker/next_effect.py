@@ -30,7 +30,7 @@ def cursor_flush(ctx: Context, topic: Topic) -> int:
 
 
 def message_expiry(ctx: Context, topic: Topic) -> int:
-    seconds: int = ctx.policy(topic.name, topic.policies, "messageTTL").value
+    seconds = ctx.policies_of(topic).messageTTL.value
     if seconds <= 0 or not topic.subscriptions:
         return NEVER
     if not ctx.config.messageExpirySharedPosition:
@@ -75,10 +75,10 @@ def _search(ctx: Context, topic: Topic, seconds: int, start: Position | None, ma
 def backlog_quota(ctx: Context, topic: Topic) -> int:
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return NEVER
-    size: BacklogQuota = ctx.quota(topic.name, topic.policies, "destination_storage").value
+    size = ctx.policies_of(topic).destination_storage_quota.value
     if size_exceeded(topic, size):
         return _exceeded(ctx, topic, size)
-    age: BacklogQuota = ctx.quota(topic.name, topic.policies, "message_age").value
+    age = ctx.policies_of(topic).message_age_quota.value
     oldest = oldest_position(ctx, topic)  # the check may not have come to it yet
     if time_exceeded(ctx, oldest, age):
         return _exceeded(ctx, topic, age)
@@ -99,7 +99,7 @@ def consumed_ledgers(ctx: Context, topic: Topic) -> int:
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     if timeout > 0 and ledger.current_entries and not topic.pending:
         due = ledger.last_add + timeout + 1
-    retention = ctx.policy(topic.name, topic.policies, "retention")
+    retention = ctx.policies_of(topic).retention
     if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
         due = min(due, _trimming(ctx, topic, retention.value))
     return due
@@ -123,12 +123,12 @@ def _trimming(ctx: Context, topic: Topic, retention: RetentionPolicies) -> int:
 
 
 def deduplication_snapshot(ctx: Context, topic: Topic) -> int:
-    interval = ctx.policy(topic.name, topic.policies, "deduplicationSnapshotInterval").value
-    if topic.dedup.status != "Enabled" or not interval or interval <= 0:
+    interval = ctx.policies_of(topic).deduplicationSnapshotInterval
+    if topic.dedup.status != "Enabled" or interval <= 0:
         return NEVER
     if topic.ledger.last_confirmed <= topic.cursors[DEDUP_CURSOR].mark_delete:
         return NEVER
-    return int(topic.dedup.last_snapshot + interval * 1000)
+    return topic.dedup.last_snapshot + interval * 1000
 
 
 def inactive_producers(ctx: Context, topic: Topic) -> int:
@@ -139,6 +139,6 @@ def inactive_producers(ctx: Context, topic: Topic) -> int:
 
 
 def inactive_subscriptions(ctx: Context, topic: Topic) -> int:
-    minutes = ctx.policy(topic.name, topic.policies, "subscriptionExpirationTime").value
+    minutes = ctx.policies_of(topic).subscriptionExpirationTime
     unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
     return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1

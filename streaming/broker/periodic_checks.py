@@ -33,14 +33,14 @@ def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
 
 def _consumed_ledgers(ctx: Context, topic: Topic) -> None:
     trimming.check_inactive_ledger(ctx, topic)
-    retention = ctx.policy(topic.name, topic.policies, "retention")
+    retention = ctx.policies_of(topic).retention
     if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
         trimming.trim(ctx, topic)
 
 
 def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
     """Delete durable subscriptions that nobody used for their expiration time (subscriptions.md §7)."""
-    minutes = ctx.policy(topic.name, topic.policies, "subscriptionExpirationTime").value
+    minutes = ctx.policies_of(topic).subscriptionExpirationTime
     if minutes <= 0:
         return
     for subscription in list(topic.subscriptions.values()):

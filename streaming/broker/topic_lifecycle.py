@@ -43,7 +43,7 @@ def run_timers(ctx: Context, topic: Topic) -> None:
 
 def is_idle(ctx: Context, topic: Topic) -> bool:
     """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
-    quota = ctx.quota(topic.name, topic.policies, "destination_storage").value
+    quota = ctx.policies_of(topic).destination_storage_quota.value
     return (
         not topic.cursors
         and len(topic.ledger.ledgers) == 1

@@ -221,12 +221,11 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     def consumer_limit(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
         if not subscription.durable:
             return 0
-        limit: int = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
-        return max(limit, 0)
+        return max(ctx.policies_of(topic).maxUnackedMessagesPerConsumer, 0)
 
     def _add_unacked(self, ctx: Context, topic: "Topic", subscription: "Subscription", messages: int) -> None:
         self.total_unacked += messages
-        limit = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerSubscription").value
+        limit = ctx.policies_of(topic).maxUnackedMessagesPerSubscription
         if limit <= 0 or not subscription.durable:
             self.blocked = False
         elif self.total_unacked >= limit:

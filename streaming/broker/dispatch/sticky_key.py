@@ -162,7 +162,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     # -- entries that aren't pending any more ---------------------------------------------------------------------
 
     def _release(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> int | None:
-        limit = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
+        limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
         if 0 < limit <= consumer.unacked:
             self.stuck = False
         self._drain(ctx, topic, consumer, position)
@@ -313,9 +313,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return min(limit for limit in limits if limit > 0)
 
     def _unacked_bound(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
-        per_subscription = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerSubscription").value
-        per_consumer = ctx.policy(topic.name, topic.policies, "maxUnackedMessagesPerConsumer").value
-        limits = [per_subscription, per_consumer * len(subscription.consumers)]
+        policies = ctx.policies_of(topic)
+        per_consumer = policies.maxUnackedMessagesPerConsumer
+        limits = [policies.maxUnackedMessagesPerSubscription, per_consumer * len(subscription.consumers)]
         return min((limit for limit in limits if limit > 0), default=maxsize)
 
     def _anyone(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:

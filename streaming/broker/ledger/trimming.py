@@ -4,7 +4,6 @@ from schemas.effects import CursorMoved, LedgerClosed, LedgerDeleted
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
-from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import Position
 from streaming.broker.topic import Topic, emit_moved
 
@@ -92,9 +91,8 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int
     boundary = consumed_up_to(ctx, topic)
     if next(iter(ledger.ledgers), ledger.current) >= boundary:
         return
-    retention = ctx.policy(topic.name, topic.policies, "retention")
-    policy: RetentionPolicies = retention.value
-    minutes, megabytes = policy.retentionTimeInMinutes, policy.retentionSizeInMB
+    retention = ctx.policies_of(topic).retention
+    minutes, megabytes = retention.value.retentionTimeInMinutes, retention.value.retentionSizeInMB
     doomed: list[tuple[int, str]] = []
     total = 0
     nobody = topic.slowest_cursor() is None

@@ -22,6 +22,7 @@ from streaming.broker.errors import AdminError
 from streaming.broker.ledger.entries import Entry
 from streaming.broker.non_persistent import consumers
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer import closing, creation
 from streaming.broker.producer.writes import from_send, from_short, may_send, refuse, too_large
 from streaming.broker.rate import Rate
@@ -93,18 +94,20 @@ def _forget_drops(topic: NonPersistentTopic) -> None:
 
 def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
     """A SEND of a connected producer."""
+    policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
     if write is None or _too_many_in_flight(ctx, topic, write, command.num_messages):
         return
-    if may_send(ctx, topic, command, write):
-        _publish(ctx, topic, write, command.num_messages)
+    if may_send(ctx, topic, policies, command, write):
+        _publish(ctx, topic, policies, write, command.num_messages)
 
 
 def _publish_short(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
     """The short form."""
-    write = from_short(ctx, topic, command)
+    policies = ctx.policies_of(topic)
+    write = from_short(ctx, topic, policies, command)
     if write is not None and not _too_many_in_flight(ctx, topic, write, 1):
-        _publish(ctx, topic, write, 1)
+        _publish(ctx, topic, policies, write, 1)
 
 
 def _too_many_in_flight(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> bool:
@@ -116,11 +119,17 @@ def _too_many_in_flight(ctx: Context, topic: NonPersistentTopic, write: PendingW
     return True
 
 
-def _publish(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> None:
+def _publish(
+    ctx: Context,
+    topic: NonPersistentTopic,
+    policies: HierarchyTopicPolicies,
+    write: PendingWrite,
+    messages: int,
+) -> None:
     """`messages` is what the command says of itself."""
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
-    if (refusal := too_large(ctx, topic, write)) is not None:
+    if (refusal := too_large(ctx, policies, write)) is not None:
         refuse(ctx, topic, write, "NotAllowedError", refusal)
     elif topic.delay_writes or topic.pending:
         topic.delay_writes = max(topic.delay_writes - 1, 0)

@@ -49,7 +49,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     """The refusals of subscriptions.md §1 and §2, without those that Pulsar has for stored topics only: a subscription's
     creation is always allowed, their number isn't limited, and durable or not makes no difference."""
     name = command.subscription
-    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerTopic").value
+    limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
     if command.read_compacted:
@@ -74,7 +74,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ConsumerBusy", cause)
     if command.subType == "Exclusive":
         raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
-    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerSubscription").value
+    limit = ctx.policies_of(topic).maxConsumersPerSubscription
     if 0 < limit <= len(existing.consumers):
         raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
 

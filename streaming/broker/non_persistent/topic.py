@@ -16,7 +16,7 @@ from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.ledger.entries import Entry
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies
+from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import Subscription
@@ -25,7 +25,7 @@ from streaming.broker.topic import PendingWrite, Topic
 SCHEME = "non-persistent://"
 
 
-def no_quota() -> dict[str, BacklogQuota]:
+def no_quota() -> dict[QuotaType, BacklogQuota]:
     """Set on each of these topics, where it hides the quotas of its namespace: there is no backlog to limit."""
     return {"destination_storage": BacklogQuota(), "message_age": BacklogQuota()}
 

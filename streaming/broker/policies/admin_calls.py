@@ -1,13 +1,13 @@
 """Policies through the admin API: set and removed at run time on a namespace or a topic (I1)."""
 
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from schemas.commands import Admin, Int32
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType, RetentionPolicies
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "messageTTL": ("messageTTL", Int32),
@@ -32,7 +32,7 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
 }
 """Path element → policy and its type. Namespaces and topics have different names for some."""
 
-QUOTA_TYPES = ("destination_storage", "message_age")
+QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
 
 def query(path: str) -> dict[str, str]:
@@ -57,15 +57,16 @@ def set_policy(policies: Policies, command: Admin, name: str) -> bool:
     if command.method == "GET":
         return False
     if name == "backlogQuota":
-        type_ = query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
-        if type_ not in QUOTA_TYPES:
-            raise AdminError(412, f"unknown backlogQuotaType {type_}: use one of {', '.join(QUOTA_TYPES)}")
+        wanted = query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
+        quota_type = next((known for known in QUOTA_TYPES if known == wanted), None)
+        if quota_type is None:
+            raise AdminError(412, f"unknown backlogQuotaType {wanted}: use one of {', '.join(QUOTA_TYPES)}")
         if command.method == "DELETE":
-            policies.backlogQuota.pop(type_, None)
+            policies.backlogQuota.pop(quota_type, None)
         else:
             quota = convert(command.body, BacklogQuota)
-            _check_quota_against_retention(type_, quota, policies.retention)
-            policies.backlogQuota = {**policies.backlogQuota, type_: quota}
+            _check_quota_against_retention(quota_type, quota, policies.retention)
+            policies.backlogQuota = {**policies.backlogQuota, quota_type: quota}
         return True
     if name not in POLICY_CALLS:
         return False
@@ -100,7 +101,7 @@ def _check_retention(retention: RetentionPolicies) -> None:
 
 
 def _check_quota_against_retention(
-    type_: str, quota: BacklogQuota, retention: RetentionPolicies | None
+    type_: QuotaType, quota: BacklogQuota, retention: RetentionPolicies | None
 ) -> None:
     """A quota that retention alone would exceed is refused (backlog_quota.md §7)."""
     if retention is None:

@@ -21,11 +21,11 @@ def check(ctx: Context, topic: Topic) -> None:
     topic.oldest = oldest_position(ctx, topic)
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return
-    size = ctx.quota(topic.name, topic.policies, "destination_storage")
+    size = ctx.policies_of(topic).destination_storage_quota
     if size_exceeded(topic, size.value):
         _act(ctx, topic, "destination_storage", size)
         return
-    age = ctx.quota(topic.name, topic.policies, "message_age")
+    age = ctx.policies_of(topic).message_age_quota
     if time_exceeded(ctx, topic.oldest, age.value):
         _act(ctx, topic, "message_age", age)
 
@@ -77,8 +77,12 @@ def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise
 
 def check_producer_creation(ctx: Context, topic: Topic) -> None:
     """Refuse a new producer while a producer-blocking quota is exceeded (§4). Raises `BrokerError`."""
-    for type_ in ("destination_storage", "message_age"):
-        quota = ctx.quota(topic.name, topic.policies, type_).value
+    policies = ctx.policies_of(topic)
+    for type_, effective in (
+        ("destination_storage", policies.destination_storage_quota),
+        ("message_age", policies.message_age_quota),
+    ):
+        quota = effective.value
         if quota.policy == "consumer_backlog_eviction":
             continue
         if type_ == "destination_storage":
@@ -95,8 +99,8 @@ def check_producer_creation(ctx: Context, topic: Topic) -> None:
             )
 
 
-def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective) -> None:
-    quota: BacklogQuota = effective.value
+def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[BacklogQuota]) -> None:
+    quota = effective.value
     limit = f"{quota.limitSize} B" if type_ == "destination_storage" else f"{quota.limitTime} s"
     policy = f"{quota.policy} {type_} {limit} ({effective.level})"
     if quota.policy == "consumer_backlog_eviction":

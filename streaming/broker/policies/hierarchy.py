@@ -1,9 +1,9 @@
-"""Policies at the levels topic, namespace and broker; the first level that sets one decides (I1).
+"""Policies at the levels topic, namespace and broker: the first level that sets a policy decides (I1).
 
-A value of `None` = not set at this level. Names are those of Pulsar's admin API.
+Names are those of Pulsar's admin API.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -11,17 +11,20 @@ from schemas.commands import Int32, Int64
 from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 
 QuotaType = Literal["destination_storage", "message_age"]
+Level = Literal["topic", "namespace", "broker"]
+
+T = TypeVar("T")
 
 
 class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Minutes and MB; −1 = without limit, 0/0 = nothing is kept."""
+    """Minutes and MB: −1 sets no limit, 0 for both keeps nothing."""
 
     retentionTimeInMinutes: Int32 = 0
     retentionSizeInMB: Int32 = 0
 
 
 class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes (< 0 off), seconds (≤ 0 off)."""
+    """`limitSize` in bytes (negative: off), `limitTime` in seconds (0 or negative: off)."""
 
     limitSize: Int64 = -1
     limitTime: Int32 = -1
@@ -29,11 +32,11 @@ class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Policies(msgspec.Struct, omit_defaults=True):
-    """What one level sets."""
+    """What one level sets. None: the level does not set this policy."""
 
     messageTTL: int | None = None
     retention: RetentionPolicies | None = None
-    backlogQuota: dict[str, BacklogQuota] = {}
+    backlogQuota: dict[QuotaType, BacklogQuota] = {}
     deduplication: bool | None = None
     deduplicationSnapshotInterval: int | None = None
     maxProducersPerTopic: int | None = None
@@ -48,60 +51,129 @@ class Policies(msgspec.Struct, omit_defaults=True):
     maxTopicsPerNamespace: int | None = None
 
 
-class Effective(NamedTuple):
-    """A policy's value and the level it comes from, for the outputs' ``policy`` column."""
+class HasPolicies(Protocol):
+    """A topic: its full name and the policies set on it."""
 
-    value: Any
-    level: str
+    name: str
+    policies: Policies
+
+
+class Effective(NamedTuple, Generic[T]):
+    """A policy's value and the level that sets it, for the ``policy`` column of the outputs."""
+
+    value: T
+    level: Level
+
+
+class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
+    """The policies in force on one topic (mirrors `HierarchyTopicPolicies`).
+
+    Units: `messageTTL` and `deduplicationSnapshotInterval` in seconds, `subscriptionExpirationTime` in minutes,
+    `maxMessageSize` in bytes. A limit of 0 is off.
+    """
+
+    messageTTL: Effective[int]
+    retention: Effective[RetentionPolicies]
+    destination_storage_quota: Effective[BacklogQuota]
+    message_age_quota: Effective[BacklogQuota]
+    deduplication: bool
+    deduplicationSnapshotInterval: int
+    maxProducersPerTopic: int
+    maxConsumersPerTopic: int
+    maxConsumersPerSubscription: int
+    maxSubscriptionsPerTopic: int
+    maxUnackedMessagesPerConsumer: int
+    maxUnackedMessagesPerSubscription: int
+    maxMessageSize: int
+    encryptionRequired: bool
+    subscriptionExpirationTime: int
 
 
 NO_POLICIES = Policies()
 
-_BROKER_DEFAULT = {
-    "messageTTL": "ttlDurationDefaultInSeconds",
-    "deduplication": "brokerDeduplicationEnabled",
-    "deduplicationSnapshotInterval": "brokerDeduplicationSnapshotIntervalSeconds",
-    "maxTopicsPerNamespace": "maxTopicsPerNamespace",
-    "maxProducersPerTopic": "maxProducersPerTopic",
-    "maxConsumersPerTopic": "maxConsumersPerTopic",
-    "maxConsumersPerSubscription": "maxConsumersPerSubscription",
-    "maxSubscriptionsPerTopic": "maxSubscriptionsPerTopic",
-    "maxUnackedMessagesPerConsumer": "maxUnackedMessagesPerConsumer",
-    "maxUnackedMessagesPerSubscription": "maxUnackedMessagesPerSubscription",
-    "maxMessageSize": "maxMessageSize",
-    "encryptionRequired": "encryptionRequireOnProducer",
-    "subscriptionExpirationTime": "subscriptionExpirationTimeMinutes",
-}
 
-
-def effective(name: str, topic: Policies, namespace: Policies, config: ServiceConfiguration) -> Effective:
-    """The policy `name` that holds on a topic. A negative TTL counts as not set (ttl.md §1)."""
-    for level, policies in (("topic", topic), ("namespace", namespace)):
-        value = getattr(policies, name)
-        if value is not None and not (name == "messageTTL" and value < 0):
-            return Effective(value, level)
-    if name == "retention":
-        return Effective(
-            RetentionPolicies(config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB), "broker"
-        )
-    return Effective(getattr(config, _BROKER_DEFAULT[name]), "broker")
-
-
-def effective_quota(
-    type_: QuotaType, topic: Policies, namespace: Policies, config: ServiceConfiguration
-) -> Effective:
-    """The backlog quota of a type; setting one type at a level doesn't hide the other's (backlog_quota.md §1)."""
-    if type_ == "message_age" and not config.backlogQuotaMessageAge:
-        return Effective(BacklogQuota(), "broker")
-    for level, policies in (("topic", topic), ("namespace", namespace)):
-        if type_ in policies.backlogQuota:
-            return Effective(policies.backlogQuota[type_], level)
+def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
+    """The policies in force on a topic. A negative TTL counts as not set (ttl.md §1)."""
     size = int(config.backlogQuotaDefaultLimitGB * 2**30)
-    return Effective(
-        BacklogQuota(
-            size if size > 0 else config.backlogQuotaDefaultLimitBytes,
-            config.backlogQuotaDefaultLimitSecond,
-            config.backlogQuotaDefaultRetentionPolicy,
-        ),
-        "broker",
+    quota = BacklogQuota(
+        size if size > 0 else config.backlogQuotaDefaultLimitBytes,
+        config.backlogQuotaDefaultLimitSecond,
+        config.backlogQuotaDefaultRetentionPolicy,
     )
+    return HierarchyTopicPolicies(
+        messageTTL=_effective(
+            _not_negative(topic.messageTTL), _not_negative(namespace.messageTTL), config.ttlDurationDefaultInSeconds
+        ),
+        retention=_effective(
+            topic.retention, namespace.retention,
+            RetentionPolicies(config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB),
+        ),
+        destination_storage_quota=_quota("destination_storage", topic, namespace, quota),
+        message_age_quota=(
+            _quota("message_age", topic, namespace, quota)
+            if config.backlogQuotaMessageAge
+            else Effective(BacklogQuota(), "broker")
+        ),
+        deduplication=_first(topic.deduplication, namespace.deduplication, config.brokerDeduplicationEnabled),
+        deduplicationSnapshotInterval=_first(
+            topic.deduplicationSnapshotInterval, namespace.deduplicationSnapshotInterval,
+            config.brokerDeduplicationSnapshotIntervalSeconds,
+        ),
+        maxProducersPerTopic=_first(
+            topic.maxProducersPerTopic, namespace.maxProducersPerTopic, config.maxProducersPerTopic
+        ),
+        maxConsumersPerTopic=_first(
+            topic.maxConsumersPerTopic, namespace.maxConsumersPerTopic, config.maxConsumersPerTopic
+        ),
+        maxConsumersPerSubscription=_first(
+            topic.maxConsumersPerSubscription, namespace.maxConsumersPerSubscription,
+            config.maxConsumersPerSubscription,
+        ),
+        maxSubscriptionsPerTopic=_first(
+            topic.maxSubscriptionsPerTopic, namespace.maxSubscriptionsPerTopic, config.maxSubscriptionsPerTopic
+        ),
+        maxUnackedMessagesPerConsumer=_first(
+            topic.maxUnackedMessagesPerConsumer, namespace.maxUnackedMessagesPerConsumer,
+            config.maxUnackedMessagesPerConsumer,
+        ),
+        maxUnackedMessagesPerSubscription=_first(
+            topic.maxUnackedMessagesPerSubscription, namespace.maxUnackedMessagesPerSubscription,
+            config.maxUnackedMessagesPerSubscription,
+        ),
+        maxMessageSize=_first(topic.maxMessageSize, namespace.maxMessageSize, config.maxMessageSize),
+        encryptionRequired=_first(
+            topic.encryptionRequired, namespace.encryptionRequired, config.encryptionRequireOnProducer
+        ),
+        subscriptionExpirationTime=_first(
+            topic.subscriptionExpirationTime, namespace.subscriptionExpirationTime,
+            config.subscriptionExpirationTimeMinutes,
+        ),
+    )  # fmt: skip
+
+
+def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:
+    """maxTopicsPerNamespace of a namespace; 0 or negative: no limit."""
+    return _first(None, namespace.maxTopicsPerNamespace, config.maxTopicsPerNamespace)
+
+
+def _first(topic: T | None, namespace: T | None, broker: T) -> T:
+    return _effective(topic, namespace, broker).value
+
+
+def _effective(topic: T | None, namespace: T | None, broker: T) -> Effective[T]:
+    if topic is not None:
+        return Effective(topic, "topic")
+    if namespace is not None:
+        return Effective(namespace, "namespace")
+    return Effective(broker, "broker")
+
+
+def _not_negative(value: int | None) -> int | None:
+    return None if value is None or value < 0 else value
+
+
+def _quota(
+    type_: QuotaType, topic: Policies, namespace: Policies, broker: BacklogQuota
+) -> Effective[BacklogQuota]:
+    """A level that sets one type of quota does not hide the other type of a lower level (backlog_quota.md §1)."""
+    return _effective(topic.backlogQuota.get(type_), namespace.backlogQuota.get(type_), broker)

@@ -19,7 +19,7 @@ CAUGHT_UP_FACTOR = 1.5
 
 def check(ctx: Context, topic: Topic) -> None:
     """The periodic check of a topic, and the one after a policy change (ttl.md §3; profile 2.x: §4)."""
-    ttl = ctx.policy(topic.name, topic.policies, "messageTTL")
+    ttl = ctx.policies_of(topic).messageTTL
     if ttl.value <= 0:
         return
     policy = f"messageTTL {ttl.value} s ({ttl.level})"

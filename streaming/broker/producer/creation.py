@@ -78,7 +78,7 @@ def add(ctx: Context, topic: Topic, producer: Producer, request_id: int = 0) -> 
 
 def check_limits(ctx: Context, topic: Topic, producer: Producer) -> None:
     """The number of producers, then the backlog quotas (§1). Raises `BrokerError`."""
-    limit = ctx.policy(topic.name, topic.policies, "maxProducersPerTopic").value
+    limit = ctx.policies_of(topic).maxProducersPerTopic
     if limit > 0 and not producer.is_remote:
         present = sum(not other.is_remote for other in topic.producers.values())
         if present >= limit:
@@ -87,7 +87,7 @@ def check_limits(ctx: Context, topic: Topic, producer: Producer) -> None:
 
 
 def _check_encryption(ctx: Context, topic: Topic, command: ProducerCommand) -> None:
-    if not command.encrypted and ctx.policy(topic.name, topic.policies, "encryptionRequired").value:
+    if not command.encrypted and ctx.policies_of(topic).encryptionRequired:
         raise BrokerError("MetadataError", f"Encryption is required in {topic.name}")
 
 

@@ -11,7 +11,7 @@ from streaming.broker.topic import Topic
 
 def check_status(ctx: Context, topic: Topic) -> None:
     """Bring deduplication to what the policies say: at topic load and on every policy change (§2)."""
-    wanted = ctx.policy(topic.name, topic.policies, "deduplication").value
+    wanted = ctx.policies_of(topic).deduplication
     if topic.dedup.status == "Initialized":
         topic.dedup = MessageDeduplication()  # a topic that is loaded remembers nothing but its cursor
     dedup = topic.dedup
@@ -63,8 +63,8 @@ def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
 
 def timed_snapshot(ctx: Context, topic: Topic) -> None:
     """The timer's snapshot at the last confirmed entry, if its interval has passed (§6)."""
-    interval = ctx.policy(topic.name, topic.policies, "deduplicationSnapshotInterval").value
-    if topic.dedup.status != "Enabled" or not interval or interval <= 0:
+    interval = ctx.policies_of(topic).deduplicationSnapshotInterval
+    if topic.dedup.status != "Enabled" or interval <= 0:
         return
     if ctx.clock - topic.dedup.last_snapshot < interval * 1000:
         return

@@ -9,6 +9,7 @@ from schemas.effects import LedgerClosed, SendReceipt, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.ledger.entries import Entry
 from streaming.broker.ledger.trimming import open_ledger, roll_over
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position
 from streaming.broker.producer import closing, dedup_cursor
 from streaming.broker.producer.message_size import broker_entry_metadata_size
@@ -20,26 +21,30 @@ _DUPLICATE = Position(-1, -1)
 
 def send(ctx: Context, topic: Topic, command: Send) -> None:
     """A SEND of a connected producer."""
+    policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
-    if write is not None and may_send(ctx, topic, command, write):
-        publish(ctx, topic, write, command.num_messages)
+    if write is not None and may_send(ctx, topic, policies, command, write):
+        publish(ctx, topic, policies, write, command.num_messages)
 
 
 def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
     """The short form."""
-    write = from_short(ctx, topic, command)
+    policies = ctx.policies_of(topic)
+    write = from_short(ctx, topic, policies, command)
     if write is not None:
-        publish(ctx, topic, write, 1)
+        publish(ctx, topic, policies, write, 1)
 
 
-def publish(ctx: Context, topic: Topic, write: PendingWrite, messages: int) -> None:
+def publish(
+    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
+) -> None:
     """Checks in Pulsar's order, then the write. `messages` is what the command says of itself.
 
     A topic that is fenced or terminated has no producers, so nothing comes here.
     """
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
-    if (refusal := too_large(ctx, topic, write) or _too_late(ctx, write)) is not None:
+    if (refusal := too_large(ctx, policies, write) or _too_late(ctx, write)) is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id
     verdict = topic.dedup.check(

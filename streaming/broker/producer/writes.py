@@ -5,6 +5,7 @@ from schemas.commands import MessageMetadata, Publish, Send
 from schemas.effects import SendError
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer import creation
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.broker.producer.producer import Producer
@@ -31,7 +32,9 @@ def from_send(ctx: Context, topic: Topic, command: Send) -> PendingWrite | None:
     )
 
 
-def may_send(ctx: Context, topic: Topic, command: Send, write: PendingWrite) -> bool:
+def may_send(
+    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, command: Send, write: PendingWrite
+) -> bool:
     """The checks of a producer on its SEND. False: it was refused."""
     if command.txnid_least_bits or command.txnid_most_bits:
         refuse(ctx, topic, write, "NotAllowedError", "transactions are not supported")
@@ -39,14 +42,16 @@ def may_send(ctx: Context, topic: Topic, command: Send, write: PendingWrite) -> 
         refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
     elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
-    elif not command.metadata.encryption_keys and _encryption_required(ctx, topic):
+    elif not command.metadata.encryption_keys and policies.encryptionRequired:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
     else:
         return True
     return False
 
 
-def from_short(ctx: Context, topic: Topic, command: Publish) -> PendingWrite | None:
+def from_short(
+    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, command: Publish
+) -> PendingWrite | None:
     """The short form as a write; its producer is registered at its first message. None: it was refused."""
     name = command.producer
     producer = topic.producers.get(name)
@@ -66,7 +71,7 @@ def from_short(ctx: Context, topic: Topic, command: Publish) -> PendingWrite | N
     write = PendingWrite(
         producer, command.sequence_id, None, metadata, payload, HEADER + size + len(payload), plain
     )
-    if _encryption_required(ctx, topic):
+    if policies.encryptionRequired:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
         return None
     if not known:
@@ -82,18 +87,14 @@ def from_short(ctx: Context, topic: Topic, command: Publish) -> PendingWrite | N
     return write
 
 
-def _encryption_required(ctx: Context, topic: Topic) -> bool:
-    return bool(ctx.policy(topic.name, topic.policies, "encryptionRequired").value)
-
-
-def too_large(ctx: Context, topic: Topic, write: PendingWrite) -> str | None:
+def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why the message is too large; None if it isn't. Chunks aren't checked."""
     if write.metadata.chunk_id is not None:
         return None
     largest = ctx.config.maxMessageSize
     if len(write.payload) > largest:
         return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
-    limit = ctx.policy(topic.name, topic.policies, "maxMessageSize").value
+    limit = policies.maxMessageSize
     if 0 < limit < largest and write.size > limit:
         return f"entry of {write.size} bytes, the topic takes {limit}"
     return None

@@ -92,7 +92,7 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
     """The refusals of subscriptions.md §1 in their order, and those of what isn't built."""
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
-    limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerTopic").value
+    limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
     if command.durable and existing is None and not config.allowAutoSubscriptionCreation:
@@ -111,7 +111,7 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
         raise BrokerError("NotAllowedError", "read_compacted isn't supported yet")
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
-    limit = ctx.policy(topic.name, topic.policies, "maxSubscriptionsPerTopic").value
+    limit = ctx.policies_of(topic).maxSubscriptionsPerTopic
     if existing is None and 0 < limit <= len(topic.subscriptions):
         raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
     if existing is None:
@@ -124,7 +124,7 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
             raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
         if command.subType == "Exclusive":
             raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
-        limit = ctx.policy(topic.name, topic.policies, "maxConsumersPerSubscription").value
+        limit = ctx.policies_of(topic).maxConsumersPerSubscription
         if 0 < limit <= len(existing.consumers):
             raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
 
