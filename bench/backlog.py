@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.__main__ import PARTITIONS, Peaks, publishes
 from bench.memory import of_this_process
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import produce
+from streaming.kafka.produce import produce_log
 from streaming.run import run
 
 
@@ -57,7 +57,7 @@ def measure(count: int) -> None:
         bootstrap = kafka.start().bootstrap
         for size in (count // 10, count):
             ingress = f"kafka://{bootstrap}/backlog-{size}"
-            produce(publishes(size), ingress, partitions=PARTITIONS)
+            produce_log(publishes(size), ingress, partitions=PARTITIONS)
             command = [sys.executable, "-m", "bench.backlog", "--records", str(size), "--take", ingress]
             subprocess.run([*command, "--folder", str(folder / str(size))], check=True)
     finally:

@@ -13,8 +13,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer
 
 from sinks.kafka import drop_repeats
-from streaming.kafka.produce import PARTITIONS
-from streaming.log.files import ingress_partition
+from streaming.log.partition import PARTITIONS, ingress_partition
 
 TOPICS = [f"persistent://bench/soak/topic-{number}" for number in range(8)]
 PERMITS = 1000

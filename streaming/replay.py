@@ -23,7 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD
-from streaming.log.files import ordered, partition_log, read_log, slices
+from streaming.log.files import read_log
+from streaming.log.partition import PARTITIONS, partition_log
+from streaming.log.table import ordered, slices
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from streaming.spark.operator import BrokerType, Clock
     from streaming.spark.query import Written
     from streaming.spark.state import PartitionState
-
-PARTITIONS = 4
-"""Ingress partitions of a log that has none. Not the number of cores: a replay's rows must not depend on the machine."""
 
 RECORDS_A_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""

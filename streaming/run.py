@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
-from streaming.kafka.produce import PARTITIONS, KafkaUrl, KafkaUrlError, ensure_topic, records_within
+from streaming.kafka.topics import ensure_topic, records_within
+from streaming.kafka.url import KafkaUrl, KafkaUrlError
+from streaming.log.partition import PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

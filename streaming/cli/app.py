@@ -136,7 +136,7 @@ def conform(
 
     console = Console()
     with expected_errors(TraceError), Console(stderr=True).status("comparing") as status:
-        verdicts = conformance.conform(
+        verdicts = conformance.compare_traces(
             traces or [RECORDED], progress=lambda verdict: status.update(verdict.name)
         )
     table = Table("trace", "", "frames", "snapshots", "differences", box=None, pad_edge=False)

@@ -27,7 +27,7 @@ def quality_command(
     from rich.console import Console
 
     from streaming.cli.app import expected_errors
-    from streaming.log.files import LogError
+    from streaming.log.table import LogError
     from streaming.quality import data_docs
     from streaming.quality.check import NothingToCheck, check
     from streaming.quality.suites import SuiteError

@@ -35,9 +35,11 @@ TopicOption = Annotated[str | None, typer.Option(help="Only records of this topi
 @contextmanager
 def _expected() -> Iterator[None]:
     from streaming.cli.app import expected_errors
+    from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
-    from streaming.kafka.produce import KafkaUnreachable, KafkaUrlError, NotProduced
-    from streaming.log.files import LogError
+    from streaming.kafka.produce import NotProduced
+    from streaming.kafka.url import KafkaUrlError
+    from streaming.log.table import LogError
     from streaming.quarantine.store import QuarantineError
 
     unusable = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError)

@@ -75,7 +75,7 @@ def replay_command(
 ) -> None:
     """Replay a command log: what a broker would have done."""
     from streaming.cli.app import expected_errors
-    from streaming.log.files import LogError
+    from streaming.log.table import LogError
     from streaming.replay import NotEmptyError, replay, replay_in_process
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
@@ -141,8 +141,10 @@ def run_command(
 ) -> None:
     """Run the broker over a Kafka topic until Ctrl-C or SIGTERM."""
     from streaming.cli.app import expected_errors
+    from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
-    from streaming.kafka.produce import KafkaUnreachable, KafkaUrlError
+    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.url import KafkaUrlError
     from streaming.run import run, stop_signals
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
@@ -158,6 +160,7 @@ def run_command(
             BadTrigger,
             JarsUnavailableError,
             JavaNotFoundError,
+            IngressChanged,
             QueryFailed,
         ),
         stop_signals() as stop,
@@ -202,10 +205,12 @@ def produce_command(
 ) -> None:
     """Send a command log to a Kafka topic. From one topic to another it gets other partitions."""
     from streaming.cli.app import expected_errors
+    from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
-    from streaming.kafka.produce import KafkaUnreachable, KafkaUrlError, NotProduced, produce
-    from streaming.kafka.repartition import repartition
-    from streaming.log.files import LogError
+    from streaming.kafka.produce import NotProduced, produce_log
+    from streaming.kafka.repartition import repartition_topic
+    from streaming.kafka.url import KafkaUrlError
+    from streaming.log.table import LogError
     from streaming.run import stop_signals
 
     topic = log.startswith("kafka://")
@@ -229,9 +234,9 @@ def produce_command(
             "stop": stop,
         }
         if topic:
-            _, sent, notes = repartition(log, ingress, store=ticks, **common)
+            _, sent, notes = repartition_topic(log, ingress, store=ticks, **common)
         else:
-            sent = produce(log, ingress, **common)
+            sent = produce_log(log, ingress, **common)
     for note in notes:
         typer.echo(f"magnetar: {note}", err=True)
     typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")

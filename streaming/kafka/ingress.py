@@ -10,15 +10,17 @@ from __future__ import annotations
 import msgspec
 
 from sinks.storage import RESTORE, Damaged, Storage, plain
+from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.produce import PARTITIONS, KafkaUrl, administration, ensure_topic
-from streaming.spark.failure import QueryFailed
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import PARTITIONS
 
 _FILE = "ingress.json"
 _ANEW = "Give the query a new checkpoint and an empty store, or the Kafka that goes with these"
 
 
-class IngressChanged(QueryFailed):
+class IngressChanged(RuntimeError):
     """The ingress topic isn't the one that the query began with."""
 
 

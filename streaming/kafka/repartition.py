@@ -13,18 +13,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from schemas.records import RECORD
+from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.produce import (
-    KafkaUnreachable,
-    KafkaUrl,
-    NotProduced,
-    Offsets,
-    administration,
-    produce,
-    topic_offsets,
-)
-from streaming.log.files import LogError, ingress_partition
-from streaming.log.merge import merge
+from streaming.kafka.produce import NotProduced, produce_log
+from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.url import KafkaUrl
+from streaming.log.merge import merge_partitions
+from streaming.log.partition import ingress_partition
+from streaming.log.table import LogError
 
 _CHUNK = 1 << 16
 _POLL_MS = 1000
@@ -47,7 +43,7 @@ class Repartitioned(NamedTuple):
     notes: list[str]
 
 
-def repartition(
+def repartition_topic(
     source: str,
     ingress: str,
     *,
@@ -65,7 +61,7 @@ def repartition(
         store: of the query that folded `source`. The times that records found are then also those of its trigger's
             ticks, which are in its output tables; otherwise those of the records alone.
         config: credentials, for both.
-        paced, progress, stop: as of `streaming.kafka.produce.produce`.
+        paced, progress, stop: as of `streaming.kafka.produce.produce_log`.
 
     Raises:
         LogError, KafkaUrlError, KafkaConfigError: what was asked makes no sense, or `source` isn't whole, or can't be
@@ -80,8 +76,8 @@ def repartition(
     with administration(new, config) as admin:
         if any(end for _, end in topic_offsets(admin, new.topic).values()):
             raise LogError(f"topic {new.topic} has records already: name another to be written")
-    merged = merge(log.records, None if store is None else _ticks(store))
-    sent = produce(
+    merged = merge_partitions(log.records, None if store is None else _ticks(store))
+    sent = produce_log(
         merged.log, ingress, partitions=partitions, config=config, paced=paced, progress=progress, stop=stop
     )
     if stop is not None and stop.is_set():

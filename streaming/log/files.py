@@ -1,23 +1,17 @@
 """Command logs as files: what `magnetar replay` and `magnetar produce` read.
 
-Three forms, told apart by the file's name and columns:
+The name and the columns of a file tell which of three forms it has:
 
-* **JSON Lines** (``.jsonl``, ``.jsonl.gz``): one object a line, a command's fields and its coordinates ``partition``,
-  ``offset``, ``timestamp`` (ms) and ``topic``. The value handed on is the object without those four. A line that is no
-  JSON object is handed on as it stands, so that it ends in quarantine with a reason and isn't lost.
-* **Parquet** (a file or a folder): the columns of `schemas.records.RECORD`; ``partition`` and ``offset`` optional.
+* **JSON Lines** (``.jsonl``, ``.jsonl.gz``): one object per line, with a command's fields and its coordinates
+  ``partition``, ``offset``, ``timestamp`` (ms) and ``topic``. The record's value is the object without those four. A line
+  that is not a JSON object becomes a value as it stands, so that it ends in quarantine with a reason and is not lost.
+* **Parquet** (a file or a folder): the columns of `schemas.records.RECORD`; ``partition`` and ``offset`` are optional.
 * **Parquet, short**: columns ``topic``, ``producer``, ``sequence_id``, ``payload`` (text or binary) and optionally
   ``timestamp``, ``key``, ``properties`` (a map), ``publish_time``, ``event_time``, ``deliver_at_time``: plain publishing.
-
-A log without partitions is *logical*: one order of records, columns `LOGICAL`. `partition_log` makes ingress
-partitions of it, as `magnetar produce` does on its way to Kafka: partition = crc32(UTF-8 of the topic) mod N, offsets
-0, 1, 2, … in log order. A record without a topic speaks to whole partitions and is copied to each.
 """
 
 import gzip
-import zlib
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +23,7 @@ import pyarrow.parquet as pq
 
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.records import RECORD
-
-LOGICAL = pa.schema([RECORD.field(name) for name in ("timestamp", "topic", "value")])
-"""A log that no ingress partitions were made of yet."""
+from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
 
 _SHORT = ("topic", "producer", "sequence_id", "payload")
 _SHORT_OPTIONAL = ("publish_time", "event_time", "deliver_at_time")
@@ -42,10 +34,6 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 _encode_json = msgspec.json.Encoder().encode
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class LogError(ValueError):
-    """A file is no command log, or its coordinates contradict each other. The text names file, line and remedy."""
 
 
 def read_log(path: str | Path) -> pa.Table:
@@ -62,48 +50,6 @@ def read_log(path: str | Path) -> pa.Table:
     if path.is_dir() or path.suffix == ".parquet":
         return _read_parquet(path)
     raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
-
-
-def ingress_partition(topic: str, partitions: int) -> int:
-    """The ingress partition (0 … `partitions` − 1) of a topic, for every producer of commands alike."""
-    return zlib.crc32(topic.encode()) % partitions
-
-
-def partition_log(log: pa.Table, partitions: int) -> pa.Table:
-    """Ingress partitions of a log: columns `RECORD`, in log order. `partitions` ≥ 1.
-
-    A log that has partitions already is merged into one order first (see `streaming.log.merge`). A record without a topic
-    goes to every partition, unless it is no command for a partition: then to partition 0, to be quarantined once.
-
-    Raises `LogError`.
-    """
-    from streaming.log.merge import for_partition, merge  # which import this module
-
-    if partitions < 1:
-        raise LogError(f"{partitions} partitions: expected 1 or more")
-    if "partition" in log.column_names:
-        log = merge(log).log
-    topics = log["topic"].combine_chunks().dictionary_encode()
-    of_topic = [ingress_partition(topic, partitions) for topic in topics.dictionary.to_pylist()]
-    index = topics.indices.fill_null(len(of_topic)).to_numpy(zero_copy_only=False)
-    partition = np.array([*of_topic, -1], np.int32)[index]
-
-    alone = np.flatnonzero(partition < 0)
-    values = log["value"]
-    everywhere = np.array([row for row in alone if for_partition(values[int(row)].as_py())], np.int64)
-    partition[alone] = 0
-    copies = np.ones(len(partition), np.int64)
-    copies[everywhere] = partitions
-    rows = np.repeat(np.arange(len(partition)), copies)
-    partition = np.repeat(partition, copies)
-    first = (np.cumsum(copies) - copies)[everywhere]
-    partition[first[:, None] + np.arange(partitions)] = np.arange(partitions, dtype=np.int32)
-
-    if len(rows) > len(log):
-        log = log.take(pa.array(rows))
-    offset = _rank(partition)
-    return _table(RECORD, partition=partition, offset=offset, timestamp=log["timestamp"], topic=log["topic"],
-                  value=log["value"])  # fmt: skip
 
 
 def write_log(path: str | Path, records: pa.Table) -> None:
@@ -171,8 +117,8 @@ def _read_lines(path: Path) -> pa.Table:
             topics.append(topic)
             values.append(value)
     if not partitioned:
-        return _table(LOGICAL, timestamp=timestamps, topic=topics, value=values)
-    return _table(
+        return log_table(LOGICAL, timestamp=timestamps, topic=topics, value=values)
+    return log_table(
         RECORD, partition=partitions, offset=offsets, timestamp=timestamps, topic=topics, value=values
     )
 
@@ -245,10 +191,10 @@ def _read_parquet(path: Path) -> pa.Table:
     topic = pc.if_else(pc.equal(topic, ""), pa.scalar(None, pa.string()), topic)
     columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
     if "partition" not in names:
-        return _table(LOGICAL, **columns)
+        return log_table(LOGICAL, **columns)
     partition = pc.fill_null(log["partition"], 0)
-    offset = log["offset"] if "offset" in names else _rank(partition.to_numpy())
-    return ordered(_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+    offset = log["offset"] if "offset" in names else rank(partition.to_numpy())
+    return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
 
 
 def _timestamps(log: pa.Table) -> Any:
@@ -286,54 +232,3 @@ def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
             _encode({k: dict(v) if k == "properties" else v for k, v in row.items() if v is not None})
             for row in rows
         ]
-
-
-# ---- coordinates
-
-
-def ordered(records: pa.Table, name: str = "the log") -> pa.Table:
-    """`records` (columns `RECORD`) with offsets rising in each partition: as it is, or sorted if it must be.
-
-    Raises `LogError` if an offset occurs twice.
-    """
-    partition, offset = records["partition"].to_numpy(), records["offset"].to_numpy()
-    order = np.argsort(partition, kind="stable")
-    if _rises(partition[order], offset[order]):
-        return records
-    records = records.sort_by([("partition", "ascending"), ("offset", "ascending")])
-    if not _rises(records["partition"].to_numpy(), records["offset"].to_numpy()):
-        raise LogError(f"{name}: an offset occurs twice in a partition")
-    return records
-
-
-def slices(records: pa.Table, batches: int) -> Iterator[pa.Table]:
-    """`records` in `batches` contiguous slices, or one a record if there are fewer; at least one."""
-    batches = max(1, min(batches, len(records)))
-    for start, end in pairwise(np.linspace(0, len(records), batches + 1).astype(int).tolist()):
-        yield records.slice(start, end - start)
-
-
-def _rises(partition: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> bool:
-    return bool(np.all((np.diff(offset) > 0) | (np.diff(partition) != 0)))
-
-
-def _rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each record, how many of its partition come before it."""
-    order = np.argsort(partition, kind="stable")
-    starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
-    lengths = np.diff(starts, append=len(partition))
-    rank = np.empty(len(partition), np.int64)
-    rank[order] = np.arange(len(partition)) - np.repeat(starts, lengths)
-    return rank
-
-
-def _table(schema: pa.Schema, **columns: Iterable[Any]) -> pa.Table:
-    def typed(field: pa.Field) -> Any:
-        column = columns[field.name]
-        return (
-            column.cast(field.type)
-            if isinstance(column, pa.Array | pa.ChunkedArray)
-            else pa.array(column, field.type)
-        )
-
-    return pa.Table.from_arrays([typed(field) for field in schema], schema=schema)

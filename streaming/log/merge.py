@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from schemas import commands as c
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import LATEST_TIME
-from streaming.log.files import LOGICAL, LogError, ordered
+from streaming.log.table import LOGICAL, LogError, ordered
 
 _REMEDY = (
     "Records without a topic can be told to be copies of one only if every partition has the same ones in the same "
@@ -57,7 +57,7 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
 
 
-def merge(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
+def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
     """One order of `records` (columns `RECORD`) that shows every topic what its partition showed it.
 
     `ticks` (columns ``partition``, ``offset``, ``clock``) are those of the trigger of the query that folded the records:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from schemas.commands import Admin, BrokerConfig, MalformedCommand, decode, to_binary
 from schemas.records import RECORD
-from streaming.log.files import LogError
+from streaming.log.table import LogError
 
 Pin = tuple[str | None, Admin | BrokerConfig]
 

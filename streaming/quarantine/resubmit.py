@@ -12,11 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD
+from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.produce import LARGEST, PATIENCE_MS, KafkaUnreachable, KafkaUrl, NotProduced, connect
-from streaming.log.files import LOGICAL, ingress_partition, partition_log, read_log, write_log
+from streaming.kafka.produce import NotProduced
+from streaming.kafka.topics import LARGEST
+from streaming.kafka.url import KafkaUrl
+from streaming.log.files import read_log, write_log
+from streaming.log.partition import PARTITIONS, ingress_partition, partition_log
+from streaming.log.table import LOGICAL
 from streaming.quarantine.store import Coordinates, Mended, Quarantine, QuarantineError, coordinates_of
-from streaming.replay import PARTITIONS
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -36,7 +40,7 @@ def to_ingress(
     """Sends `mended` to the topic `ingress` (``kafka://…``) and gives their coordinates there.
 
     A record goes to the ingress partition it was in, for there is its topic, with the time of sending. If it was given
-    another topic, to that of `streaming.log.files.ingress_partition`. All are checked before the first is sent. `config`:
+    another topic, to that of `streaming.log.partition.ingress_partition`. All are checked before the first is sent. `config`:
     credentials.
 
     Raises:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.log.files import ordered, slices
+from streaming.log.table import ordered, slices
 from streaming.spark.schema import RECORDS
 
 _ROW_GROUP = 1 << 16

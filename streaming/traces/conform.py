@@ -24,18 +24,18 @@ class Verdict(NamedTuple):
         return not self.differences
 
 
-def conform(paths: Iterable[Path], progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
+def compare_traces(paths: Iterable[Path], progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
     """Compare the traces in `paths` (files or folders). Raises `TraceError`."""
     verdicts = []
     for path in trace_files(paths):
-        verdict = compare(read_trace(path))
+        verdict = compare_trace(read_trace(path))
         if progress is not None:
             progress(verdict)
         verdicts.append(verdict)
     return verdicts
 
 
-def compare(trace: Trace) -> Verdict:
+def compare_trace(trace: Trace) -> Verdict:
     """Feed a trace to the core and compare at every step and snapshot."""
     session = Session(trace)
     frames = snapshots = 0

@@ -20,8 +20,10 @@ from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, ensure_topic, produce
-from streaming.log.files import partition_log
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import partition_log
 from streaming.quality.sink import QualitySink, read_broken
 from streaming.spark import query, source
 from streaming.spark.failure import cause
@@ -74,7 +76,7 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
     if job.start == 1:
         ensure_topic(answers, PARTITIONS)
         ensure_topic(letters, PARTITIONS)
-        produce(log, f"kafka://{commands.bootstrap}/{commands.topic}", partitions=PARTITIONS)
+        produce_log(log, f"kafka://{commands.bootstrap}/{commands.topic}", partitions=PARTITIONS)
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     own = Faults(chaos.faults, folder, start=job.start, driver=os.getpid(), jvm=jvm, kafka=kafka.directory)
     ledgers = LedgerStore(str(store))

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks.base import Sink
 from streaming.kafka.local import LocalKafka
-from streaming.log.files import partition_log
+from streaming.log.partition import partition_log
 from tests.chaos import driver, runner
 from tests.chaos.faults import Journal
 from tests.chaos.plan import KINDS, PARTITIONS, PHASES, plan

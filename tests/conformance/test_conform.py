@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.traces import RECORDED
-from streaming.traces.conform import compare, known_gaps
+from streaming.traces.conform import compare_trace, known_gaps
 from streaming.traces.frames import crc32c
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, read_trace
@@ -23,7 +23,7 @@ TRACES = sorted(RECORDED.glob("*.jsonl"))
 @pytest.mark.feature("I2", "K1")
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
 def test_trace(path: Path) -> None:
-    verdict = compare(read_trace(path))
+    verdict = compare_trace(read_trace(path))
     assert verdict.frames > 0
     if path.stem in known_gaps():
         pytest.xfail(known_gaps()[path.stem])
@@ -51,21 +51,23 @@ def changed(name: str, **changes: Any) -> Trace:
     ],
 )
 def test_another_answer_is_a_difference(name: str, changes: dict[str, Any]) -> None:
-    assert compare(changed(name, **changes)).differences
+    assert compare_trace(changed(name, **changes)).differences
 
 
 def test_a_lost_answer_is_a_difference() -> None:
     trace = read_trace(RECORDED / "dedup_off.jsonl")
     records = list(trace.records)
     records.remove(next(record for record in records if record.get("cmd") == "SEND_RECEIPT"))
-    assert any("recorded has none" in text for _, text in compare(Trace(trace.header, records)).differences)
+    assert any(
+        "recorded has none" in text for _, text in compare_trace(Trace(trace.header, records)).differences
+    )
 
 
 def test_another_payload_is_a_difference() -> None:
     trace = read_trace(RECORDED / "dedup_off.jsonl")
     records = json.loads(json.dumps(trace.records))
     next(record for record in records if record.get("cmd") == "MESSAGE")["payload"] = "AAAA"
-    assert any("payload" in text for _, text in compare(Trace(trace.header, records)).differences)
+    assert any("payload" in text for _, text in compare_trace(Trace(trace.header, records)).differences)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_another_snapshot_is_a_difference(path: tuple[str | int, ...]) -> None:
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = "(9:9..9:10]" if isinstance(place[path[-1]], str) else place[path[-1]] + 1
-    assert compare(Trace(trace.header, records)).differences
+    assert compare_trace(Trace(trace.header, records)).differences
 
 
 def test_the_command_says_how_many_are_equal(tmp_path: Path) -> None:
@@ -149,14 +151,16 @@ def test_what_a_trace_may_leave_out() -> None:
     del header["broker_config"][
         "backlogQuotaCheckIntervalInSeconds"
     ]  # one check at the end of the wait, then
-    assert compare(Trace(header, trace.records)).differences == []
+    assert compare_trace(Trace(header, trace.records)).differences == []
 
 
 def test_a_snapshot_that_is_none_is_a_difference() -> None:
     trace = read_trace(RECORDED / "dedup_off.jsonl")
     records = json.loads(json.dumps(trace.records))
     next(record for record in records if record["dir"] == "stats")["stats"] = {"publishers": 5}
-    assert any("its stats are none" in text for _, text in compare(Trace(trace.header, records)).differences)
+    assert any(
+        "its stats are none" in text for _, text in compare_trace(Trace(trace.header, records)).differences
+    )
 
 
 # -- names, positions ------------------------------------------------------------------------------------------------
@@ -165,17 +169,19 @@ def test_a_snapshot_that_is_none_is_a_difference() -> None:
 def test_a_name_that_looks_like_a_position_is_a_name() -> None:
     text = (RECORDED / "quota_evict_one.jsonl").read_text()
     records = [json.loads(line) for line in text.replace("producer01", "1:00000001").splitlines()]
-    assert compare(Trace(records[0], records[1:])).differences == []
+    assert compare_trace(Trace(records[0], records[1:])).differences == []
 
 
 def test_the_client_keeps_the_name_that_it_was_given() -> None:
     """Deduplication goes by the name: the reconnecting client finds its sequence ids."""
     text = (RECORDED / "dedup_unload.jsonl").read_text().replace('"p"', '"standalone-0-7"')
     records = [json.loads(line) for line in text.splitlines()]
-    sizes = compare(Trace(records[0], records[1:])).differences  # the name is longer than the recorded one
+    sizes = compare_trace(
+        Trace(records[0], records[1:])
+    ).differences  # the name is longer than the recorded one
     first = next(record for record in records if record.get("cmd") == "PRODUCER")
     del first["fields"]["producer_name"]
-    assert compare(Trace(records[0], records[1:])).differences == sizes
+    assert compare_trace(Trace(records[0], records[1:])).differences == sizes
 
 
 def test_a_ledger_older_than_all_stays_older() -> None:
@@ -199,7 +205,7 @@ def test_a_ledger_older_than_all_stays_older() -> None:
 def made(*records: dict[str, Any]) -> list[tuple[str, str]]:
     """The differences of a trace of these records."""
     header = read_trace(RECORDED / "dedup_off.jsonl").header
-    return compare(
+    return compare_trace(
         Trace(header, [{"t": 1_700_000_000_000 + i, **record} for i, record in enumerate(records)])
     ).differences
 
@@ -304,4 +310,4 @@ def test_a_read_position_may_tell_of_the_batch_that_a_seek_went_into(words: str)
     records = json.loads(json.dumps(trace.records))
     cursor = next(record for record in records if record["dir"] == "stats")["internal"]["cursors"]["s"]
     cursor["readPosition"] += f" ({words})"
-    assert compare(Trace(trace.header, records)).differences == []
+    assert compare_trace(Trace(trace.header, records)).differences == []

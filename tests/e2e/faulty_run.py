@@ -16,7 +16,7 @@ from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.log.files import partition_log
+from streaming.log.partition import partition_log
 from streaming.spark import query, source
 from streaming.spark.session import spark_session
 from tests.e2e.traffic import Traffic

@@ -20,7 +20,8 @@ from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.storage import NotStored
 from sinks.tables import TableSink
-from streaming.log.files import partition_log, slices
+from streaming.log.partition import partition_log
+from streaming.log.table import slices
 from streaming.replay import InProcess
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import tree

@@ -16,8 +16,8 @@ from schemas.commands import to_json
 from schemas.effects import KINDS, Expired, Tick
 from schemas.records import RECORD
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import produce
-from streaming.log.files import partition_log
+from streaming.kafka.produce import produce_log
+from streaming.log.partition import partition_log
 from tests.e2e.live import LiveQuery
 from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, of_run
 from tests.e2e.traffic import HURRIED, Traffic
@@ -167,7 +167,7 @@ def with_ticks(records: pa.Table, ticks: pa.Table) -> pa.Table:
 
 
 def start(log: pa.Table, query: LiveQuery, kafka: LocalKafka) -> LiveQuery:
-    produce(log, query.ingress, partitions=PARTITIONS)
+    produce_log(log, query.ingress, partitions=PARTITIONS)
     query.start()
     return query
 

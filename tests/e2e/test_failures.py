@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from sinks.storage import RESTORE, Damaged, NotStored
-from streaming.kafka.produce import KafkaUrl, KafkaUrlError
+from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.spark.failure import QueryFailed, cause, explained, explanation
 from streaming.spark.worker_daemon import Quiet
 

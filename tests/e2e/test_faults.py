@@ -15,9 +15,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, administration, ensure_topic, produce
-from streaming.log.files import partition_log
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import partition_log
 from streaming.run import run
 from streaming.spark.failure import QueryFailed, explained
 from tests.e2e.faulty_run import fold_with_faults, put_faults, waiting_faults
@@ -238,7 +241,7 @@ def test_what_a_user_sees(spark: SparkSession, kafka: LocalKafka, tmp_path: Path
     counts: Counter[int] = Counter()
 
     def feed(part: pa.Table) -> None:
-        produce(part, url, partitions=PARTITIONS)
+        produce_log(part, url, partitions=PARTITIONS)
         counts.update(partition_log(part, PARTITIONS)["partition"].to_pylist())
 
     def fails() -> str:
@@ -290,7 +293,7 @@ def test_what_a_user_sees(spark: SparkSession, kafka: LocalKafka, tmp_path: Path
         with administration(KafkaUrl.parse(url)) as admin:
             admin.delete_topics(["faults-seen"])
         assert "has no topic 'faults-seen' any more" in fails()
-        produce(log, url, partitions=PARTITIONS)
+        produce_log(log, url, partitions=PARTITIONS)
         assert "was deleted and made again" in fails()
     finally:
         query.close()

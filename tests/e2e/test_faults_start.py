@@ -10,7 +10,7 @@ import pytest
 from sinks.storage import RESTORE, Damaged
 from streaming.kafka.ingress import IngressChanged, ensure_ingress
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl
+from streaming.kafka.url import KafkaUrl
 from streaming.spark.checkpoint import BadCheckpoint, check
 
 pytestmark = pytest.mark.feature("J2")

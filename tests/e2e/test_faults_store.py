@@ -16,7 +16,8 @@ from sinks.cache import INDEXES, ROWS
 from sinks.ledger_store import LedgerStore
 from sinks.storage import RESTORE, Damaged, NotStored, Storage
 from streaming.broker.ledger.entries import EntryNotFound
-from streaming.log.files import partition_log, slices
+from streaming.log.partition import partition_log
+from streaming.log.table import slices
 from streaming.replay import InProcess
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts, tree

@@ -10,7 +10,7 @@ import pyarrow as pa
 from schemas.effects import CloseConsumer, CloseProducer, Message
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.entries import NoEntries
-from streaming.log.files import LOGICAL
+from streaming.log.table import LOGICAL
 
 TOPICS = [
     f"persistent://public/{name}"

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from sinks.kafka import KafkaResponses
 from streaming.cli.app import app
+from streaming.kafka.client import explain
 from streaming.kafka.config import PLAIN, KafkaConfig, KafkaConfigError, Secret, parse_properties
-from streaming.kafka.failure import explain
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

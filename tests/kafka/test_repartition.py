@@ -13,11 +13,15 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.cli.app import app
+from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, NotProduced, administration, ensure_topic, produce
-from streaming.kafka.repartition import read_topic, repartition
-from streaming.log.files import LogError, partition_log
-from streaming.log.merge import merge
+from streaming.kafka.produce import NotProduced, produce_log
+from streaming.kafka.repartition import read_topic, repartition_topic
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
+from streaming.log.merge import merge_partitions
+from streaming.log.partition import partition_log
+from streaming.log.table import LogError
 from streaming.replay import replay
 from streaming.spark import source
 from tests.e2e.outcome import of_log
@@ -42,8 +46,8 @@ def topic(kafka: LocalKafka, name: str) -> str:
 def test_two_partitions_become_five(kafka: LocalKafka, tmp_path: Path) -> None:
     old, new = topic(kafka, "two"), topic(kafka, "five")
     log = made_log(800)
-    produce(log, old, partitions=2)
-    read, sent, notes = repartition(old, new, partitions=5)
+    produce_log(log, old, partitions=2)
+    read, sent, notes = repartition_topic(old, new, partitions=5)
     assert notes == []
     before, after = (read_topic(KafkaUrl.parse(url)).records for url in (old, new))
     assert (len(before), len(after)) == (read, sent)
@@ -59,8 +63,8 @@ def test_spark_comes_to_the_same_over_other_partitions(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
     old, new = topic(kafka, "three"), topic(kafka, "four")
-    produce(made_log(400), old, partitions=3)
-    repartition(old, new, partitions=4)
+    produce_log(made_log(400), old, partitions=3)
+    repartition_topic(old, new, partitions=4)
     before, after = (read_topic(KafkaUrl.parse(url)).records for url in (old, new))
     expected = of_log(before, tmp_path / "expected")
     result = replay(after, tmp_path / "replay", batches=3, spark=spark)
@@ -98,7 +102,7 @@ def test_copies_have_one_time_where_the_log_names_none(
 ) -> None:
     ticking = itertools.count(1_000, 7)  # as if each record took 7 ms
     monkeypatch.setattr("streaming.kafka.produce.time.time_ns", lambda: next(ticking) * 1_000_000)
-    produce(
+    produce_log(
         log_of((0, None, CONFIG), (0, "t", {}), (0, None, CONFIG)),
         topic(kafka, "timeless-copies"),
         partitions=3,
@@ -106,12 +110,12 @@ def test_copies_have_one_time_where_the_log_names_none(
     records = read_topic(KafkaUrl.parse(topic(kafka, "timeless-copies"))).records
     times = {row["timestamp"] for row in records.to_pylist() if row["topic"] is None}
     assert (len(records), len(times)) == (7, 2)
-    assert merge(records).notes == []
+    assert merge_partitions(records).notes == []
 
 
 def test_a_topic_that_is_not_whole_is_refused(kafka: LocalKafka) -> None:
     old, new = topic(kafka, "deleted"), topic(kafka, "of-deleted")
-    produce(LOG, old, partitions=1)
+    produce_log(LOG, old, partitions=1)
     with administration(KafkaUrl.parse(old)) as admin:
         admin.delete_records({TopicPartition("deleted", 0): 3})
         admin.create_topics({"compacted": {"num_partitions": 1, "replication_factor": 1, "configs": {"cleanup.policy": "compact"}}},
@@ -119,34 +123,34 @@ def test_a_topic_that_is_not_whole_is_refused(kafka: LocalKafka) -> None:
     with pytest.raises(
         LogError, match="partition 0: the records before offset 3 are deleted, .* docs/operations.md"
     ):
-        repartition(old, new)
+        repartition_topic(old, new)
     with pytest.raises(LogError, match="topic compacted is compacted, so its brokers can't"):
-        repartition(topic(kafka, "compacted"), new)
+        repartition_topic(topic(kafka, "compacted"), new)
     with pytest.raises(LogError, match="has no topic absent: check the address"):
-        repartition(topic(kafka, "absent"), new)
+        repartition_topic(topic(kafka, "absent"), new)
     with pytest.raises(LogError, match="can't be read and written at once"):
-        repartition(old, old)
+        repartition_topic(old, old)
 
 
 def test_a_topic_with_records_is_not_written_to(kafka: LocalKafka) -> None:
     old, new = topic(kafka, "whole"), topic(kafka, "not-empty")
-    produce(LOG, old, partitions=2)
-    produce(LOG, new, partitions=3)
+    produce_log(LOG, old, partitions=2)
+    produce_log(LOG, new, partitions=3)
     with pytest.raises(LogError, match="not-empty has records already"):
-        repartition(old, new)
+        repartition_topic(old, new)
 
 
 def test_who_goes_on_writing_is_noticed(kafka: LocalKafka) -> None:
     old, new = topic(kafka, "busy"), topic(kafka, "behind")
-    produce(LOG, old, partitions=2)
+    produce_log(LOG, old, partitions=2)
 
     def meanwhile(sent: int, total: int) -> None:
-        produce(log_of(MESSAGES[0]), old)
+        produce_log(log_of(MESSAGES[0]), old)
 
     with pytest.raises(
         NotProduced, match="topic busy got 1 more records, which behind lacks: stop whoever writes"
     ):
-        repartition(old, new, partitions=3, progress=meanwhile)
+        repartition_topic(old, new, partitions=3, progress=meanwhile)
 
 
 def test_who_chooses_partitions_otherwise_is_told(kafka: LocalKafka) -> None:
@@ -154,8 +158,8 @@ def test_who_chooses_partitions_otherwise_is_told(kafka: LocalKafka) -> None:
     swapped = own.set_column(
         0, RECORD.field("partition"), pa.array([1 - each for each in own["partition"].to_pylist()], "int32")
     )
-    produce(swapped, topic(kafka, "swapped"), partitions=2)
-    notes = repartition(topic(kafka, "swapped"), topic(kafka, "straight"), partitions=2).notes
+    produce_log(swapped, topic(kafka, "swapped"), partitions=2)
+    notes = repartition_topic(topic(kafka, "swapped"), topic(kafka, "straight"), partitions=2).notes
     assert len(notes) == 1
     assert notes[0].startswith(
         "5 topics (as persistent://public/default/t0) were not in the partition that crc32"
@@ -165,16 +169,16 @@ def test_who_chooses_partitions_otherwise_is_told(kafka: LocalKafka) -> None:
 def test_stopped_is_not_done(kafka: LocalKafka) -> None:
     stop = threading.Event()
     stop.set()
-    produce(LOG, topic(kafka, "all"), partitions=1)
+    produce_log(LOG, topic(kafka, "all"), partitions=1)
     with pytest.raises(
         NotProduced, match="stopped after 0 records: begin again with another topic than part"
     ):
-        repartition(topic(kafka, "all"), topic(kafka, "part"), stop=stop)
+        repartition_topic(topic(kafka, "all"), topic(kafka, "part"), stop=stop)
 
 
 def test_the_command(kafka: LocalKafka, tmp_path: Path) -> None:
     old, new = topic(kafka, "from-here"), topic(kafka, "to-there")
-    produce(log_of(*MESSAGES), old, partitions=2)  # doesn't begin with a record for all
+    produce_log(log_of(*MESSAGES), old, partitions=2)  # doesn't begin with a record for all
     run = CliRunner().invoke(app, ["produce", old, "--ingress", new, "--partitions", "3"])
     assert run.exit_code == 0, run.output
     assert "20 records in " in run.stdout

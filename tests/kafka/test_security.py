@@ -16,9 +16,12 @@ from schemas.effects import Success
 from schemas.records import RECORD
 from sinks.kafka import KafkaResponses, ResponsesNotSent, read_records, read_responses
 from streaming.cli.app import app
-from streaming.kafka import produce as producing
+from streaming.kafka import client
+from streaming.kafka.client import KafkaUnreachable
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.produce import KafkaUnreachable, KafkaUrl, ensure_topic, produce
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
 from streaming.spark.source import records
 from tests.kafka.secured import PASSWORD, USER, WRONG, SecuredKafka, secured_kafka
 from tests.sinks.helpers import TOPIC, output
@@ -37,7 +40,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "PATIENCE_MS", 1500)
+    monkeypatch.setattr(client, "PATIENCE_MS", 1500)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -69,7 +72,7 @@ def test_commands_and_answers_with_a_password(
         {"partition": 0, "offset": n, "timestamp": 1_700_000_000_000, "topic": "t", "value": b"%d" % n}
         for n in range(9)
     ]
-    assert produce(pa.Table.from_pylist(rows, RECORD), f"kafka://{bootstrap}/{topic}", config=config) == 9
+    assert produce_log(pa.Table.from_pylist(rows, RECORD), f"kafka://{bootstrap}/{topic}", config=config) == 9
 
     ensure_topic(KafkaUrl(bootstrap, f"{topic}-answers"), 2, config)
     sink = KafkaResponses(bootstrap, f"{topic}-answers", config)
@@ -89,7 +92,7 @@ def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "Spa
         for name, changed in (("right", {}), ("wrong", {"sasl.password": WRONG}))
     )
     row = {"partition": 0, "offset": 0, "timestamp": 1, "topic": "t", "value": b"a command"}
-    produce(pa.Table.from_pylist([row], RECORD), f"kafka://{bootstrap}/{topic}", config=right)
+    produce_log(pa.Table.from_pylist([row], RECORD), f"kafka://{bootstrap}/{topic}", config=right)
 
     def read(config: KafkaConfig) -> list[bytes]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "fetchOffset.numRetries": "1"}

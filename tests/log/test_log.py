@@ -12,7 +12,9 @@ import pytest
 
 from schemas.commands import Publish, decode
 from schemas.records import RECORD
-from streaming.log.files import LOGICAL, LogError, ordered, partition_log, read_log, slices, write_log
+from streaming.log.files import read_log, write_log
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL, LogError, ordered, slices
 
 TICK = b'{"command":"TICK"}'
 

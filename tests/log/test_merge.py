@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from schemas.records import RECORD
 from streaming.broker.broker import LATEST_TIME
-from streaming.log.files import LOGICAL, LogError, partition_log
-from streaming.log.merge import merge
+from streaming.log.merge import merge_partitions
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL, LogError
 
 pytestmark = pytest.mark.feature("J1")
 
@@ -44,7 +45,7 @@ def log(*lines: Line) -> pa.Table:
 
 
 def merged(*lines: Line, **more: Any) -> list[tuple[int, str | None, bytes]]:
-    return [tuple(row.values()) for row in merge(log(*lines), **more).log.to_pylist()]  # type: ignore[misc]
+    return [tuple(row.values()) for row in merge_partitions(log(*lines), **more).log.to_pylist()]  # type: ignore[misc]
 
 
 # ---- the property
@@ -87,7 +88,7 @@ def logical(draw: st.DrawFn) -> pa.Table:
 def test_every_topic_sees_what_it_saw(first: pa.Table, before: int, after: int) -> None:
     old = partition_log(first, before)
     dump = old.sort_by([("partition", "ascending"), ("offset", "ascending")])  # one partition after the other
-    again = merge(dump)
+    again = merge_partitions(dump)
     new = partition_log(again.log, after)
     expected, found = seen(old), seen(new)
     assert found.keys() == expected.keys()
@@ -115,7 +116,7 @@ def test_what_was_before_a_record_for_all_stays_before_it() -> None:
         (1, 6, "b", b"3"),
     ]
     assert merged(*lines) == [(9, "a", b"1"), (9, None, POLICY), (6, "b", b"3"), (9, "a", b"2")]
-    notes = merge(log(*lines)).notes
+    notes = merge_partitions(log(*lines)).notes
     assert (
         notes[0]
         == "the copies of records without a topic found clocks up to 4 ms apart: each counts at the latest"
@@ -175,7 +176,7 @@ def test_what_is_for_no_partition_is_kept_as_it_is(value: bytes) -> None:
 def test_what_has_no_order_for_all_is_refused(lines: list[Line], sentence: str) -> None:
     records = log((0, 1, "a", b"1"), (1, 1, "b", b"2"), *lines)
     with pytest.raises(LogError, match=sentence):
-        merge(records)
+        merge_partitions(records)
     with pytest.raises(LogError, match=sentence):
         partition_log(records, 3)
 
@@ -194,6 +195,6 @@ def test_what_has_no_order_for_all_is_refused(lines: list[Line], sentence: str) 
     ],
 )  # fmt: skip
 def test_what_may_come_out_otherwise_is_told(lines: list[Line], note: str | None) -> None:
-    notes = merge(log(*lines)).notes
+    notes = merge_partitions(log(*lines)).notes
     assert len(notes) == (note is not None)
     assert note is None or note in notes[0]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.traces.conform import Verdict, compare
+from streaming.traces.conform import Verdict
 from streaming.traces.trace import read_trace
 from tests.parity.consumers import Consumers
 from tests.parity.plan import KINDS, STEPS, plan
@@ -67,7 +67,7 @@ def record(
         recorder.save(path, scenario.description)
     finally:
         recorder.close()
-    return compare(read_trace(path))
+    return compare_trace(read_trace(path))
 
 
 def first(verdict: Verdict) -> tuple[str, str] | None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from streaming.traces.conform import compare
 from streaming.traces.trace import Trace, payload_of, read_trace
 from tests.parity import wire
 from tests.parity.admin import Admin
@@ -80,7 +79,7 @@ def test_a_recording_is_compared() -> None:
     """As `python -m tests.parity` left it, but for its length."""
     trace = read_trace(RECORDED / "key_shared.jsonl")
     assert trace.header["broker_config"] == settings()
-    verdict = compare(trace)
+    verdict = compare_trace(trace)
     assert verdict.differences == []
     assert verdict.frames > 20
     assert verdict.snapshots > 0
@@ -98,7 +97,7 @@ def test_where_two_recordings_differ_alike_ledgers_do_not_count() -> None:
         others = json.loads(text)
         message = next(each for each in others if each.get("cmd") == "MESSAGE")
         message["fields"]["message_id"]["entryId"] += 50
-        found.append(compare(Trace(trace.header, others)))
+        found.append(compare_trace(Trace(trace.header, others)))
     assert found[0].differences != found[1].differences
     assert first(found[0]) == first(found[1]) != None  # noqa: E711
 

@@ -19,7 +19,9 @@ from sinks.dead_letters import read_dead_letters
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, ensure_topic, produce
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
 from streaming.quarantine.store import Coordinates, Quarantine
 from streaming.run import run
 from streaming.spark.query import Written
@@ -66,7 +68,7 @@ def test_out_of_quarantine_and_through_the_query(
     name = f"resubmit-{uuid4().hex}"
     ingress, store = f"kafka://{kafka.bootstrap}/{name}", tmp_path / "store"
     begun = int(time.time() * 1000)
-    produce(log_of(GOOD[0], *BAD[:5], GOOD[1]), ingress, partitions=4)
+    produce_log(log_of(GOOD[0], *BAD[:5], GOOD[1]), ingress, partitions=4)
     counts, stop = Counts(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
@@ -185,7 +187,7 @@ def test_kafka_refuses_one(store: Path, kafka: LocalKafka, tmp_path: Path, size:
 def test_a_topic_that_is_not_there_is_not_made(
     store: Path, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("produce", "resubmit"):
+    for module in ("kafka.client", "quarantine.resubmit"):
         monkeypatch.setattr(f"streaming.{module}.PATIENCE_MS", 1000)
     bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1))
     said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/typo")

@@ -15,7 +15,9 @@ from schemas.effects import Quarantined
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
 from streaming.cli.app import app
-from streaming.log.files import LOGICAL, partition_log, read_log, write_log
+from streaming.log.files import read_log, write_log
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL
 from streaming.quarantine.resubmit import to_log
 from streaming.quarantine.store import (
     Coordinates,

@@ -8,7 +8,8 @@ from schemas.effects import Quarantined
 from sinks.dead_letters import KafkaDeadLetters, read_dead_letters
 from sinks.quarantine import QuarantineSink
 from streaming.kafka.config import KafkaConfig
-from streaming.kafka.produce import KafkaUrl, ensure_topic
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
 from tests.kafka.secured import WRONG, secured_kafka
 from tests.quarantine.test_quarantine import TOPIC, complaint, edited, magnetar, message
 from tests.sinks.helpers import output
@@ -17,7 +18,7 @@ from tests.sinks.helpers import output
 @pytest.mark.kafka
 @pytest.mark.feature("J6")
 def test_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.kafka.produce.PATIENCE_MS", 1500)
+    monkeypatch.setattr("streaming.kafka.client.PATIENCE_MS", 1500)
     store = tmp_path / "store"
     rows = output([Quarantined(TOPIC, "malformed", "no", b"{}")])
     QuarantineSink(str(store)).write(0, 0, rows)

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks.ledger_store import LedgerStore
 from streaming.broker.ledger.entries import EntryReader, NoEntries
-from streaming.log.files import LOGICAL, partition_log
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL
 
 START = 1_700_000_000_000
 

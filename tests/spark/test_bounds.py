@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 from sinks.kafka import read_responses
 from streaming import run as live
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, produce, records_within
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import records_within
+from streaming.kafka.url import KafkaUrl
 from streaming.spark.query import Written
 from tests.spark.helpers import START, log_of
 
@@ -32,7 +34,7 @@ def test_the_largest_messages_a_few_at_a_time(
         (START, TOPIC, {"command": "FLOW", "connection": "c", "consumer_id": 1, "messagePermits": 9}),
         *((START, TOPIC, {"producer": "p", "sequence_id": n, "payload": text}) for n, text in enumerate(texts)),
     )  # fmt: skip
-    produce(log, ingress, partitions=1)
+    produce_log(log, ingress, partitions=1)
     monkeypatch.setattr(live, "BYTES_A_BATCH", 2 * LARGEST)
     stop, batches = threading.Event(), []
 
@@ -56,10 +58,10 @@ def test_the_largest_messages_a_few_at_a_time(
 
 def test_how_many_records_take_so_many_bytes(kafka: LocalKafka) -> None:
     url = KafkaUrl(kafka.bootstrap, "sized")
-    produce(
+    produce_log(
         log_of(*((1, "t", b"x" * 1000) for _ in range(100))), f"kafka://{kafka.bootstrap}/sized", partitions=2
     )
     assert 80 <= (records_within(url, 100_000) or 0) <= 100
     assert records_within(url, 1) == 1
-    produce(log_of(), f"kafka://{kafka.bootstrap}/unused", partitions=1)
+    produce_log(log_of(), f"kafka://{kafka.bootstrap}/unused", partitions=1)
     assert records_within(KafkaUrl(kafka.bootstrap, "unused"), 1) is None

@@ -10,8 +10,10 @@ from schemas.outputs import OUTPUT
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.produce import KafkaUrl, KafkaUrlError, ensure_topic, produce
-from streaming.log.files import LogError
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl, KafkaUrlError
+from streaming.log.table import LogError
 from streaming.run import run
 from streaming.spark import source, state
 from streaming.spark.query import Written
@@ -27,20 +29,20 @@ def test_a_log_is_in_kafka_as_it_was(spark: SparkSession, kafka: LocalKafka) -> 
     url = f"kafka://{kafka.bootstrap}/as-it-was"
     records = traffic(partitions=3)
     calls: list[tuple[int, int]] = []
-    assert produce(records, url, progress=lambda *now: calls.append(now)) == len(records)
+    assert produce_log(records, url, progress=lambda *now: calls.append(now)) == len(records)
     assert calls[-1] == (len(records), len(records))
     batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
     stored = source.records(batch.option("subscribe", "as-it-was").load()).toArrow()
     order = [("partition", "ascending"), ("offset", "ascending")]
     assert stored.cast(RECORD).sort_by(order).equals(records.sort_by(order).combine_chunks())
     with pytest.raises(LogError, match="topic as-it-was has 4"):
-        produce(traffic(partitions=7), url)
+        produce_log(traffic(partitions=7), url)
 
 
 def test_without_a_time_the_time_of_sending_counts(kafka: LocalKafka) -> None:
     from kafka import KafkaConsumer
 
-    produce(log_of((0, "t", b"{}")), f"kafka://{kafka.bootstrap}/timeless", partitions=1)
+    produce_log(log_of((0, "t", b"{}")), f"kafka://{kafka.bootstrap}/timeless", partitions=1)
     consumer = KafkaConsumer("timeless", bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
     assert next(consumer).timestamp > START
     consumer.close()
@@ -69,7 +71,7 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
         (1000 + n, f"t{n % 5}", {"producer": "p", "sequence_id": n, "payload": "x" * n}) for n in range(20)
     ]
     for first, last in ((0, 10), (10, 20)):
-        produce(log_of(*half[first:last]), url, partitions=2)
+        produce_log(log_of(*half[first:last]), url, partitions=2)
         stop = threading.Event()
         seen: list[int] = []
 

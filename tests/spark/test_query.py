@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.log.files import slices
+from streaming.log.table import slices
 from streaming.replay import InProcess
 from streaming.spark import query, source, state
 from streaming.spark.operator import BrokerType

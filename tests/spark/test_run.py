@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streaming.kafka.produce import KafkaUrlError
+from streaming.kafka.url import KafkaUrlError
 from streaming.run import run, stop_signals, wait
 from streaming.spark.query import interval
 

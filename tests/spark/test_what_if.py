@@ -4,8 +4,9 @@ import pyarrow as pa
 import pytest
 
 from schemas.commands import Admin, BrokerConfig, decode
-from streaming.log.files import LogError, partition_log
+from streaming.log.partition import partition_log
 from streaming.log.policies import pin
+from streaming.log.table import LogError
 from tests.spark.helpers import log_of
 
 TTL = "/namespaces/public/default/messageTTL"

@@ -17,7 +17,7 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.log.files import partition_log
+from streaming.log.partition import partition_log
 from streaming.replay import InProcess
 from streaming.spark import query, source
 from streaming.spark.state import PartitionState

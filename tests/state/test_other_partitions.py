@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from schemas.effects import KINDS, Expired
-from streaming.log.files import LOGICAL, partition_log
-from streaming.log.merge import merge
+from streaming.log.merge import merge_partitions
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL
 from tests.broker.kit import START
 from tests.e2e.outcome import of_log
 from tests.e2e.test_crash import with_ticks
@@ -27,7 +28,7 @@ def made_log(records: int) -> pa.Table:
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 1)])
 def test_a_log_folded_over_other_partitions(before: int, after: int, tmp_path: Path) -> None:
     old = partition_log(made_log(1200), before)
-    again = merge(old)
+    again = merge_partitions(old)
     assert again.notes == []
     new = partition_log(again.log, after)
     assert set(new["partition"].to_pylist()) == set(range(after))
@@ -56,9 +57,9 @@ def test_times_that_a_trigger_brought_are_kept(tmp_path: Path) -> None:
     told = pa.Table.from_pylist(ticks)
     expected = of_log(with_ticks(old, told), tmp_path / "old")
     assert len(expected.tables[KINDS[Expired]]) > 5
-    merged = merge(old, told)
+    merged = merge_partitions(old, told)
     assert merged.notes == []
     assert by_topic(of_log(partition_log(merged.log, 5), tmp_path / "new")) == by_topic(expected)
     # Without them it is another story.
-    other = by_topic(of_log(partition_log(merge(old).log, 5), tmp_path / "other"))
+    other = by_topic(of_log(partition_log(merge_partitions(old).log, 5), tmp_path / "other"))
     assert other != by_topic(expected)

@@ -1,15 +1,61 @@
-"""Why no connection to a Kafka comes about, in a sentence.
+"""Connections to Kafka, and in one sentence why there is none.
 
-kafka-python tries again until its time is over and then says only that. The reasons are in what it logs.
+kafka-python retries until its time is up and then reports only that. The reasons are in what it logs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from streaming.kafka.config import KafkaConfig
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.url import KafkaUrl
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+T = TypeVar("T")
+
+PATIENCE_MS = 5_000
+"""How long to try an address at which nothing may be. kafka-python's default is 30 s."""
+
+
+class KafkaUnreachable(RuntimeError):
+    """No Kafka answers at an address, or it won't have the topic. The text says which and why."""
+
+
+def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **settings: Any) -> T:
+    """A client of one of kafka-python's classes. Raises `KafkaUnreachable` when nothing answers in `PATIENCE_MS`."""
+    from kafka.errors import KafkaError
+
+    credentials = config.client()
+    with _failures() as said:
+        try:
+            return client(
+                bootstrap_servers=url.bootstrap.split(","),
+                bootstrap_timeout_ms=PATIENCE_MS,
+                **settings,
+                **credentials,
+            )
+        except (KafkaError, ValueError) as error:
+            raise KafkaUnreachable(explain(said, url.bootstrap, config, PATIENCE_MS // 1000)) from error
+
+
+@contextmanager
+def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[KafkaAdminClient]:
+    """A client of the Kafka at `url`; what it raises becomes `KafkaUnreachable`."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    admin = connect(KafkaAdminClient, url, config)
+    try:
+        yield admin
+    except KafkaError as error:
+        raise KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {error}") from error
+    finally:
+        admin.close()
 
 
 class _Collector(logging.Handler):
@@ -22,7 +68,7 @@ class _Collector(logging.Handler):
 
 
 @contextmanager
-def failures() -> Iterator[list[str]]:
+def _failures() -> Iterator[list[str]]:
     """What kafka-python logs of connections that fail, while the context lasts."""
     collector, logger = _Collector(), logging.getLogger("kafka.net")
     logger.addHandler(collector)
@@ -33,7 +79,7 @@ def failures() -> Iterator[list[str]]:
 
 
 def explain(said: list[str], bootstrap: str, config: KafkaConfig, seconds: int) -> str:
-    """The sentence, of what `failures` collected in `seconds`."""
+    """The sentence, of what `_failures` collected in `seconds`."""
     text = "\n".join(said)
     settings = config.client()
     if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -1,0 +1,75 @@
+"""Topics of commands in a Kafka: create them, and see what they hold."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from streaming.kafka.client import administration
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import PARTITIONS
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+LARGEST = 16 << 20
+"""The largest record, in bytes: a Pulsar message may have 5 MiB, and base64 adds a third."""
+
+_TOPIC_CONFIG = {
+    # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": str(LARGEST),
+}
+
+Offsets = dict[int, tuple[int, int]]
+"""By partition: the offset of the first record, and the offset after the last."""
+
+
+def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfig = PLAIN) -> int:
+    """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions.
+
+    Raises `KafkaUnreachable`.
+    """
+    from kafka.errors import TopicAlreadyExistsError
+
+    with administration(url, config) as admin:
+        if url.topic not in admin.list_topics():
+            spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
+            with suppress(TopicAlreadyExistsError):  # somebody was quicker
+                admin.create_topics({url.topic: spec}, wait_for_metadata=True)
+        (topic,) = admin.describe_topics([url.topic])
+        return len(topic["partitions"])
+
+
+def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int | None:
+    """How many of the topic's records take `size` bytes on average, as Kafka stores them; at least 1.
+
+    None: it has none yet, or Kafka doesn't tell sizes to this user. Raises `KafkaUnreachable`.
+    """
+    with administration(url, config) as admin:
+        records = sum(end - first for first, end in topic_offsets(admin, url.topic).values())
+        sizes: dict[int, int] = {}  # of a partition's largest copy
+        for broker in admin.describe_log_dirs([url.topic]):
+            for own in (own for folder in broker["log_dirs"] for own in folder["topics"]):
+                for part in own["partitions"]:
+                    index = part["partition_index"]
+                    sizes[index] = max(sizes.get(index, 0), part["partition_size"])
+    stored = sum(sizes.values())
+    return max(1, records * size // stored) if records and stored else None
+
+
+def topic_offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
+    """What the topic's partitions hold; empty if there is no such topic."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    (described,) = admin.describe_topics([topic])
+    parts = [TopicPartition(topic, int(each["partition_index"])) for each in described["partitions"]]
+    first, end = (
+        admin.list_partition_offsets(dict.fromkeys(parts, at)) if parts else {}
+        for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
+    return {part.partition: (first[part].offset, end[part].offset) for part in parts}

@@ -1,0 +1,58 @@
+"""Ingress partitions for a logical log, as `magnetar produce` makes them on the way to Kafka.
+
+A record's partition is crc32(UTF-8 of its topic) mod N; offsets are 0, 1, 2, … in log order. A record without a topic
+addresses whole partitions and is copied to each of them.
+"""
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.records import RECORD
+from streaming.log.merge import for_partition, merge_partitions
+from streaming.log.table import LogError, log_table, rank
+
+PARTITIONS = 4
+"""The default number of ingress partitions. It is not the number of cores: a replay's rows must not depend on the machine."""
+
+
+def ingress_partition(topic: str, partitions: int) -> int:
+    """The ingress partition (0 … `partitions` − 1) of a topic. Every producer of commands must use this function."""
+    return zlib.crc32(topic.encode()) % partitions
+
+
+def partition_log(log: pa.Table, partitions: int) -> pa.Table:
+    """`log` with `partitions` (≥ 1) ingress partitions: columns `RECORD`, in log order.
+
+    A log that already has partitions is first merged into one order (see `streaming.log.merge`). A record without a
+    topic goes to every partition, unless it is not a command for a partition: then it goes to partition 0 alone, where
+    it is quarantined once.
+
+    Raises `LogError`.
+    """
+    if partitions < 1:
+        raise LogError(f"{partitions} partitions: expected 1 or more")
+    if "partition" in log.column_names:
+        log = merge_partitions(log).log
+    topics = log["topic"].combine_chunks().dictionary_encode()
+    of_topic = [ingress_partition(topic, partitions) for topic in topics.dictionary.to_pylist()]
+    index = topics.indices.fill_null(len(of_topic)).to_numpy(zero_copy_only=False)
+    partition = np.array([*of_topic, -1], np.int32)[index]
+
+    alone = np.flatnonzero(partition < 0)
+    values = log["value"]
+    everywhere = np.array([row for row in alone if for_partition(values[int(row)].as_py())], np.int64)
+    partition[alone] = 0
+    copies = np.ones(len(partition), np.int64)
+    copies[everywhere] = partitions
+    rows = np.repeat(np.arange(len(partition)), copies)
+    partition = np.repeat(partition, copies)
+    first = (np.cumsum(copies) - copies)[everywhere]
+    partition[first[:, None] + np.arange(partitions)] = np.arange(partitions, dtype=np.int32)
+
+    if len(rows) > len(log):
+        log = log.take(pa.array(rows))
+    offset = rank(partition)
+    return log_table(RECORD, partition=partition, offset=offset, timestamp=log["timestamp"], topic=log["topic"],
+                  value=log["value"])  # fmt: skip

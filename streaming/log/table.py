@@ -1,0 +1,71 @@
+"""A command log in memory: one Arrow table, before or after its records have ingress partitions.
+
+A log without partitions is *logical*: one order of records, columns `LOGICAL`. A log with partitions has the columns of
+`schemas.records.RECORD`, with offsets that rise within each partition.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.records import RECORD
+
+LOGICAL = pa.schema([RECORD.field(name) for name in ("timestamp", "topic", "value")])
+"""The columns of a log that has no ingress partitions yet."""
+
+
+class LogError(ValueError):
+    """A file is not a command log, or its coordinates contradict each other. The text names the place and the remedy."""
+
+
+def ordered(records: pa.Table, name: str = "the log") -> pa.Table:
+    """`records` (columns `RECORD`) with rising offsets in each partition; sorted only if they are not.
+
+    Raises `LogError` if an offset occurs twice in a partition.
+    """
+    partition, offset = records["partition"].to_numpy(), records["offset"].to_numpy()
+    order = np.argsort(partition, kind="stable")
+    if _rises(partition[order], offset[order]):
+        return records
+    records = records.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    if not _rises(records["partition"].to_numpy(), records["offset"].to_numpy()):
+        raise LogError(f"{name}: an offset occurs twice in a partition")
+    return records
+
+
+def slices(records: pa.Table, batches: int) -> Iterator[pa.Table]:
+    """`records` in `batches` contiguous slices, never more than one per record, and at least one."""
+    batches = max(1, min(batches, len(records)))
+    for start, end in pairwise(np.linspace(0, len(records), batches + 1).astype(int).tolist()):
+        yield records.slice(start, end - start)
+
+
+def _rises(partition: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> bool:
+    return bool(np.all((np.diff(offset) > 0) | (np.diff(partition) != 0)))
+
+
+def rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each record, the number of earlier records in its partition."""
+    order = np.argsort(partition, kind="stable")
+    starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
+    lengths = np.diff(starts, append=len(partition))
+    rank = np.empty(len(partition), np.int64)
+    rank[order] = np.arange(len(partition)) - np.repeat(starts, lengths)
+    return rank
+
+
+def log_table(schema: pa.Schema, **columns: Iterable[Any]) -> pa.Table:
+    """A table with the columns of `schema`, each given as any iterable and cast to the column's type."""
+
+    def typed(field: pa.Field) -> Any:
+        column = columns[field.name]
+        return (
+            column.cast(field.type)
+            if isinstance(column, pa.Array | pa.ChunkedArray)
+            else pa.array(column, field.type)
+        )
+
+    return pa.Table.from_arrays([typed(field) for field in schema], schema=schema)
