@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.traces.conform import Verdict
+from streaming.traces.conform import Verdict, compare_trace
 from streaming.traces.trace import read_trace
 from tests.parity.consumers import Consumers
 from tests.parity.plan import KINDS, STEPS, plan

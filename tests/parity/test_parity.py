@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streaming.traces.conform import compare_trace
 from streaming.traces.trace import Trace, payload_of, read_trace
 from tests.parity import wire
 from tests.parity.admin import Admin
