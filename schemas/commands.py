@@ -8,7 +8,7 @@ a misspelt name must not pass as a default.
 A record's coordinates (ingress partition, offset, timestamp, topic) are not part of its value, see `schemas.records`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -385,6 +385,26 @@ def decode(value: bytes) -> AnyCommand | Publish:
             return short.decode(value)  # the word was in its payload or in a name
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise MalformedCommand(str(error)) from None
+
+
+class Refused(NamedTuple):
+    """Why a record goes to quarantine instead of being folded: the name of the rule that it breaks, and the cause in
+    words."""
+
+    rule: str
+    cause: str
+
+
+Decoded = AnyCommand | Publish | Refused
+"""What a record's value turned out to be."""
+
+
+def decode_or_refuse(value: bytes) -> Decoded:
+    """The command in a record's value. A value that is not a command is refused under the rule ``malformed``."""
+    try:
+        return decode(value)
+    except MalformedCommand as error:
+        return Refused("malformed", str(error))
 
 
 def to_json(command: AnyCommand | Publish) -> bytes:

@@ -18,10 +18,10 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, Message, SendReceipt
+from schemas.entries import EntryNotFound
 from schemas.outputs import IDENTITY
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
-from streaming.broker.ledger.entries import EntryNotFound
 from streaming.kafka.config import PLAIN, KafkaConfig
 
 LARGEST = 16 << 20

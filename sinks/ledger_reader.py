@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.commands import MessageMetadata
+from schemas.entries import Entry, EntryNotFound
 from schemas.records import column
 from sinks import segments
 from sinks.entry_file import METADATA, SCHEMA, EntryFile, sort_entries
 from sinks.paths import escape
 from sinks.runs import Ledger, Run
 from sinks.storage import RESTORE, Storage
-from streaming.broker.ledger.entries import Entry, EntryNotFound
 
 T = TypeVar("T")
 Source = tuple[EntryFile, Run]

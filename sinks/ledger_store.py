@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from schemas.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
+from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY
 from sinks import batch_files, ledger_reader, segments
 from sinks.base import ForeignFiles
@@ -29,7 +30,6 @@ from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_
 from sinks.ledger_reader import LedgerReader, sealed_path
 from sinks.runs import Ledger, RunIndex, runs_of
 from sinks.storage import RESTORE, Damaged, Storage, plain
-from streaming.broker.ledger.entries import Entry, EntryNotFound
 
 _DELETIONS = "deletions"
 

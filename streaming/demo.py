@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from schemas.commands import decode_or_refuse
 from schemas.effects import Message
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
@@ -65,7 +66,8 @@ def made_day(start: int) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
         timestamp: int, topic: str | None, command: dict[str, Any]
     ) -> tuple[int, str | None, dict[str, Any]]:
         nonlocal offset
-        broker.apply(offset, timestamp, topic, json.dumps(command).encode())
+        value = json.dumps(command).encode()
+        broker.apply(offset, timestamp, topic, decode_or_refuse(value), value)
         offset += 1
         for row in broker.take():
             if isinstance(row.effect, Message):

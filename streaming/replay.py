@@ -26,6 +26,7 @@ from schemas.records import RECORD
 from streaming.log.files import read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
+from streaming.quality.gate import Judge, decode_only, judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,10 +117,6 @@ def replay(
     folder = out / STAGED
     total = source.stage(records, folder, batches=batches or _batches(records))
     store, sinks = _sinks(out, gates=gates)
-    if broker is None and not gates:
-        from streaming.quality.gate import UngatedBroker
-
-        broker = UngatedBroker
     rows: Counter[str] = Counter()
 
     def written(batch: Written) -> None:
@@ -137,6 +134,7 @@ def replay(
         clock=clock,
         trigger=query.AVAILABLE_NOW,
         broker=broker,
+        judge=judge if gates else decode_only,
         on_batch=written,
     )
     try:
@@ -190,17 +188,21 @@ class InProcess:
     """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
 
     def __init__(
-        self, store: Any, broker: BrokerType | None = None, states: Iterable[PartitionState] = ()
+        self,
+        store: Any,
+        broker: BrokerType | None = None,
+        states: Iterable[PartitionState] = (),
+        *,
+        judge: Judge = judge,
     ) -> None:
-        """`broker`: as of `streaming.spark.operator.operator`. `states`: to go on from. Raises `SuiteError`."""
-        from streaming.spark.operator import gated
-
+        """`broker`, `judge`: as of `streaming.spark.operator.operator`. `states`: to go on from. Raises `SuiteError`."""
+        judge((), ())
         if broker is None:
             from streaming.broker.broker import Broker
 
             broker = Broker
         self._store = store
-        self._broker = gated(broker)
+        self._broker, self._judge = broker, judge
         self._states = {each.partition: each for each in states}
 
     def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -219,7 +221,7 @@ class InProcess:
                 broker, last = self._broker.decode(before.broker, entries), before.offset
             sorted_records = operator.sort([own.to_pandas()])
             with operator.uncollected():
-                applied = operator.apply(broker, partition, last, sorted_records)
+                applied = operator.apply(broker, partition, last, sorted_records, self._judge)
                 tables = [to_table(partition, rows) for rows in applied]
             if tables:
                 yield partition, pa.concat_tables(tables)

@@ -8,7 +8,9 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from schemas import commands as c
+from schemas.commands import Decoded, Refused
 from schemas.effects import Quarantined, Row, Tick
+from schemas.entries import EntryReader
 from streaming.broker import admin, lookup, stats, topic_commands, topic_lifecycle
 from streaming.broker.codec import (
     PartitionState,
@@ -21,7 +23,6 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.ledger.entries import EntryReader
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent import commands
@@ -81,10 +82,11 @@ class Broker:
 
     # -- records --------------------------------------------------------------------------------------------------
 
-    def apply(self, offset: int, timestamp: int, topic: str | None, value: bytes) -> None:
-        """Fold one record: advance the clock to its `timestamp` (ms), run what is due, do what it says.
+    def apply(self, offset: int, timestamp: int, topic: str | None, command: Decoded, value: bytes) -> None:
+        """Fold one record: advance the clock to its `timestamp` (ms), run what is due, carry out its `command`.
 
-        What is no command becomes a quarantine row. Raises `LogOrderError` for an offset that isn't new.
+        A record that was refused becomes a quarantine row, and so does one that the broker itself refuses. `value` is
+        the record's raw value, which that row keeps. Raises `LogOrderError` for an offset that isn't new.
         """
         ctx = self._ctx
         if offset <= ctx.offset:
@@ -98,13 +100,9 @@ class Broker:
             ctx.emit(Quarantined(topic, "timestamp", cause, value))
             return
         self._advance(timestamp)
-        try:
-            command = c.decode(value)
-        except c.MalformedCommand as error:
-            ctx.emit(Quarantined(topic, "malformed", str(error), value))
-            return
-        if (reason := self._fold(topic, command)) is not None:
-            ctx.emit(Quarantined(topic, *reason, value))
+        refused = command if isinstance(command, Refused) else self._fold(topic, command)
+        if refused is not None:
+            ctx.emit(Quarantined(topic, refused.rule, refused.cause, value))
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
 
@@ -119,6 +117,11 @@ class Broker:
         return rows
 
     @property
+    def partition(self) -> int:
+        """The ingress partition."""
+        return self._state.partition
+
+    @property
     def clock(self) -> int:
         return self._ctx.clock
 
@@ -128,8 +131,8 @@ class Broker:
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> tuple[str, str] | None:
-        """Do a command. A reason (rule, text) comes back if the record can't be one."""
+    def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> Refused | None:
+        """Carry out a command, or say why the record must be refused."""
         if name in self._state.topics and type(command) not in ROUTED:
             self._carry_out(self._load(name), command)  # type: ignore[arg-type]  # the common case, kept short
             return None
@@ -150,12 +153,12 @@ class Broker:
                 return None
         return self._fold_topic(name, command)
 
-    def _fold_topic(self, name: str | None, command: TopicCommand | LookupCommand) -> tuple[str, str] | None:
+    def _fold_topic(self, name: str | None, command: TopicCommand | LookupCommand) -> Refused | None:
         ctx = self._ctx
         if not name:
-            return "no_topic", "the command needs a topic: give the record a key"
+            return Refused("no_topic", "the command needs a topic: give the record a key")
         if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
-            return "wrong_topic", f"{command.path} is not about the record's topic {name}"
+            return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
         if isinstance(command, c.Admin) and command.path.endswith("/partitions") and command.method != "GET":
             lookup.set_partitions(ctx, name, command)
             return None
@@ -168,14 +171,14 @@ class Broker:
         if not TOPIC_NAME.fullmatch(name):
             cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
             refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
-            return None if refused else ("invalid_topic", cause)
+            return None if refused else Refused("invalid_topic", cause)
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
             if self._is_full(name):
                 if isinstance(command, c.Admin):
                     admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
                     return None
                 refused = topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS)
-                return None if refused else ("too_many_topics", TOO_MANY_TOPICS)
+                return None if refused else Refused("too_many_topics", TOO_MANY_TOPICS)
             self._carry_out(self._load(name), command)
         elif isinstance(command, c.Admin):
             admin.refuse(ctx, command, 404, f"Topic {name} not found")
@@ -211,12 +214,12 @@ class Broker:
                 topic_lifecycle.connection_lost(self._ctx, topic, connection)
                 self._check_unacked(topic)
 
-    def _configure(self, command: c.BrokerConfig) -> tuple[str, str] | None:
+    def _configure(self, command: c.BrokerConfig) -> Refused | None:
         ctx = self._ctx
         try:
             ctx.config = configuration(command.profile, command.settings)
         except BadSetting as error:
-            return "broker_config", str(error)
+            return Refused("broker_config", str(error))
         ctx.policies_changed()
         for topic in self._each_topic():  # whether it is idle, and its timers, depend on the configuration
             if isinstance(topic, Topic) and (due := topic_lifecycle.next_due(ctx, topic)) >= 0:

@@ -1,21 +1,19 @@
-"""The gate before the broker: records that break a rule of the input suites go to quarantine, the others go on.
+"""The gate before the broker: it decodes records, and refuses those that break a rule of the input suites.
 
-Commands are decoded a slice at a time, turned into columns kind by kind, and judged by the kernels; the broker takes
-them decoded. A verdict depends on the record alone, so the result doesn't depend on batches or slices.
+Values are decoded one slice at a time; the commands of each kind are turned into columns, which the kernels check. The
+result for a record depends on that record alone, so neither batches nor slices matter.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from schemas import commands as c
-from schemas.effects import Quarantined
+from schemas.commands import Decoded, Refused, decode_or_refuse
 from schemas.records import RECORD as RECORDS
-from streaming.broker.broker import LATEST_TIME, Broker
 from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
@@ -26,15 +24,8 @@ SLICE = 1 << 12
 INPUTS = FOLDER / "inputs"
 
 
-class Refused(NamedTuple):
-    """A record that breaks a rule: the first rule's name, and what is wrong, of every rule."""
-
-    rule: str
-    cause: str
-
-
-Judged = c.AnyCommand | c.Publish | Refused | None
-"""What is known of a record: its command, or why it is refused; None: its value is no command."""
+Judge = Callable[[Sequence[str | None], Sequence[bytes]], Iterator[Decoded]]
+"""What stands before the broker: from records' topics and raw values to their commands, or why they are refused."""
 
 
 class InputSuite(NamedTuple):
@@ -70,15 +61,11 @@ class Gate:
             suite = compile_suite(suites[name], {key: column.type for key, column in columns.items()})
             self.kinds[kind] = InputSuite({key: columns[key] for key in suite.columns}, suite)
 
-    def judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Judged]:
-        """A verdict each record, in order."""
+    def judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
+        """The command of each record, in order, or why it is refused: the name of the first rule that it breaks, and
+        what is wrong, for every rule that it breaks."""
         for start in range(0, len(values), SLICE):
-            judged: list[Any] = []
-            for value in values[start : start + SLICE]:
-                try:
-                    judged.append(c.decode(value))
-                except c.MalformedCommand:
-                    judged.append(None)
+            judged: list[Any] = list(map(decode_or_refuse, values[start : start + SLICE]))
             longest = max(map(len, values[start : start + SLICE]))
             for row, refused in self._refused(topics[start : start + SLICE], judged, longest).items():
                 judged[row] = refused
@@ -87,7 +74,7 @@ class Gate:
     def _refused(self, topics: Sequence[str | None], commands: list[Any], longest: int) -> dict[int, Refused]:
         refused: dict[int, Refused] = {}
         for kind, rows in _by_kind(commands).items():
-            if kind is not type(None):
+            if kind is not Refused:
                 known = self.kinds[kind]
                 own = commands if len(rows) == len(commands) else [commands[row] for row in rows]
                 _flag(known.suite, known.arrays(own, longest), rows, refused)
@@ -97,38 +84,27 @@ class Gate:
         masks = self.record.masks(columns, len(names))
         if masks is not None:
             bad = {name for name, mask in zip(names, masks, strict=True) if mask}
-            rows = [row for row, name in enumerate(topics) if name in bad and commands[row] is not None]
+            rows = [
+                row for row, name in enumerate(topics) if name in bad and type(commands[row]) is not Refused
+            ]
             _flag(self.record, {"topic": pa.array([topics[row] for row in rows], pa.string())}, rows, refused)
         return refused
 
 
-class GatedBroker(Broker):
-    """The broker, for records that a gate has judged."""
-
-    def admit(self, offset: int, timestamp: int, topic: str | None, value: bytes, judged: Judged) -> None:
-        """`apply` of a record whose `value` the gate judged: as if the broker had decoded it itself, but that what the
-        gate refused becomes a quarantine row, and time passes."""
-        ctx = self._ctx
-        if judged is None or offset <= ctx.offset or timestamp > LATEST_TIME:
-            self.apply(offset, timestamp, topic, value)  # it says what is wrong
-            return
-        ctx.offset, ctx.ordinal = offset, 0
-        self._advance(timestamp)
-        reason = judged if type(judged) is Refused else self._fold(topic, judged)  # type: ignore[arg-type]
-        if reason is not None:
-            ctx.emit(Quarantined(topic, *reason, value))
-        while ctx.lost:
-            self._connection_lost(ctx.lost.pop())
-
-
-class UngatedBroker(Broker):
-    """The broker, which the query doesn't know for Magnetar's own, so puts no gate before it: to compare with."""
-
-
 @cache
 def gate() -> Gate:
-    """The gate of Magnetar's own suites, compiled once a process. Raises `SuiteError`."""
+    """The gate with Magnetar's own suites, compiled once per process. Raises `SuiteError`."""
     return Gate()
+
+
+def judge(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
+    """`Gate.judge` by Magnetar's own suites. Raises `SuiteError` at once if one can't be compiled."""
+    return gate().judge(topics, values)
+
+
+def decode_only(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
+    """A gate without rules: it refuses only what is not a command."""
+    return map(decode_or_refuse, values)
 
 
 def _by_kind(commands: list[Any]) -> Mapping[type[Any], Sequence[int]]:

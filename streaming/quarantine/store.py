@@ -234,12 +234,13 @@ class Notebook:
 
 def refused(mended: Sequence[Mended]) -> Iterator[tuple[Mended, str, str]]:
     """Of `mended` those that the query would quarantine, with rule and cause: it asks the same gate and broker."""
-    from streaming.quality.gate import GatedBroker, gate
+    from streaming.broker.broker import Broker
+    from streaming.quality.gate import judge
 
-    verdicts = gate().judge([m.topic for m in mended], [m.value for m in mended])
-    for record, verdict in zip(mended, verdicts, strict=True):
-        broker = GatedBroker(record.origin.partition, NoEntries())
-        broker.admit(0, record.timestamp, record.topic, record.value, verdict)
+    commands = judge([m.topic for m in mended], [m.value for m in mended])
+    for record, command in zip(mended, commands, strict=True):
+        broker = Broker(record.origin.partition, NoEntries())
+        broker.apply(0, record.timestamp, record.topic, command, record.value)
         for row in broker.take():
             if isinstance(row.effect, Quarantined):
                 yield record, row.effect.rule, row.effect.cause

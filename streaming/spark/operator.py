@@ -7,7 +7,6 @@ partitions. It decodes the broker, applies the records by rising offset, and han
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -15,7 +14,8 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 from schemas.effects import Row, Tick
-from streaming.broker.ledger.entries import EntryNotFound, EntryReader
+from schemas.entries import EntryNotFound, EntryReader
+from streaming.quality.gate import Judge
 from streaming.spark.rows import pack, to_table
 
 if TYPE_CHECKING:
@@ -63,16 +63,15 @@ Records = tuple[list[int], list[int], list[str | None], list[bytes]]
 
 
 def operator(
-    *, store: Store, clock: Clock, broker: BrokerType
+    *, store: Store, clock: Clock, broker: BrokerType, judge: Judge
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
-    Its state is `schema.STATE`, its output `schema.CHUNKS`. Magnetar's own broker gets only records that break no
-    rule of the input suites, see `streaming.quality`. Raises `SuiteError` at once if a suite can't be compiled;
-    the function raises `OffsetError`, `ApplyError`, what the store raises when an entry can't be read, and what the
+    Its state is `schema.STATE`, its output `schema.CHUNKS`. `judge` decodes the records, see `streaming.quality.gate`.
+    Raises `SuiteError` at once if a suite can't be compiled; the function raises `OffsetError`, `ApplyError`, what the store raises when an entry can't be read, and what the
     broker raises for a state it can't decode.
     """
-    broker = gated(broker)
+    judge((), ())
 
     def fold(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -83,7 +82,7 @@ def operator(
         before = own.clock
         if records is not None:
             with uncollected():
-                for rows in apply(own, partition, last, records):
+                for rows in apply(own, partition, last, records, judge):
                     yield chunk(partition, rows)
             last = records[0][-1]
         changed = records is not None
@@ -102,17 +101,6 @@ def operator(
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
     return fold
-
-
-def gated(broker: BrokerType) -> BrokerType:
-    """Magnetar's own broker behind its gate, any other as it is. Raises `SuiteError` if a suite can't be compiled."""
-    from streaming.broker.broker import Broker
-    from streaming.quality.gate import GatedBroker, gate
-
-    if broker is not Broker:
-        return broker
-    gate()
-    return GatedBroker
 
 
 def restore(
@@ -158,14 +146,15 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def apply(broker: "Broker", partition: int, last: int | None, records: Records) -> Iterator[list[Row]]:
+def apply(
+    broker: "Broker", partition: int, last: int | None, records: Records, judge: Judge
+) -> Iterator[list[Row]]:
     """Applies `records`, checks their offsets on the way, and gives what the broker put out, some thousand at a time."""
-    from streaming.quality.gate import GatedBroker, gate
-
-    admit = broker.admit if isinstance(broker, GatedBroker) else None
-    judged = repeat(None, len(records[0])) if admit is None else gate().judge(records[2], records[3])
+    offsets, timestamps, topics, values = records
     count = size = 0
-    for offset, timestamp, topic, value, verdict in zip(*records, judged, strict=True):
+    for offset, timestamp, topic, command, value in zip(
+        offsets, timestamps, topics, judge(topics, values), values, strict=True
+    ):
         if last is not None and offset <= last:
             raise OffsetError(
                 f"partition {partition}: offset {offset} after {last}. Offsets must rise: the checkpoint belongs to "
@@ -173,10 +162,7 @@ def apply(broker: "Broker", partition: int, last: int | None, records: Records) 
             )
         last = offset
         try:
-            if admit is None:
-                broker.apply(offset, timestamp, topic, value)
-            else:
-                admit(offset, timestamp, topic, value, verdict)
+            broker.apply(offset, timestamp, topic, command, value)
         except (EntryNotFound, OSError):
             raise  # the store's, not this record's doing: it says itself what to do
         except Exception as error:

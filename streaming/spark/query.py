@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from sinks.base import Sink
+from streaming.quality.gate import Judge, judge
 from streaming.spark.keys import slot
 from streaming.spark.operator import BrokerType, Clock, Store, operator
 from streaming.spark.rows import unpack
@@ -39,6 +40,7 @@ def start(
     clock: Clock,
     trigger: str,
     broker: BrokerType | None = None,
+    judge: Judge = judge,
     on_batch: Callable[[Written], None] | None = None,
     name: str | None = None,
 ) -> StreamingQuery:
@@ -51,7 +53,7 @@ def start(
         trigger: `AVAILABLE_NOW` (all there is, then stop) or an interval as ``1s`` or ``500 milliseconds``.
         on_batch: called on the driver when a batch's writes are done, before Spark commits it. Keep it short.
     """
-    writer = operate(source, store=store, clock=clock, broker=broker).writeStream
+    writer = operate(source, store=store, clock=clock, broker=broker, judge=judge).writeStream
     if name is not None:
         writer = writer.queryName(name)
     triggered = (
@@ -67,7 +69,14 @@ def start(
     )
 
 
-def operate(source: DataFrame, *, store: Store, clock: Clock, broker: BrokerType | None = None) -> DataFrame:
+def operate(
+    source: DataFrame,
+    *,
+    store: Store,
+    clock: Clock,
+    broker: BrokerType | None = None,
+    judge: Judge = judge,
+) -> DataFrame:
     """Records (`RECORD`) to packed output rows (`CHUNKS`), by ingress partition."""
     if broker is None:
         from streaming.broker.broker import Broker
@@ -76,7 +85,7 @@ def operate(source: DataFrame, *, store: Store, clock: Clock, broker: BrokerType
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
     keyed = source.withColumn("slot", slot(source["partition"]))
     return keyed.groupBy("partition", "slot").applyInPandasWithState(
-        operator(store=store, clock=clock, broker=broker), CHUNKS, STATE, "append", timeout
+        operator(store=store, clock=clock, broker=broker, judge=judge), CHUNKS, STATE, "append", timeout
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.broker.ledger.entries import EntryReader, NoEntries
+from schemas.entries import EntryReader
+from streaming.broker.ledger.entries import NoEntries
 from streaming.spark.operator import BrokerType
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from schemas.commands import MessageMetadata
+from schemas.commands import MessageMetadata, decode_or_refuse
 from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import Broker
@@ -111,7 +111,8 @@ class Session:
     def _feed(self, command: Command, record: dict[str, Any]) -> Command:
         self._offset += 1
         value = json.dumps(command.value).encode()
-        self.broker.apply(self._offset, command.timestamp, command.topic, value)
+        decoded = decode_or_refuse(value)
+        self.broker.apply(self._offset, command.timestamp, command.topic, decoded, value)
         for row in self.broker.take():
             self._take(row, record)
         return command

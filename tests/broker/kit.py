@@ -25,13 +25,15 @@ from schemas.commands import (
     SubType,
     Tick,
     Unsubscribe,
+    decode_or_refuse,
     to_json,
 )
 from schemas.effects import Effect, LedgerDeleted, Message, SendReceipt
+from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
-from streaming.broker.ledger.entries import Entry, EntryNotFound, EntryReader, NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.ledger.trimming import roll_over, trim
@@ -55,6 +57,11 @@ QUIET: dict[str, Any] = {
 """Nothing happens by itself but what a command causes: checks run by RUN_CHECK, every mark-delete is written."""
 
 
+def feed(broker: Any, offset: int, timestamp: int, topic: str | None, value: bytes) -> None:
+    """`Broker.apply` of a record that no rule but the decoder judged."""
+    broker.apply(offset, timestamp, topic, decode_or_refuse(value), value)
+
+
 class Run:
     """One `Broker`, fed command by command. `now` (ms) is the timestamp of the next record."""
 
@@ -76,7 +83,7 @@ class Run:
 
     def raw(self, value: bytes, topic: str | None = TOPIC) -> list[Effect]:
         """The effects of one record."""
-        self.broker.apply(self.broker.offset + 1, self.now, topic, value)
+        feed(self.broker, self.broker.offset + 1, self.now, topic, value)
         return [row.effect for row in self.broker.take()]
 
     def do(self, command: AnyCommand | Publish, topic: str | None = TOPIC) -> list[Effect]:

@@ -31,7 +31,7 @@ from schemas.effects import (
 from streaming.broker.broker import Broker
 from streaming.broker.errors import LogOrderError
 from streaming.broker.periodic_checks import CHECKS
-from tests.broker.kit import START, TOPIC, Run, Stored, of, one
+from tests.broker.kit import START, TOPIC, Run, Stored, feed, of, one
 
 NEIGHBOUR = "persistent://public/default/neighbour"
 NOWHERE = "persistent://public/default/nowhere"
@@ -476,7 +476,7 @@ def test_an_offset_that_comes_again_stops_the_fold(back: int) -> None:
     run = resumed()
     before = run.broker.encode()
     with pytest.raises(LogOrderError, match="every record once, in order"):
-        run.broker.apply(run.broker.offset - back, START + 5, TOPIC, b'{"producer": "p", "sequence_id": 99}')
+        feed(run.broker, run.broker.offset - back, START + 5, TOPIC, b'{"producer": "p", "sequence_id": 99}')
     assert run.broker.take() == []
     assert run.broker.encode() == before
 

@@ -22,16 +22,17 @@ from schemas.effects import (
     Tick,
     Unsupported,
 )
+from schemas.entries import EntryNotFound
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION
 from streaming.broker.dispatch import entry_filters
 from streaming.broker.dispatch.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
-from streaming.broker.ledger.entries import EntryNotFound, NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.position import Position
 from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
-from tests.broker.kit import START, TOPIC, Run, of, one, sent
+from tests.broker.kit import START, TOPIC, Run, feed, of, one, sent
 
 TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}
 
@@ -564,7 +565,7 @@ def test_a_seek_into_a_batch_sends_what_is_left_of_it() -> None:
 def test_every_record_comes_once_and_in_order() -> None:
     run = Run()
     with pytest.raises(LogOrderError, match="partition 0: offset 0 after 0"):
-        run.broker.apply(0, START, None, b"")
+        feed(run.broker, 0, START, None, b"")
 
 
 def test_a_time_in_another_unit_is_refused() -> None:

@@ -39,7 +39,7 @@ from schemas.commands import (
 from schemas.effects import Row
 from streaming.broker.broker import Broker
 from streaming.broker.periodic_checks import CHECKS
-from tests.broker.kit import START, Stored
+from tests.broker.kit import START, Stored, feed
 
 Record = tuple[int, str | None, AnyCommand | Publish]
 """Milliseconds since the record before, topic, command."""
@@ -221,7 +221,7 @@ def fold(log: list[Record], cuts: Iterable[int]) -> tuple[list[Row], bytes]:
             store.add([row.effect for row in rows[batch:]])
             batch = len(rows)
         now += jump
-        broker.apply(offset, now, topic, to_json(command))
+        feed(broker, offset, now, topic, to_json(command))
         rows += broker.take()
     return rows, broker.encode()
 

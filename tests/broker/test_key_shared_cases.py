@@ -46,7 +46,7 @@ from streaming.broker.dispatch.sticky_key_hash import NONE_KEY, sticky_key
 from streaming.broker.errors import BrokerError
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
-from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, of, one, sent
+from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 
 pytestmark = pytest.mark.feature("E4")
 
@@ -800,7 +800,7 @@ class Life:
     def do(self, command: AnyCommand | Publish, topic: str | None = TOPIC) -> None:
         effects = []
         for broker in (self.whole, self.cut):
-            broker.apply(broker.offset + 1, self.now, topic, to_json(command))
+            feed(broker, broker.offset + 1, self.now, topic, to_json(command))
             effects.append(broker.take())
         assert effects[0] == effects[1]
         state = self.whole.encode()

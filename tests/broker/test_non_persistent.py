@@ -50,7 +50,7 @@ from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.broker.stats import stats
-from tests.broker.kit import TOPIC, Run, of, one
+from tests.broker.kit import TOPIC, Run, feed, of, one
 
 pytestmark = pytest.mark.feature("A8")
 
@@ -67,7 +67,7 @@ class NonPersistent(Run):
     def raw(self, value: bytes, topic: str | None = NAME) -> list[Effect]:
         topic = NAME if topic == TOPIC else topic
         effects = super().raw(value, topic)
-        self.twin.apply(self.twin.offset + 1, self.now, topic, value)
+        feed(self.twin, self.twin.offset + 1, self.now, topic, value)
         assert [row.effect for row in self.twin.take()] == effects
         encoded = self.twin.encode()
         assert encoded == self.broker.encode()
@@ -579,8 +579,8 @@ def test_producer_case_16_one_above_the_limit_may_be_in_flight() -> None:
     metadata = MessageMetadata("p", 0, run.now)
     for i in range(1002):
         send = Send(connection="client", producer_id=1, sequence_id=i, metadata=metadata)
-        run.broker.apply(
-            run.broker.offset + 1, run.now, NAME, to_binary(send)
+        feed(
+            run.broker, run.broker.offset + 1, run.now, NAME, to_binary(send)
         )  # no twin: a thousand cuts take long
         answers = receipts([row.effect for row in run.broker.take()])
         assert answers == ([] if i < 1001 else [(1001, -1, -1)])

@@ -11,7 +11,7 @@ from schemas.commands import Tick, to_json
 from schemas.effects import Effect, Expired, LedgerClosed, LedgerDeleted, Row
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.entries import NoEntries
-from tests.broker.kit import START, Run, of
+from tests.broker.kit import START, Run, feed, of
 from tests.broker.test_cut_invariance import Record
 from tests.broker.test_invariants import logs
 
@@ -30,7 +30,7 @@ def folded(kind: type[Broker], log: list[Record]) -> tuple[list[Row], bytes, lis
     rows: list[Row] = []
     for offset, (jump, topic, command) in enumerate(log):
         now += jump
-        broker.apply(offset, now, topic, to_json(command))
+        feed(broker, offset, now, topic, to_json(command))
         rows += broker.take()
         if jump:
             after.append(broker.encode())

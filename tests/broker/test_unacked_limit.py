@@ -22,7 +22,7 @@ from schemas.commands import (
 )
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
-from tests.broker.kit import QUIET, START, Run, Stored, of, sent
+from tests.broker.kit import QUIET, START, Run, Stored, feed, of, sent
 
 pytestmark = pytest.mark.feature("D5")
 
@@ -157,7 +157,7 @@ def test_everything_arrives_and_cuts_do_not_show(
     def do(command: Any, topic: str | None, *, cut: bool = True) -> None:
         rows = []
         for broker in brokers:
-            broker.apply(broker.offset + 1, now, topic, to_json(command))
+            feed(broker, broker.offset + 1, now, topic, to_json(command))
             rows.append(broker.take())
         assert rows[0] == rows[1]
         store.add([row.effect for row in rows[0]])

@@ -55,7 +55,7 @@ from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
 from streaming.broker.topic import Handle, Topic
-from tests.broker.kit import START
+from tests.broker.kit import START, feed
 
 Record = tuple[int, str | None, AnyCommand | Publish]
 """Milliseconds since the record before, topic, command."""
@@ -155,7 +155,7 @@ class Watched:
             if getattr(command, "request_id", None) is not None and not self.is_dropped(name, command):
                 self.requests[offset] = command.connection  # type: ignore[union-attr]
         pending = {topic: len(self.broker.topic(topic).pending) for topic in there}
-        self.broker.apply(offset, self.now, name, to_json(command))
+        feed(self.broker, offset, self.now, name, to_json(command))
         rows: list[Row] = self.broker.take()
         effects = [row.effect for row in rows]
         for effect in effects:

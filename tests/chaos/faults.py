@@ -15,11 +15,11 @@ from unittest.mock import patch
 import msgspec
 import pyarrow as pa
 
+from schemas.entries import EntryReader
 from sinks.base import Sink
 from sinks.storage import Storage
-from streaming.broker.ledger.entries import EntryReader
+from streaming.broker.broker import Broker
 from streaming.kafka.local import LocalKafka
-from streaming.quality.gate import GatedBroker
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
 
@@ -185,18 +185,18 @@ class FaultySink:
             yield
 
 
-class FaultyBroker(GatedBroker):
+class FaultyBroker(Broker):
     """The broker of the query, and what goes wrong in its fold."""
 
     faults: Faults
 
-    def admit(self, offset: int, *rest: Any) -> None:
-        self.faults.at("fold", partition=self._state.partition, offset=offset)
-        super().admit(offset, *rest)
+    def apply(self, offset: int, *rest: Any) -> None:
+        self.faults.at("fold", partition=self.partition, offset=offset)
+        super().apply(offset, *rest)
 
     def encode(self) -> bytes:
         encoded = super().encode()
-        self.faults.at("encode", partition=self._state.partition, offset=self.offset)
+        self.faults.at("encode", partition=self.partition, offset=self.offset)
         return encoded
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from schemas.entries import EntryNotFound
 from sinks.cache import INDEXES, ROWS
 from sinks.ledger_store import LedgerStore
 from sinks.storage import RESTORE, Damaged, NotStored, Storage
-from streaming.broker.ledger.entries import EntryNotFound
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
 from streaming.replay import InProcess

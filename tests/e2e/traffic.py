@@ -11,6 +11,7 @@ from schemas.effects import CloseConsumer, CloseProducer, Message
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.entries import NoEntries
 from streaming.log.table import LOGICAL
+from tests.broker.kit import feed
 
 TOPICS = [
     f"persistent://public/{name}"
@@ -109,7 +110,7 @@ class Traffic:
 
     def say(self, topic: str | None, value: dict[str, Any] | bytes) -> None:
         encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
-        self._broker.apply(len(self._records), self._now, topic, encoded)
+        feed(self._broker, len(self._records), self._now, topic, encoded)
         self._records.append({"timestamp": self._now, "topic": topic, "value": encoded})
         for row in self._broker.take():
             match row.effect:

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from schemas.commands import decode
+from schemas.commands import Refused, decode
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.entries import NoEntries
-from streaming.quality.gate import Gate, GatedBroker, Refused, UngatedBroker
+from streaming.quality.gate import Gate, decode_only
 from streaming.quality.suites import SuiteError
 from streaming.replay import InProcess, replay_in_process
 from streaming.spark import operator as op
@@ -202,15 +202,15 @@ def test_cuts_and_slices_change_nothing(
 
 def test_gates_change_nothing_where_nothing_is_bad() -> None:
     records = traffic(messages=200)
-    gated, plain = folded(records), folded(records, broker=UngatedBroker)
+    gated, plain = folded(records), folded(records, judge=decode_only)
     assert gated[0].equals(plain[0])
     assert gated[1] == plain[1]
 
 
 def test_a_tick_after_a_refused_record_has_an_ordinal_of_its_own() -> None:
-    broker = GatedBroker(0, NoEntries())
+    broker = Broker(0, NoEntries())
     (refused,) = judged(value("PUBLISH", producer=""))
-    broker.admit(0, START, TOPIC, b"as it came", refused)
+    broker.apply(0, START, TOPIC, refused, b"as it came")
     broker.tick(START + 5)
     rows = broker.take()
     assert [(row.offset, row.ordinal, row.clock) for row in rows] == [(0, 0, START), (0, 1, START + 5)]
@@ -218,9 +218,9 @@ def test_a_tick_after_a_refused_record_has_an_ordinal_of_its_own() -> None:
 
 
 def test_a_timestamp_in_another_unit_is_still_told_by_the_broker() -> None:
-    broker = GatedBroker(0, NoEntries())
+    broker = Broker(0, NoEntries())
     (refused,) = judged(bad := value("PUBLISH", producer=""))
-    broker.admit(0, START * 1_000_000, TOPIC, bad, refused)
+    broker.apply(0, START * 1_000_000, TOPIC, refused, bad)
     (row,) = broker.take()
     assert row.effect.rule == "timestamp"  # type: ignore[union-attr]
     assert broker.clock == 0
@@ -233,4 +233,4 @@ def test_a_suite_that_can_not_be_compiled_stops_the_query(
 
     monkeypatch.setattr(gate, "gate", lambda: Gate(tmp_path))
     with pytest.raises(SuiteError, match="no expectation suites"):
-        op.operator(store=Nowhere(), clock="log", broker=Broker)
+        op.operator(store=Nowhere(), clock="log", broker=Broker, judge=gate.judge)

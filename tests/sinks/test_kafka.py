@@ -18,9 +18,9 @@ from schemas.effects import (
     Success,
     Unsupported,
 )
+from schemas.entries import EntryNotFound
 from sinks.kafka import KafkaResponses, ResponsesNotSent, drop_repeats, read_responses
 from sinks.ledger_store import LedgerStore
-from streaming.broker.ledger.entries import EntryNotFound
 from streaming.kafka.local import LocalKafka
 from tests.sinks.helpers import TOPIC, closed, metadata_of, output, payload_of, receipt, receipts
 

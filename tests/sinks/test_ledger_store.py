@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.effects import Effect, SendReceipt
+from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY, OUTPUT
 from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore, read_entries
-from streaming.broker.ledger.entries import Entry, EntryNotFound
 from tests.sinks.helpers import (
     TOPIC,
     Killed,

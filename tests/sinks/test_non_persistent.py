@@ -10,10 +10,10 @@ import pytest
 
 from schemas.commands import MessageMetadata
 from schemas.effects import Effect, Message, SendReceipt
+from schemas.entries import EntryNotFound
 from sinks import kafka
 from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
-from streaming.broker.ledger.entries import EntryNotFound
 from tests.sinks.helpers import metadata_of, output, payload_of, receipt, receipts
 
 pytestmark = pytest.mark.feature("A8")

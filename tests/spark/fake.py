@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.commands import MalformedCommand, MessageMetadata, Publish, decode
+from schemas.commands import Decoded, MessageMetadata, Publish, Refused
 from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
-from streaming.broker.ledger.entries import EntryReader
+from schemas.entries import EntryReader
 
 
 class Summary(NamedTuple):
@@ -34,13 +34,11 @@ class FakeBroker:
         topics = dict(sorted(self.topics.items()))
         return msgspec.msgpack.encode((self.partition, self.clock, self.offset, self.ordinal, topics))
 
-    def apply(self, offset: int, timestamp: int, topic: str | None, value: bytes) -> None:
+    def apply(self, offset: int, timestamp: int, topic: str | None, command: Decoded, value: bytes) -> None:
         self.offset, self.ordinal = offset, 0
         self._advance(timestamp)
-        try:
-            command = decode(value)
-        except MalformedCommand as error:
-            return self._emit(Quarantined(topic, "schema", str(error), value))
+        if isinstance(command, Refused):
+            return self._emit(Quarantined(topic, command.rule, command.cause, value))
         if not isinstance(command, Publish) or topic is None:
             return None
         if command.payload == "boom":

@@ -6,9 +6,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.entries import EntryReader
 from schemas.outputs import IDENTITY, OUTPUT
 from sinks.ledger_store import LedgerStore
-from streaming.broker.ledger.entries import EntryReader, NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 

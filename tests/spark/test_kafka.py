@@ -18,6 +18,7 @@ from streaming.run import run
 from streaming.spark import source, state
 from streaming.spark.query import Written
 from streaming.spark.rows import to_table
+from tests.broker.kit import feed
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import START, Nowhere, log_of, traffic
 
@@ -100,7 +101,7 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
         broker = FakeBroker(each.partition, Nowhere().reader(each.partition))
         own = [row for row in rows.to_pylist() if row["partition"] == each.partition]
         for record in (record for record in records if record.partition == each.partition):
-            broker.apply(record.offset, record.timestamp, record.topic, bytes(record.value))
+            feed(broker, record.offset, record.timestamp, record.topic, bytes(record.value))
             for row in own:
                 if row["kind"] == "TICK" and row["offset"] == record.offset:
                     broker.tick(row["clock"])

@@ -7,8 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from streaming.quality.gate import decode_only
 from streaming.spark import operator as op
 from streaming.spark.rows import unpack
+from tests.broker.kit import feed
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import Nowhere
 
@@ -49,7 +51,7 @@ def frame(*offsets: int, topic: str = "t", payload: str = "x", step: int = 10) -
 
 def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out: bool = False) -> pa.Table:
     state.hasTimedOut, state.timeout = timed_out, None
-    function = op.operator(store=Nowhere(), clock=clock, broker=FakeBroker)
+    function = op.operator(store=Nowhere(), clock=clock, broker=FakeBroker, judge=decode_only)
     chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
     tables = [unpack(packed) for each in chunks for packed in each["effects"]]
     assert [each["rows"][0] for each in chunks] == [len(table) for table in tables]
@@ -161,10 +163,10 @@ class TestTriggerClock:
         kept = list(ticks(fold(live, frame(2, step=700), clock="trigger")))
         assert kept == [1700]
         again = FakeBroker(5, Nowhere().reader(5))
-        again.apply(0, 0, "t", frame(0)["value"][0])
-        again.apply(1, 10, "t", frame(1)["value"][0])
+        feed(again, 0, 0, "t", frame(0)["value"][0])
+        feed(again, 1, 10, "t", frame(1)["value"][0])
         again.tick(500)
-        again.apply(2, 1400, "t", frame(2)["value"][0])
+        feed(again, 2, 1400, "t", frame(2)["value"][0])
         again.tick(1700)
         assert live.value is not None
         assert again.encode() == live.value[5]

@@ -13,10 +13,10 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, Effect, SendReceipt
+from schemas.entries import Entry
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION
-from streaming.broker.ledger.entries import Entry
-from tests.broker.kit import Stored
+from tests.broker.kit import Stored, feed
 from tests.state.lives import Life, Record
 from tests.state.shape import Shape
 
@@ -72,7 +72,7 @@ def record(life: Life) -> GoldenLife:
     store = KeepingTimes()
     broker = Broker(0, store)
     for offset, (timestamp, topic, value) in enumerate(life.before):
-        broker.apply(offset, timestamp, topic, value)
+        feed(broker, offset, timestamp, topic, value)
     store.add([row.effect for row in broker.take()])
     state, entries = broker.encode(), [(*at, *entry) for at, entry in store.entries.items()]
     stats = broker.stats()
@@ -90,7 +90,7 @@ def restored(golden: GoldenLife) -> Broker:
 def go_on(broker: Broker, log: list[Record]) -> Outcome:
     """Fold more records. Everything as it is after JSON or MessagePack: two outcomes can be compared."""
     for number, (timestamp, topic, value) in enumerate(log, broker.offset + 1):
-        broker.apply(number, timestamp, topic, value)
+        feed(broker, number, timestamp, topic, value)
     rows = [
         (row.offset, row.ordinal, row.clock, KINDS[type(row.effect)], _fields(row.effect))
         for row in broker.take()

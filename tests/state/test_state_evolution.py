@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas.commands import MessageMetadata, Publish, to_json
+from schemas.entries import Entry
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
@@ -17,9 +18,9 @@ from streaming.broker import codec, upgrades
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.errors import StateVersionError
-from streaming.broker.ledger.entries import Entry, NoEntries
+from streaming.broker.ledger.entries import NoEntries
 from streaming.spark.state import partition_states, stats
-from tests.broker.kit import Stored
+from tests.broker.kit import Stored, feed
 from tests.state import checkpoint, golden, record_draft
 from tests.state.lives import lives
 from tests.state.shape import Shape, changes, read_as_is, shape
@@ -114,7 +115,7 @@ def test_what_is_recorded_of_a_release_has_every_structure_in_it() -> None:
     for life in lives().values():
         broker = Broker(0, Stored())
         for offset, (timestamp, topic, value) in enumerate(life.before):
-            broker.apply(offset, timestamp, topic, value)
+            feed(broker, offset, timestamp, topic, value)
         for each in structures([broker._state, broker._each_topic(), broker._ctx.config]):
             found.add(type(each).__name__)
     assert found >= shape().keys() - {"Position"}
@@ -224,7 +225,7 @@ def test_a_step_makes_a_draft_readable(draft: record_draft.Draft, monkeypatch: p
     # It goes on: from now on its state is of today's version.
     name = broker.topic_names()[0]
     entries = broker.topic(name).ledger.number_of_entries
-    broker.apply(broker.offset + 1, broker.clock, name, to_json(Publish(producer="new", sequence_id=1)))
+    feed(broker, broker.offset + 1, broker.clock, name, to_json(Publish(producer="new", sequence_id=1)))
     assert broker.encode()[0] == 2
     again = Broker.decode(broker.encode(), store)
     assert again.topic(name).ledger.number_of_entries == entries + 1

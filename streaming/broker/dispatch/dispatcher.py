@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from schemas.effects import Message
+from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.dispatch import entry_filters
 from streaming.broker.dispatch.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
 from streaming.broker.ledger.ack_set import to_bits, to_words
-from streaming.broker.ledger.entries import Entry
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
 

@@ -1,40 +1,9 @@
-"""Entries as the broker sees them, and how it reads those it wrote before."""
+"""The entries of one micro-batch, and how the broker reads those of earlier ones."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
 
-from schemas.commands import MessageMetadata
+from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.position import Position
-
-
-class Entry(NamedTuple):
-    """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque."""
-
-    metadata: MessageMetadata
-    size: int
-    broker_timestamp: int | None = None
-
-    @property
-    def timestamp(self) -> int:
-        """The entry's time (ms): the broker's if it was told to note it, else the client's (ttl.md §2)."""
-        return self.metadata.publish_time if self.broker_timestamp is None else self.broker_timestamp
-
-    @property
-    def messages(self) -> int:
-        """Messages in it, at least 1 (batching.md §1)."""
-        return max(self.metadata.num_messages_in_batch or 1, 1)
-
-
-class EntryNotFound(LookupError):
-    """The store doesn't hold an entry that the broker's state says it wrote: the store and the checkpoint differ."""
-
-
-class EntryReader(Protocol):
-    """Reads entries of committed micro-batches."""
-
-    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
-        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
-        ...
 
 
 class NoEntries:

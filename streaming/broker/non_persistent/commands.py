@@ -16,10 +16,10 @@ from schemas.effects import (
     TopicEvent,
     Unsupported,
 )
+from schemas.entries import Entry
 from streaming.broker import admin
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
-from streaming.broker.ledger.entries import Entry
 from streaming.broker.non_persistent import consumers
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies

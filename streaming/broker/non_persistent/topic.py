@@ -8,13 +8,13 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from schemas.effects import Message
+from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.dispatch import entry_filters
 from streaming.broker.dispatch.dispatcher import is_server_only
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
-from streaming.broker.ledger.entries import Entry
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
 from streaming.broker.rate import Rate

@@ -6,8 +6,8 @@ a write off or make it fail.
 
 from schemas.commands import Fault, Publish, Send
 from schemas.effects import LedgerClosed, SendReceipt, TopicEvent
+from schemas.entries import Entry
 from streaming.broker.context import Context
-from streaming.broker.ledger.entries import Entry
 from streaming.broker.ledger.trimming import open_ledger, roll_over
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position

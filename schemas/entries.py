@@ -1,0 +1,36 @@
+"""Stored entries: what the broker reads back from a store. The columns that a store keeps: `schemas.outputs.ENTRY`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from schemas.commands import MessageMetadata
+
+
+class Entry(NamedTuple):
+    """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque."""
+
+    metadata: MessageMetadata
+    size: int
+    broker_timestamp: int | None = None
+
+    @property
+    def timestamp(self) -> int:
+        """The entry's time (ms): the broker's if it was configured to note one, else the client's (ttl.md §2)."""
+        return self.metadata.publish_time if self.broker_timestamp is None else self.broker_timestamp
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, at least 1 (batching.md §1)."""
+        return max(self.metadata.num_messages_in_batch or 1, 1)
+
+
+class EntryNotFound(LookupError):
+    """The store doesn't hold an entry that the broker's state says it wrote: the store and the checkpoint differ."""
+
+
+class EntryReader(Protocol):
+    """Reads entries of committed micro-batches."""
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
+        ...
