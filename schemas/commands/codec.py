@@ -1,0 +1,96 @@
+"""Commands as bytes: JSON and MessagePack."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.commands.client import (
+    Ack,
+    CloseConsumer,
+    CloseProducer,
+    Connect,
+    ConnectionLost,
+    Flow,
+    GetLastMessageId,
+    GetOrCreateSchema,
+    GetSchema,
+    Lookup,
+    PartitionedMetadata,
+    Producer,
+    Publish,
+    RedeliverUnacknowledgedMessages,
+    Seek,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
+
+AnyCommand = (
+    Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
+    | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | PartitionedMetadata
+    | Lookup | GetSchema | GetOrCreateSchema | Admin | BrokerConfig
+    | Tick | RunCheck | Fault
+)  # fmt: skip
+
+_json, _json_short = msgspec.json.Decoder(AnyCommand), msgspec.json.Decoder(Publish)
+_pack, _pack_short = msgspec.msgpack.Decoder(AnyCommand), msgspec.msgpack.Decoder(Publish)
+_WHITESPACE_OR_BRACE = frozenset(b"{ \t\r\n")
+_json_encode = msgspec.json.Encoder().encode
+_pack_encode = msgspec.msgpack.Encoder().encode
+
+
+class MalformedCommand(ValueError):
+    """A record's value is not a command. The text says what is wrong and where (a JSON path)."""
+
+
+def decode(value: bytes) -> AnyCommand | Publish:
+    """The command in a record's value: JSON if it begins like an object, MessagePack otherwise.
+
+    A value without ``command`` is the short form. Raises `MalformedCommand`.
+    """
+    if not value:
+        raise MalformedCommand("empty value: expected a JSON object or its MessagePack form")
+    full, short = (_json, _json_short) if value[0] in _WHITESPACE_OR_BRACE else (_pack, _pack_short)
+    try:
+        if b"command" not in value:
+            return short.decode(value)
+        try:
+            command: AnyCommand = full.decode(value)
+            return command
+        except msgspec.ValidationError as error:
+            if "missing required field `command`" not in str(error):
+                raise
+            return short.decode(value)  # the word was in its payload or in a name
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise MalformedCommand(str(error)) from None
+
+
+def to_json(command: AnyCommand | Publish) -> bytes:
+    """The JSON form, for people."""
+    return _json_encode(command)
+
+
+def to_binary(command: AnyCommand | Publish) -> bytes:
+    """The MessagePack form, for machines: smaller, and bytes stay bytes."""
+    return _pack_encode(command)
+
+
+class Refused(NamedTuple):
+    """Why a record goes to quarantine instead of being folded: the name of the rule that it breaks, and the cause in
+    words."""
+
+    rule: str
+    cause: str
+
+
+Decoded = AnyCommand | Publish | Refused
+"""What a record's value turned out to be."""
+
+
+def decode_or_refuse(value: bytes) -> Decoded:
+    """The command in a record's value. A value that is not a command is refused under the rule ``malformed``."""
+    try:
+        return decode(value)
+    except MalformedCommand as error:
+        return Refused("malformed", str(error))

@@ -1,0 +1,74 @@
+"""What operators and tests say: admin calls, the configuration, time, checks and faults."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from schemas.commands.client import Command
+
+
+class Admin(Command, tag="ADMIN"):
+    """A call of Pulsar's admin REST API: set a policy, create a subscription, skip, reset, expire, unload, trim, …
+
+    The answer is ADMIN_RESPONSE. A call on a topic is a record of that topic. A call on a namespace or on the broker has
+    no topic; in Kafka, write it to every ingress partition.
+    """
+
+    method: Literal["GET", "PUT", "POST", "DELETE"]
+    """The HTTP method."""
+    path: str
+    """The path below ``/admin/v2``, with the query string, if there is one."""
+    body: Any = None
+    """The request's body, as JSON."""
+
+
+class BrokerConfig(Command, tag="BROKER_CONFIG"):
+    """Configure the broker: usually the first record of each ingress partition. It has no answer.
+
+    It replaces the configuration before it as a whole. One that names an unknown setting or a bad value is quarantined,
+    and the configuration stays. Without any, profile 4.x applies.
+    """
+
+    profile: Literal["2.x", "4.x"] = "4.x"
+    """The Pulsar version whose defaults and whose behaviour apply, see [profiles.md](profiles.md)."""
+    settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    """Settings that differ from the profile's defaults, by Pulsar's names, see [settings.md](settings.md). Values may be
+    text, as in ``broker.conf``."""
+
+
+class Tick(Command, tag="TICK"):
+    """Advance the partition's clock to the record's timestamp, and do nothing else. It has no answer."""
+
+
+class RunCheck(Command, tag="RUN_CHECK"):
+    """Run a periodic check of the ingress partition now, whatever its interval. It has no answer.
+
+    With the check's interval set to 0, which turns it off, the log alone decides when it runs.
+    """
+
+    check: Literal["backlogQuota", "messageExpiry", "consumedLedgers", "deduplicationSnapshot", "inactiveProducers",
+                   "inactiveSubscriptions", "cursorFlush"]  # fmt: skip
+    """The check. backlogQuota enforces backlog quotas, messageExpiry TTL, consumedLedgers rolls over idle ledgers and
+    trims, deduplicationSnapshot stores sequence ids, inactiveProducers forgets them, inactiveSubscriptions deletes unused
+    subscriptions, cursorFlush writes positions that the mark-delete rate limit held back."""
+
+
+class Fault(Command, tag="FAULT"):
+    """A fault in the topic's storage. It has no answer.
+
+    Faults open the gap between a message that is accepted and one that is stored, in which clients meet SEND_ERROR,
+    fencing and roll-back.
+
+    * ``FailWrites``: the next `count` writes fail. The topic is fenced, and its producers are closed.
+    * ``DelayWrites``: the next `count` writes stay unconfirmed until ``CompleteWrites`` or ``LoseWrites``.
+    * ``CompleteWrites``: the `count` oldest unconfirmed writes succeed; 0 means all.
+    * ``LoseWrites``: all unconfirmed writes fail.
+
+    A non-persistent topic has no writes that could fail: ``FailWrites`` gives an UNSUPPORTED row there, the others act on
+    messages in flight.
+    """
+
+    fault: Literal["FailWrites", "DelayWrites", "CompleteWrites", "LoseWrites"]
+    """What happens."""
+    count: Annotated[int, Meta(ge=0, le=2**31 - 1, extra={"unit": "writes"})] = 0
+    """How many writes it concerns."""
