@@ -10,8 +10,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from schemas.commands import Admin, Int32, Int64
+from schemas.commands import Admin
 from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
+from schemas.units import Int32, Int64
 from streaming.broker import stats
 from streaming.broker.context import Context
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers

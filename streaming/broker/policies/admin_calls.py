@@ -5,7 +5,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from schemas.commands import Admin, Int32
+from schemas.commands import Admin
+from schemas.units import Int32
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType, RetentionPolicies
 

@@ -7,7 +7,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from schemas.commands import Int32, Int64
+from schemas.units import Int32, Int64
 from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 
 QuotaType = Literal["destination_storage", "message_age"]
