@@ -1,62 +1,85 @@
-"""Effects: what the broker does in answer to a command, one immutable row each.
+"""Effects: what the broker does in answer to a command. Each is one immutable row of the output.
 
-The names of client answers are the protocol's, see `KINDS`. Fields are a subset of the columns of `schemas.outputs.OUTPUT`, where
-each is documented; ``fields`` holds what only this kind has. The broker adds the identity (partition, offset, ordinal)
-and the clock when it emits one.
+The names of answers to clients are the protocol's, see `KINDS`. An effect's fields are columns of
+`schemas.outputs.OUTPUT`, where each is described; a field with a meaning of its own in one kind is described here.
+``fields`` holds what only this kind has, see `schemas.effect_fields`. The broker adds the identity (partition, offset,
+ordinal) and the clock.
 """
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from schemas import effect_fields as f
+from schemas.commands import MessageMetadata
 
 
 class SendReceipt(NamedTuple):
-    """An entry was stored and confirmed, or (−1:−1) the message was a duplicate."""
+    """A message is stored and confirmed, or is a duplicate that was stored before.
+
+    Emitted for each SEND, and each message in the short form, that is not refused.
+    """
 
     topic: str
     connection: str
+    """The client's connection that gets the answer. Empty: the message came in the short form."""
     producer_id: int | None
+    """The client's number for the producer. Null: the message came in the short form."""
     producer_name: str
     sequence_id: int
     highest_sequence_id: int | None
     ledger_id: int
+    """The ledger of the entry. −1: a duplicate, or dropped by a non-persistent topic. 0: delivered by a non-persistent
+    topic."""
     entry_id: int
+    """The entry in its ledger. −1: a duplicate, or dropped by a non-persistent topic. 0 in ledger 0: delivered by a
+    non-persistent topic."""
     cause: str | None = None
+    """Why nothing was stored, or why a non-persistent topic dropped the message. Null: it was stored or delivered."""
     size: int | None = None
     messages: int | None = None
     publish_time: int | None = None
     partition_key: str | None = None
-    metadata: Any = None
+    metadata: MessageMetadata | None = None
     payload: bytes | None = None
     broker_timestamp: int | None = None
 
 
 class SendError(NamedTuple):
+    """A message is refused or could not be stored."""
+
     topic: str
     connection: str
+    """The client's connection that gets the answer. Empty: the message came in the short form."""
     producer_id: int | None
+    """The client's number for the producer. Null: the message came in the short form."""
     producer_name: str
     sequence_id: int
+    """The sequence id of the message, or the highest of a batch."""
     error: str
     cause: str
 
 
 class ProducerSuccess(NamedTuple):
+    """A producer is created, or waits for exclusive access. Answers PRODUCER."""
+
     topic: str
     connection: str
     request_id: int
     producer_id: int
     producer_name: str
-    fields: dict[str, Any]
+    fields: f.ProducerSuccessFields
 
 
 class Success(NamedTuple):
+    """A request is done. Answers SUBSCRIBE, CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE and SEEK."""
+
     topic: str
     connection: str
     request_id: int
 
 
 class Error(NamedTuple):
-    """A request is refused. `cause` says why, for people."""
+    """A request is refused. Answers PRODUCER, SUBSCRIBE, UNSUBSCRIBE, SEEK and GET_LAST_MESSAGE_ID."""
 
     topic: str | None
     connection: str
@@ -66,17 +89,20 @@ class Error(NamedTuple):
 
 
 class CloseProducer(NamedTuple):
-    """The broker disconnects a producer."""
+    """The broker closes a producer: a write failed, a backlog quota is exceeded, or the topic is unloaded or
+    terminated."""
 
     topic: str
     connection: str
+    """The client's connection. Empty: the producer published in the short form."""
     producer_id: int | None
+    """The client's number for the producer. Null: the producer published in the short form."""
     producer_name: str
     cause: str
 
 
 class CloseConsumer(NamedTuple):
-    """The broker disconnects a consumer."""
+    """The broker closes a consumer: its subscription is reset or deleted, or the topic is unloaded."""
 
     topic: str
     connection: str
@@ -86,17 +112,18 @@ class CloseConsumer(NamedTuple):
 
 
 class CloseConnection(NamedTuple):
-    """The broker closes a connection whose client broke the protocol."""
+    """The broker closes a connection whose client broke the protocol, with all its producers and consumers."""
 
     topic: str | None
+    """The topic of the command that broke the protocol."""
     connection: str
     cause: str
 
 
 class Message(NamedTuple):
-    """An entry goes to a consumer. The payload stays in the ledger: read it there by position.
+    """An entry is delivered to a consumer. Its payload is in the ledger store, at the position.
 
-    Only the entry of a non-persistent topic, 0:0, is in no ledger: its `metadata` and `payload` are here.
+    The entry of a non-persistent topic, 0:0, is in no ledger: the row itself carries its `metadata` and `payload`.
     """
 
     topic: str
@@ -104,17 +131,25 @@ class Message(NamedTuple):
     consumer_id: int
     subscription: str
     ledger_id: int
+    """The ledger of the entry; 0: the topic is not persistent."""
     entry_id: int
+    """The entry in its ledger; 0 in ledger 0: the topic is not persistent."""
     messages: int
     size: int
     redelivery_count: int
     ack_set: list[int] | None = None
+    """The messages of the batch that are not acknowledged yet: words of a bit set, bit 1 is "not acknowledged". Null:
+    all of them."""
     consumer_epoch: int | None = None
-    metadata: Any = None
+    metadata: MessageMetadata | None = None
+    """The MessageMetadata of an entry of a non-persistent topic, in MessagePack. Null: the entry is in a ledger."""
     payload: bytes | None = None
+    """The payload of an entry of a non-persistent topic. Null: the entry is in a ledger."""
 
 
 class AckResponse(NamedTuple):
+    """An ACK that asked for an answer is done."""
+
     topic: str
     connection: str
     request_id: int
@@ -122,75 +157,92 @@ class AckResponse(NamedTuple):
 
 
 class ActiveConsumerChange(NamedTuple):
+    """A consumer of a Failover subscription learns whether it is the active one."""
+
     topic: str
     connection: str
     consumer_id: int
-    fields: dict[str, Any]
+    fields: f.ActiveConsumerChangeFields
 
 
 class ReachedEndOfTopic(NamedTuple):
+    """The topic is terminated, and the consumer's subscription has acknowledged all of it. Emitted once."""
+
     topic: str
     connection: str
     consumer_id: int
 
 
 class GetLastMessageIdResponse(NamedTuple):
+    """The position of the topic's last message. Answers GET_LAST_MESSAGE_ID."""
+
     topic: str
     connection: str
     request_id: int
     consumer_id: int
     ledger_id: int
+    """The ledger of the last message; −1: the topic is empty."""
     entry_id: int
-    fields: dict[str, Any]
+    """The entry of the last message in its ledger; −1: the topic is empty."""
+    fields: f.GetLastMessageIdResponseFields
 
 
 class PartitionedMetadataResponse(NamedTuple):
+    """The number of the topic's partitions. Answers PARTITIONED_METADATA."""
+
     topic: str
     connection: str
     request_id: int
-    fields: dict[str, Any]
+    fields: f.PartitionedMetadataResponseFields
     error: str | None = None
     cause: str | None = None
 
 
 class LookupResponse(NamedTuple):
-    """Every topic is served here; the gateway adds its address."""
+    """The broker that serves the topic: this one. Answers LOOKUP."""
 
     topic: str
     connection: str
     request_id: int
-    fields: dict[str, Any]
+    fields: f.LookupResponseFields
 
 
 class GetSchemaResponse(NamedTuple):
+    """A schema of the topic. Answers GET_SCHEMA."""
+
     topic: str
     connection: str
     request_id: int
-    fields: dict[str, Any]
+    fields: f.GetSchemaResponseFields
     error: str | None = None
     cause: str | None = None
 
 
 class GetOrCreateSchemaResponse(NamedTuple):
+    """The version of a schema. Answers GET_OR_CREATE_SCHEMA."""
+
     topic: str
     connection: str
     request_id: int
-    fields: dict[str, Any]
+    fields: f.GetOrCreateSchemaResponseFields
 
 
 class AdminResponse(NamedTuple):
-    """The answer to an admin call: `fields` = {status, response}. With a position the response is that entry."""
+    """The answer to an admin call. Answers ADMIN."""
 
     topic: str | None
     connection: str
     cause: str
-    fields: dict[str, Any]
+    """The call: its method and path."""
+    fields: f.AdminResponseFields
     ledger_id: int | None = None
+    """The ledger of the entry that was asked for. Null: the answer is in `fields`."""
     entry_id: int | None = None
+    """The entry that was asked for, in its ledger. Null: the answer is in `fields`."""
 
 
 class CursorMoved(NamedTuple):
-    """The broker (not an ack) moved a mark-delete position. `entries` = what left the backlog."""
+    """The broker moved a mark-delete position, not an ack: skip, reset, seek, cleared backlog, trimmed ledger."""
 
     topic: str
     subscription: str
@@ -199,12 +251,13 @@ class CursorMoved(NamedTuple):
     after_ledger: int
     after_entry: int
     entries: int
+    """How many entries left the backlog. Negative: the position moved back."""
     cause: str
     policy: str | None = None
 
 
 class Expired(NamedTuple):
-    """TTL (or an admin's expiry) moved a subscription over old entries."""
+    """Message TTL, or an admin call that expires messages, moved a subscription over old entries."""
 
     topic: str
     subscription: str
@@ -213,51 +266,59 @@ class Expired(NamedTuple):
     after_ledger: int
     after_entry: int
     entries: int
+    """How many entries left the backlog."""
     cause: str
     policy: str | None = None
 
 
 class Evicted(NamedTuple):
-    """The backlog quota moved a cursor over its oldest entries."""
+    """A backlog quota moved a cursor over its oldest entries (policy `consumer_backlog_eviction`)."""
 
     topic: str
     subscription: str
+    """The subscription. ``pulsar.dedup`` is the cursor of deduplication."""
     before_ledger: int
     before_entry: int
     after_ledger: int
     after_entry: int
     entries: int
+    """How many entries left the backlog."""
     cause: str
     policy: str | None = None
 
 
 class LedgerClosed(NamedTuple):
-    """A ledger took its last entry; no write will change it."""
+    """A ledger took its last entry and changes no more. The next entry opens another."""
 
     topic: str
     ledger_id: int
     entries: int
+    """How many entries the ledger holds."""
     size: int
+    """How large its entries are as stored."""
     cause: str
 
 
 class LedgerDeleted(NamedTuple):
-    """Trimming removed a whole ledger: its entries can't be read again."""
+    """Trimming deleted a ledger. Its entries can no longer be read."""
 
     topic: str
     ledger_id: int
     entries: int
+    """How many entries the ledger held."""
     size: int
+    """How large its entries were as stored."""
     cause: str
     policy: str | None = None
 
 
 class TopicEvent(NamedTuple):
-    """Something happened to a topic as a whole: loaded, unloaded, fenced, recovered, terminated, deleted."""
+    """Something happened to a topic as a whole: it was created, unloaded, terminated, fenced, or recovered."""
 
     topic: str
     cause: str
-    fields: dict[str, Any] | None = None
+    """What happened, and why."""
+    fields: f.TopicEventFields | None = None
 
 
 class SubscriptionEvent(NamedTuple):
@@ -266,29 +327,35 @@ class SubscriptionEvent(NamedTuple):
     topic: str
     subscription: str
     cause: str
+    """What happened, and why."""
 
 
 class Tick(NamedTuple):
-    """The clock was advanced by the trigger, not by a record: a live run is replayed exactly with these as TICKs."""
+    """The trigger of a live query advanced the clock, not a record. As TICK commands in the log, these rows make a replay
+    of a live run exact."""
 
     topic: str | None = None
+    """Always null."""
 
 
 class Quarantined(NamedTuple):
-    """A record that is no command. `rule` names what it broke, `cause` says it in words, `payload` is the raw value."""
+    """A record that is not a command, or breaks a rule of the input suites. It has no other effect."""
 
     topic: str | None
     rule: str
     cause: str
     payload: bytes
+    """The record's value as it came."""
 
 
 class Unsupported(NamedTuple):
-    """A command Magnetar knows and doesn't carry out."""
+    """A command that Magnetar knows and does not carry out, or not in full."""
 
     topic: str | None
     connection: str
+    """The client's connection that sent the command. The row is not an answer."""
     cause: str
+    """What is not supported."""
 
 
 Effect = (
@@ -302,12 +369,12 @@ Effect = (
 KINDS: dict[type[Effect], str] = {
     effect: re.sub(r"(?<!^)(?=[A-Z])", "_", effect.__name__).upper() for effect in Effect.__args__
 }
-"""The name of each kind of effect in the outputs: SendReceipt is SEND_RECEIPT."""
+"""Each kind's name in the output: SendReceipt is SEND_RECEIPT."""
 
 RESPONSES = frozenset(
     kind for effect, kind in KINDS.items() if "connection" in effect._fields and effect is not Unsupported
 )
-"""Kinds that answer a client: these go to its connection."""
+"""The kinds that go to a client's connection."""
 
 
 class Row(NamedTuple):

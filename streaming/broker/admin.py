@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from schemas.commands import Admin
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from schemas.units import Int32, Int64
 from streaming.broker import stats
@@ -132,9 +133,10 @@ def _respond(ctx: Context, topic: Topic | None, command: Admin, status: int, res
     name = None if topic is None else topic.name
     cause = f"{command.method} {command.path}"
     if isinstance(response, Position):
-        ctx.emit(AdminResponse(name, command.connection, cause, {"status": status}, *response))
+        fields = AdminResponseFields(status=status)
+        ctx.emit(AdminResponse(name, command.connection, cause, fields, *response))
         return
-    fields = {"status": status} if response is None else {"status": status, "response": response}
+    fields = AdminResponseFields(status=status, response=msgspec.UNSET if response is None else response)
     ctx.emit(AdminResponse(name, command.connection, cause, fields))
 
 

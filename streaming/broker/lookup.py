@@ -5,9 +5,18 @@ Schemas are numbered and kept, not checked: every new one is taken.
 
 import base64
 import re
-from typing import Any
+
+from msgspec import UNSET
 
 from schemas import commands as c
+from schemas.effect_fields import (
+    AdminResponseFields,
+    GetOrCreateSchemaResponseFields,
+    GetSchemaResponseFields,
+    LookupResponseFields,
+    PartitionedMetadataResponseFields,
+    SchemaFields,
+)
 from schemas.effects import (
     AdminResponse,
     GetOrCreateSchemaResponse,
@@ -30,24 +39,28 @@ def fold(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> No
         case c.PartitionedMetadata():
             _partitioned_metadata(ctx, name, command, exists=exists)
         case c.Lookup():
-            fields = {"response": "Connect", "authoritative": True, "proxy_through_service_url": True}
+            fields = LookupResponseFields(
+                response="Connect", authoritative=True, proxy_through_service_url=True
+            )
             ctx.emit(LookupResponse(name, command.connection, command.request_id, fields))
         case c.GetSchema():
             _get_schema(ctx, name, command)
         case _:
-            fields = {"schema_version": version_text(register(ctx, name, command.schema))}
-            ctx.emit(GetOrCreateSchemaResponse(name, command.connection, command.request_id, fields))
+            version = GetOrCreateSchemaResponseFields(
+                schema_version=version_text(register(ctx, name, command.schema))
+            )
+            ctx.emit(GetOrCreateSchemaResponse(name, command.connection, command.request_id, version))
 
 
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
     partitions = ctx.partitioned.get(name, 0)
     creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
-    fields: dict[str, Any] = {"response": "Failed"}
+    fields = PartitionedMetadataResponseFields(response="Failed")
     error = cause = None
     if not TOPIC_NAME.fullmatch(name):
         error, cause = "InvalidTopicName", f"{name!r} is no topic name"
     elif exists or partitions or creatable or PARTITION.fullmatch(name):
-        fields = {"response": "Success", "partitions": partitions}
+        fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
     else:
         error, cause = "TopicNotFound", f"Topic {name} does not exist"
     ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields, error, cause))
@@ -72,7 +85,7 @@ def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
         )
     else:
         ctx.partitioned[name] = count
-    fields = {"status": status} if reason is None else {"status": status, "response": {"reason": reason}}
+    fields = AdminResponseFields(status=status, response=UNSET if reason is None else {"reason": reason})
     ctx.emit(AdminResponse(name, command.connection, f"{command.method} {command.path}", fields))
 
 
@@ -99,10 +112,13 @@ def _get_schema(ctx: Context, name: str, command: c.GetSchema) -> None:
     wanted = int.from_bytes(command.schema_version, "big") if command.schema_version else len(versions) - 1
     if not 0 <= wanted < len(versions):
         error, cause = "TopicNotFound", "Topic not found or no-schema"
-        ctx.emit(GetSchemaResponse(name, command.connection, command.request_id, {}, error, cause))
+        nothing = GetSchemaResponseFields()
+        ctx.emit(GetSchemaResponse(name, command.connection, command.request_id, nothing, error, cause))
         return
     found = versions[wanted]
-    schema = {"name": found.name, "schema_data": base64.b64encode(found.schema_data).decode(), "type": found.type,
-              "properties": [[pair.key, pair.value] for pair in found.properties]}  # fmt: skip
-    fields = {"schema": schema, "schema_version": version_text(wanted)}
+    properties = [(pair.key, pair.value) for pair in found.properties]
+    schema = SchemaFields(
+        name=found.name, schema_data=found.schema_data, type=found.type, properties=properties
+    )
+    fields = GetSchemaResponseFields(schema=schema, schema_version=version_text(wanted))
     ctx.emit(GetSchemaResponse(name, command.connection, command.request_id, fields))

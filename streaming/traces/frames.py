@@ -72,7 +72,8 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
         case e.Message():
             return _message(effect, stored)
         case e.ProducerSuccess():
-            fields = {"request_id": effect.request_id, "producer_name": effect.producer_name, **effect.fields}
+            fields = {"request_id": effect.request_id, "producer_name": effect.producer_name,
+                      **msgspec.to_builtins(effect.fields)}  # fmt: skip
             fields.setdefault("schema_version", "")
             return Frame(effect.connection, "PRODUCER_SUCCESS", fields)
         case e.Success():
@@ -95,26 +96,26 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
             return Frame(
                 effect.connection,
                 "ACTIVE_CONSUMER_CHANGE",
-                {"consumer_id": effect.consumer_id, **effect.fields},
+                {"consumer_id": effect.consumer_id, "is_active": effect.fields.is_active},
             )
         case e.ReachedEndOfTopic():
             return Frame(effect.connection, "REACHED_END_OF_TOPIC", {"consumer_id": effect.consumer_id})
         case e.GetLastMessageIdResponse():
             last = position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic),
-                            batch_index=effect.fields["batch_index"])  # fmt: skip
+                            batch_index=effect.fields.batch_index)  # fmt: skip
             fields = {"last_message_id": last, "request_id": effect.request_id}
-            if (mark := effect.fields.get("consumer_mark_delete_position")) is not None:
-                fields["consumer_mark_delete_position"] = position(mark["ledgerId"], mark["entryId"])
+            mark = effect.fields.consumer_mark_delete_position
+            fields["consumer_mark_delete_position"] = position(mark.ledgerId, mark.entryId)
             return Frame(effect.connection, "GET_LAST_MESSAGE_ID_RESPONSE", fields)
         case e.PartitionedMetadataResponse() | e.GetSchemaResponse():
-            fields = {"request_id": effect.request_id, **effect.fields}
+            fields = {"request_id": effect.request_id, **msgspec.to_builtins(effect.fields)}
             if effect.error is not None:
                 named = isinstance(effect, e.GetSchemaResponse)
                 fields |= {"error_code" if named else "error": effect.error,
                            "error_message" if named else "message": effect.cause}  # fmt: skip
             return Frame(effect.connection, e.KINDS[type(effect)], fields)
         case e.LookupResponse() | e.GetOrCreateSchemaResponse():
-            fields = {"request_id": effect.request_id, **effect.fields}
+            fields = {"request_id": effect.request_id, **msgspec.to_builtins(effect.fields)}
             return Frame(effect.connection, e.KINDS[type(effect)], fields)
     return None
 

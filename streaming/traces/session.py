@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from schemas.commands import MessageMetadata, decode_or_refuse
 from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.admin import topic_of
@@ -119,7 +121,7 @@ class Session:
 
     def _take(self, row: Row, record: dict[str, Any]) -> None:
         effect = row.effect
-        if isinstance(effect, SendReceipt) and effect.ledger_id >= 0:
+        if isinstance(effect, SendReceipt) and effect.metadata is not None:
             self._stored[effect.topic, effect.ledger_id, effect.entry_id] = (
                 effect.metadata,
                 effect.payload or b"",
@@ -186,7 +188,7 @@ class Session:
         if record.get("dir") != "admin":
             return
         where = f"{record['method']} {record['path']}"
-        if record["status"] != effect.fields["status"]:
+        if record["status"] != effect.fields.status:
             self.differ(f"{where}: recorded status {record['status']}, ours {effect.fields}")
         elif effect.ledger_id is not None and effect.entry_id is not None:
             found = self._message_difference(effect, record)
@@ -195,14 +197,14 @@ class Session:
         elif (
             record["status"] < 300
             and isinstance(record.get("response"), dict | list | int)
-            and "response" in effect.fields
+            and effect.fields.response is not UNSET
             and not record["path"].endswith(
                 ("/stats", "/internalStats")
             )  # a snapshot has what is compared of them
         ):
             recorded, ours = (
                 sorted(response, key=str) if isinstance(response, list) else response
-                for response in (record["response"], effect.fields["response"])
+                for response in (record["response"], effect.fields.response)
             )
             found = self.normaliser.difference(effect.topic or "", recorded, ours)
             if found is not None:

@@ -393,8 +393,8 @@ def test_a_topic_has_a_full_name(topic: str) -> None:
 def test_bad_admin_calls(value: bytes, status: int) -> None:
     (answer,) = aftermath(value)
     assert isinstance(answer, AdminResponse)
-    assert answer.fields["status"] == status
-    assert answer.fields["response"]["reason"]
+    assert answer.fields.status == status
+    assert answer.fields.response["reason"]
 
 
 @pytest.mark.feature("I1")
@@ -410,13 +410,13 @@ def test_bad_admin_calls(value: bytes, status: int) -> None:
 def test_unknown_admin_calls_are_told_to_be_unsupported(value: bytes) -> None:
     effects = aftermath(value)
     assert one(effects, Unsupported).topic == TOPIC
-    assert one(effects, AdminResponse).fields["status"] == 404
+    assert one(effects, AdminResponse).fields.status == 404
 
 
 @pytest.mark.feature("I1")
 def test_a_bad_call_on_a_namespace_leaves_nothing() -> None:
     value = record("ADMIN", method="POST", path="/namespaces/public/new/messageTTL", body="x")
-    assert one(aftermath(value, None), AdminResponse).fields["status"] == 400
+    assert one(aftermath(value, None), AdminResponse).fields.status == 400
 
 
 # -- ids out of range ---------------------------------------------------------------------------------------------

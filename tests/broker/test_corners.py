@@ -42,7 +42,7 @@ def positions(effects: list[Any]) -> list[tuple[int, int]]:
 
 
 def status(effects: list[Any]) -> int:
-    code: int = one(effects, AdminResponse).fields["status"]
+    code: int = one(effects, AdminResponse).fields.status
     return code
 
 

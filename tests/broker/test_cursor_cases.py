@@ -314,7 +314,7 @@ def test_cursor_case_17_expiry_to_a_position() -> None:
         body = {"ledgerId": position.ledger, "entryId": position.entry}
         effects = run.admin("POST", "/subscription/s/expireMessages", body)
         moved = sum(effect.entries for effect in of(effects, Expired))
-        return one(effects, AdminResponse).fields["status"], moved
+        return one(effects, AdminResponse).fields.status, moved
 
     for position, status, expired, mark_delete in (
         (p[15], 204, 16, p[15]),

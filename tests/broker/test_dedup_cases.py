@@ -58,8 +58,7 @@ def appended(run: Run) -> int:
 
 def last_sequence_id(effects: list[Any]) -> int:
     fields = one(effects, ProducerSuccess).fields
-    assert isinstance(fields["last_sequence_id"], int)
-    return fields["last_sequence_id"]
+    return fields.last_sequence_id
 
 
 @pytest.mark.feature("A1")

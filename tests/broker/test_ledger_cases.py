@@ -200,7 +200,7 @@ def test_ledger_case_13_truncate_heeds_no_retention() -> None:
     run.fill(10)
     assert len(run.topic.ledger.ledgers) == 6
     effects = run.admin("DELETE", "/truncate")
-    assert one(effects, AdminResponse).fields["status"] == 204
+    assert one(effects, AdminResponse).fields.status == 204
     assert {effect.cause for effect in of(effects, LedgerDeleted)} == {"truncate"}
     assert list(run.topic.ledger.ledgers) == [6]
     assert run.topic.ledger.total_size == 0

@@ -53,10 +53,10 @@ def test_the_rate_of_expiry_is_of_the_last_interval() -> None:
     run.wait(11)
     run.check("messageExpiry")
     run.wait(60)
-    stats = one(run.admin("GET", "/stats"), AdminResponse).fields["response"]
+    stats = one(run.admin("GET", "/stats"), AdminResponse).fields.response
     assert stats["subscriptions"]["s"]["msgRateExpired"] == 6 / 60
     run.wait(60)
-    stats = one(run.admin("GET", "/stats"), AdminResponse).fields["response"]
+    stats = one(run.admin("GET", "/stats"), AdminResponse).fields.response
     assert stats["subscriptions"]["s"]["msgRateExpired"] == 0
 
 

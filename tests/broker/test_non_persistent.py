@@ -27,6 +27,7 @@ from schemas.commands import (
     Unsubscribe,
     to_binary,
 )
+from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -79,7 +80,7 @@ class NonPersistent(Run):
 
     def call(self, method: str, path: str, body: Any = None) -> int:
         """The status of an admin call on the topic."""
-        status = one(self.admin(method, path, body, topic=NAME), AdminResponse).fields["status"]
+        status = one(self.admin(method, path, body, topic=NAME), AdminResponse).fields.status
         assert isinstance(status, int)
         return status
 
@@ -97,7 +98,7 @@ class NonPersistent(Run):
 
     def stats_with_drops(self) -> dict[str, Any]:
         """As an administrator gets them."""
-        found: dict[str, Any] = one(self.admin("GET", "/stats", topic=NAME), AdminResponse).fields["response"]
+        found: dict[str, Any] = one(self.admin("GET", "/stats", topic=NAME), AdminResponse).fields.response
         return found
 
     def dropped(self, subscription: str) -> int:
@@ -154,12 +155,12 @@ def test_nothing_is_stored() -> None:
 
 def test_there_is_no_deduplication() -> None:
     run = NonPersistent(brokerDeduplicationEnabled=True)
-    assert one(run.create_producer(), ProducerSuccess).fields["last_sequence_id"] == -1
+    assert one(run.create_producer(), ProducerSuccess).fields.last_sequence_id == -1
     run.subscribe("s", permits=10)
     for _ in range(2):
         assert [type(effect) for effect in run.send(5)] == [SendReceipt, Message]
     run.close_producer()
-    assert one(run.create_producer(), ProducerSuccess).fields["last_sequence_id"] == -1
+    assert one(run.create_producer(), ProducerSuccess).fields.last_sequence_id == -1
 
 
 def test_the_short_form() -> None:
@@ -394,7 +395,9 @@ def test_failover_takes_over_at_once() -> None:
     run.subscribe("s", "Failover", connection="b", consumer_name="b", permits=10)
     assert taken(run.send(0)) == ["b"]  # no failover delay
     effects = run.subscribe("s", "Failover", connection="c", consumer_name="c", permits=10)
-    assert one(effects, ActiveConsumerChange) == ActiveConsumerChange(NAME, "c", 1, {"is_active": False})
+    assert one(effects, ActiveConsumerChange) == ActiveConsumerChange(
+        NAME, "c", 1, ActiveConsumerChangeFields(is_active=False)
+    )
     assert isinstance(effects[-1], Success)
     effects = run.subscribe("s", "Failover", connection="a", consumer_name="a", permits=10)
     assert of(effects, ActiveConsumerChange) == []  # the first by name is active, and nobody is told
@@ -672,13 +675,13 @@ def test_access_modes_and_the_topic_epoch_in_memory() -> None:
     def create(id_: int, mode: str) -> list[Effect]:
         return run.create_producer(f"p{id_}", id_=id_, producer_access_mode=mode)
 
-    assert one(create(1, "Exclusive"), ProducerSuccess).fields["topic_epoch"] == 0
+    assert one(create(1, "Exclusive"), ProducerSuccess).fields.topic_epoch == 0
     assert one(create(2, "Exclusive"), Error).error == "ProducerFenced"
     assert one(create(3, "Shared"), Error).error == "ProducerBusy"
-    assert not one(create(4, "WaitForExclusive"), ProducerSuccess).fields["producer_ready"]
-    assert one(run.close_producer(1), ProducerSuccess).fields["topic_epoch"] == 1
+    assert not one(create(4, "WaitForExclusive"), ProducerSuccess).fields.producer_ready
+    assert one(run.close_producer(1), ProducerSuccess).fields.topic_epoch == 1
     assert run.call("PUT", "/unload") == 204
-    assert one(create(5, "Exclusive"), ProducerSuccess).fields["topic_epoch"] == 0
+    assert one(create(5, "Exclusive"), ProducerSuccess).fields.topic_epoch == 0
 
 
 def test_unload_forgets_everything_but_policies() -> None:

@@ -9,8 +9,10 @@ Each producer has a connection of its own, with its own name, unless said otherw
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from schemas.commands import AccessMode, ConnectionLost
+from schemas.effect_fields import ProducerSuccessFields
 from schemas.effects import (
     CloseConnection,
     CloseProducer,
@@ -80,9 +82,10 @@ def told(effects: list[Effect]) -> dict[int, Any]:
     answers: dict[int, Any] = {}
     for effect in effects:
         if isinstance(effect, ProducerSuccess):
-            ready = effect.fields["producer_ready"]
-            answers[effect.request_id] = effect.fields.get("topic_epoch", "ready") if ready else "waits"
-            assert ready or "topic_epoch" not in effect.fields
+            ready = effect.fields.producer_ready
+            epoch = effect.fields.topic_epoch
+            answers[effect.request_id] = ("ready" if epoch is UNSET else epoch) if ready else "waits"
+            assert ready or epoch is UNSET
         elif isinstance(effect, Error):
             answers[effect.request_id] = effect.error
     return answers
@@ -210,7 +213,9 @@ def test_producer_case_08_on_the_wire_the_id_is_known_first(user_provided: bool)
         run.create("p", connection="q", epoch=1, user_provided_producer_name=user_provided) == "ProducerBusy"
     )
     effects = run.create_producer("p", connection="p", epoch=1, user_provided_producer_name=user_provided)
-    assert one(effects, ProducerSuccess).fields == {"last_sequence_id": -1, "producer_ready": True}
+    assert one(effects, ProducerSuccess).fields == ProducerSuccessFields(
+        last_sequence_id=-1, producer_ready=True
+    )
     assert run.topic.producers["p"].epoch == 0
 
 
@@ -226,11 +231,11 @@ def test_producer_case_09_the_same_name_twice_on_a_connection() -> None:
 def test_producer_case_09_the_same_id_twice_on_a_connection() -> None:
     run = Clients(brokerDeduplicationEnabled=True)
     first = one(run.create_producer("p", 1), ProducerSuccess)
-    assert first.fields == {"last_sequence_id": -1, "producer_ready": True}
+    assert first.fields == ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
     run.send(7)
     second = one(run.create_producer("another name", 1), ProducerSuccess)
     assert (second.request_id, second.producer_name) == (run.requests, "p")
-    assert second.fields == {"last_sequence_id": -1, "producer_ready": True}
+    assert second.fields == ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
     assert run.connected == ["p"]
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from schemas.commands import AccessMode
+from schemas.effect_fields import ProducerSuccessFields, TopicEventFields
 from schemas.effects import (
     CloseConnection,
     CloseProducer,
@@ -241,7 +242,7 @@ def test_fencing_names_those_it_closed() -> None:
     run.create("a")
     run.create("b")
     effects = run.create_producer("c", producer_access_mode="ExclusiveWithFencing")
-    assert one(effects, TopicEvent).fields == {"fenced_out": ["a", "b"]}
+    assert one(effects, TopicEvent).fields == TopicEventFields(fenced_out=["a", "b"])
     assert of(effects, CloseProducer) == []
 
 
@@ -253,7 +254,9 @@ def test_the_first_answer_carries_the_last_sequence_id() -> None:
     run.close("b")
     run.create("a", "Exclusive")
     effects = run.create_producer("b", producer_access_mode="WaitForExclusive")
-    assert one(effects, ProducerSuccess).fields == {"last_sequence_id": 5, "producer_ready": False}
+    assert one(effects, ProducerSuccess).fields == ProducerSuccessFields(
+        last_sequence_id=5, producer_ready=False
+    )
 
 
 @pytest.mark.feature("K1")

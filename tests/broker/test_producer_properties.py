@@ -109,7 +109,7 @@ class Answers:
             request = effect.request_id
             assert request in self.requested
             assert request not in self.final | self.given_up, "answered again"
-            if isinstance(effect, ProducerSuccess) and not effect.fields["producer_ready"]:
+            if isinstance(effect, ProducerSuccess) and not effect.fields.producer_ready:
                 assert request not in self.waits
                 self.waits.add(request)
             else:

@@ -113,7 +113,7 @@ def test_backlog_size_whole_ledgers_in_stats_too() -> None:
         run.fill(3, 200)
         run.fill(1, 203, first=3)
         run.ack("s", (1, 3), cumulative=True)
-        return int(one(run.admin("GET", "/stats"), AdminResponse).fields["response"]["backlogSize"])
+        return int(one(run.admin("GET", "/stats"), AdminResponse).fields.response["backlogSize"])
 
     assert both(log) == (3, 0)
 
@@ -408,7 +408,7 @@ def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> No
         run.subscribe("s", "Failover", id_=0, consumer_name="B", topic=topic)
         changes = run.subscribe("s", "Failover", id_=1, consumer_name="A", topic=topic)
         return next(
-            (("B", "A")[c.consumer_id] for c in of(changes, ActiveConsumerChange) if c.fields["is_active"]),
+            (("B", "A")[c.consumer_id] for c in of(changes, ActiveConsumerChange) if c.fields.is_active),
             "B",
         )
 
@@ -513,9 +513,7 @@ def test_seed_001_failover_picks_by_priority_then_name_then_partition(
         effects = run.subscribe(
             "s", "Failover", id_=number, consumer_name=name, priority_level=priority, topic=topic
         )
-        told |= {
-            change.consumer_id: change.fields["is_active"] for change in of(effects, ActiveConsumerChange)
-        }
+        told |= {change.consumer_id: change.fields.is_active for change in of(effects, ActiveConsumerChange)}
     assert [consumers[number][0] for number, is_active in told.items() if is_active] == [active]
 
 
@@ -646,7 +644,7 @@ def test_seed_004_what_takes_no_effect_is_refused_by_the_admin_api(
     profile: Profile, minutes: int, megabytes: int
 ) -> None:
     run = Run(profile=profile)
-    assert one(retain(run, minutes, megabytes), AdminResponse).fields["status"] == 412
+    assert one(retain(run, minutes, megabytes), AdminResponse).fields.status == 412
 
 
 @pytest.mark.feature("H1")

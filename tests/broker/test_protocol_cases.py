@@ -7,6 +7,7 @@ import base64
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from schemas.commands import (
     GetLastMessageId,
@@ -15,6 +16,12 @@ from schemas.commands import (
     Lookup,
     PartitionedMetadata,
     SchemaData,
+)
+from schemas.effect_fields import (
+    LookupResponseFields,
+    MarkDeletePosition,
+    PartitionedMetadataResponseFields,
+    SchemaFields,
 )
 from schemas.effects import (
     AckResponse,
@@ -60,8 +67,9 @@ def called(effects: list[Effect]) -> tuple[int, Any]:
     """Status and response of an admin call."""
     answer = one(effects, AdminResponse)
     if answer.ledger_id is not None:
-        return answer.fields["status"], (answer.ledger_id, answer.entry_id)
-    return answer.fields["status"], answer.fields.get("response")
+        return answer.fields.status, (answer.ledger_id, answer.entry_id)
+    response = answer.fields.response
+    return answer.fields.status, None if response is UNSET else response
 
 
 # -- the worked cases ---------------------------------------------------------------------------------------------
@@ -111,7 +119,7 @@ def test_protocol_case_06_not_while_the_first_is_being_created() -> None:
     run = Run()
     run.create_producer("a", producer_access_mode="Exclusive")
     waits = run.create_producer("b", id_=2, producer_access_mode="WaitForExclusive")
-    assert one(waits, ProducerSuccess).fields["producer_ready"] is False
+    assert one(waits, ProducerSuccess).fields.producer_ready is False
     again = run.create_producer("b", id_=2, producer_access_mode="WaitForExclusive")
     assert one(again, Error).error == "ServiceNotReady"
 
@@ -161,16 +169,16 @@ def test_protocol_case_09_the_last_id_of_a_batch() -> None:
     run = Run()
     run.subscribe("s")
     empty = last_id(run)
-    assert (empty.ledger_id, empty.entry_id, empty.fields["batch_index"]) == (-1, -1, -1)
+    assert (empty.ledger_id, empty.entry_id, empty.fields.batch_index) == (-1, -1, -1)
     run.create_producer()
     run.send(0)
     last = last_id(run)
-    assert (last.ledger_id, last.entry_id, last.fields["batch_index"]) == (1, 0, -1)
+    assert (last.ledger_id, last.entry_id, last.fields.batch_index) == (1, 0, -1)
     run.send(1, 1)
     last = last_id(run)
-    assert (last.ledger_id, last.entry_id, last.fields["batch_index"]) == (1, 1, 0)
+    assert (last.ledger_id, last.entry_id, last.fields.batch_index) == (1, 1, 0)
     run.send(2, 4)
-    assert last_id(run).fields["batch_index"] == 2
+    assert last_id(run).fields.batch_index == 2
 
 
 @pytest.mark.feature("B1")
@@ -180,9 +188,9 @@ def test_protocol_case_10_exclusive_producers() -> None:
     refused = run.create_producer("P2", id_=2, producer_access_mode="Exclusive")
     assert one(refused, Error).error == "ProducerFenced"
     waits = one(run.create_producer("P2", id_=3, producer_access_mode="WaitForExclusive"), ProducerSuccess)
-    assert waits.fields["producer_ready"] is False
+    assert waits.fields.producer_ready is False
     ready = one(run.close_producer(), ProducerSuccess)
-    assert (ready.request_id, ready.fields["producer_ready"]) == (waits.request_id, True)
+    assert (ready.request_id, ready.fields.producer_ready) == (waits.request_id, True)
     assert one(run.create_producer("P3", id_=4), Error).error == "ProducerBusy"
 
 
@@ -314,8 +322,8 @@ def test_the_last_id_tells_the_mark_delete_position() -> None:
     run.publish(0)
     run.ack("s", (1, 0))
     for name, entry in (("s", 0), ("r", -1)):
-        found = last_id(run, name).fields["consumer_mark_delete_position"]
-        assert found == {"ledgerId": 1, "entryId": entry}
+        found = last_id(run, name).fields.consumer_mark_delete_position
+        assert found == MarkDeletePosition(ledgerId=1, entryId=entry)
 
 
 @pytest.mark.feature("D4")
@@ -574,11 +582,15 @@ def test_an_entry_is_got_by_its_id() -> None:
 @pytest.mark.feature("K1")
 def test_partitions_of_a_topic() -> None:
     run = Run()
-    assert partitions(run, NOWHERE).fields == {"response": "Success", "partitions": 0}
+    assert partitions(run, NOWHERE).fields == PartitionedMetadataResponseFields(
+        response="Success", partitions=0
+    )
     absent = partitions(run, NOWHERE, create=False)
-    assert (absent.fields["response"], absent.error) == ("Failed", "TopicNotFound")
+    assert (absent.fields.response, absent.error) == ("Failed", "TopicNotFound")
     run.publish(0)
-    assert partitions(run, create=False).fields == {"response": "Success", "partitions": 0}
+    assert partitions(run, create=False).fields == PartitionedMetadataResponseFields(
+        response="Success", partitions=0
+    )
     assert run.broker.topic_names() == [TOPIC], "asking creates nothing"
 
 
@@ -592,28 +604,29 @@ def test_partitions_where_topics_are_not_created_by_use() -> None:
 @pytest.mark.parametrize("name", ["t", "persistent://public/t", "http://public/default/t"])
 def test_partitions_of_a_bad_name(name: str) -> None:
     answer = partitions(Run(), name)
-    assert (answer.fields["response"], answer.error) == ("Failed", "InvalidTopicName")
+    assert (answer.fields.response, answer.error) == ("Failed", "InvalidTopicName")
 
 
 @pytest.mark.feature("K1")
 def test_a_partition_has_no_partitions() -> None:
     run = Run()
     run.admin("PUT", "/partitions", 4)
-    assert partitions(run, f"{TOPIC}-partition-3", create=False).fields == {
-        "response": "Success",
-        "partitions": 0,
-    }
+    assert partitions(run, f"{TOPIC}-partition-3", create=False).fields == PartitionedMetadataResponseFields(
+        response="Success", partitions=0
+    )
 
 
 @pytest.mark.feature("K1")
 def test_partitions_are_made_and_multiplied() -> None:
     run = Run()
     assert called(run.admin("PUT", "/partitions", 4))[0] == 204
-    assert partitions(run, create=False).fields == {"response": "Success", "partitions": 4}
+    assert partitions(run, create=False).fields == PartitionedMetadataResponseFields(
+        response="Success", partitions=4
+    )
     assert called(run.admin("PUT", "/partitions", 4))[0] == 409
     assert called(run.admin("POST", "/partitions", 3))[0] == 409
     assert called(run.admin("POST", "/partitions", 6))[0] == 204
-    assert partitions(run).fields["partitions"] == 6
+    assert partitions(run).fields.partitions == 6
     assert called(run.admin("POST", "/partitions", 6, topic=NOWHERE))[0] == 404
     for body in (0, -1, True, "4", None, 2.0):
         assert called(run.admin("PUT", "/partitions", body, topic=NOWHERE))[0] == 406
@@ -626,7 +639,7 @@ def test_partitions_are_not_deleted() -> None:
     effects = run.admin("DELETE", "/partitions")
     assert one(effects, Unsupported)
     assert called(effects)[0] == 404
-    assert partitions(run).fields["partitions"] == 4
+    assert partitions(run).fields.partitions == 4
 
 
 @pytest.mark.feature("K1")
@@ -634,7 +647,14 @@ def test_a_lookup_always_connects() -> None:
     run = Run()
     answer = one(run.do(Lookup(connection="c", request_id=4), NOWHERE), LookupResponse)
     assert (answer.connection, answer.request_id) == ("c", 4)
-    assert answer.fields == {"response": "Connect", "authoritative": True, "proxy_through_service_url": True}
+    assert answer.fields == LookupResponseFields(
+        response="Connect", authoritative=True, proxy_through_service_url=True
+    )
+
+
+def schema_of(answer: GetSchemaResponse) -> SchemaFields:
+    assert answer.fields.schema is not UNSET
+    return answer.fields.schema
 
 
 def version(number: int) -> str:
@@ -649,7 +669,7 @@ def test_schemas_are_numbered() -> None:
 
     def keep(schema: SchemaData) -> str:
         effects = run.do(GetOrCreateSchema(connection="c", request_id=1, schema=schema))
-        found = one(effects, GetOrCreateSchemaResponse).fields["schema_version"]
+        found = one(effects, GetOrCreateSchemaResponse).fields.schema_version
         assert isinstance(found, str)
         return found
 
@@ -660,9 +680,9 @@ def test_schemas_are_numbered() -> None:
     nothing = get()
     assert (nothing.error, nothing.cause) == ("TopicNotFound", "Topic not found or no-schema")
     assert [keep(a), keep(b), keep(a)] == [version(0), version(1), version(0)]
-    assert (get().fields["schema"]["name"], get().fields["schema_version"]) == ("b", version(1))
-    first = get(bytes(8)).fields["schema"]
-    assert first == {"name": "a", "schema_data": "e30=", "type": "Json", "properties": []}
+    assert (schema_of(get()).name, get().fields.schema_version) == ("b", version(1))
+    first = schema_of(get(bytes(8)))
+    assert first == SchemaFields(name="a", schema_data=b"{}", type="Json", properties=[])
     assert get((2).to_bytes(8, "big")).error == "TopicNotFound"
 
 
@@ -670,9 +690,9 @@ def test_schemas_are_numbered() -> None:
 def test_a_producers_schema_is_kept_and_its_version_told() -> None:
     run = Run()
     answer = one(run.create_producer(schema=SchemaData("a", b"{}", "Json")), ProducerSuccess)
-    assert answer.fields["schema_version"] == version(0)
+    assert answer.fields.schema_version == version(0)
     found = one(run.do(GetSchema(connection="c", request_id=1)), GetSchemaResponse)
-    assert found.fields["schema"]["name"] == "a"
+    assert schema_of(found).name == "a"
 
 
 @pytest.mark.feature("K1")
@@ -681,11 +701,9 @@ def test_the_answers_survive_a_restart() -> None:
     run.admin("PUT", "/partitions", 4)
     run.do(GetOrCreateSchema(connection="c", request_id=1, schema=SchemaData("a", b"{}", "Json")))
     run.broker = Broker.decode(run.broker.encode(), NoEntries())
-    assert partitions(run).fields["partitions"] == 4
-    assert (
-        one(run.do(GetSchema(connection="c", request_id=1)), GetSchemaResponse).fields["schema"]["name"]
-        == "a"
-    )
+    assert partitions(run).fields.partitions == 4
+    found = one(run.do(GetSchema(connection="c", request_id=1)), GetSchemaResponse)
+    assert schema_of(found).name == "a"
 
 
 @pytest.mark.feature("E5")

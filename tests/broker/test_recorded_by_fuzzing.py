@@ -8,7 +8,7 @@ from tests.broker.kit import Run, one, sent
 
 
 def status(run: Run, method: str, call: str) -> int:
-    code: int = one(run.admin(method, call), AdminResponse).fields["status"]
+    code: int = one(run.admin(method, call), AdminResponse).fields.status
     return code
 
 
@@ -69,7 +69,7 @@ def test_of_a_reader_that_a_seek_closed_only_the_cursor_is_left() -> None:
     shown = run.broker.topic_stats(run.topic.name)
     assert list(shown["stats"]["subscriptions"]) == ["keeper"]
     assert sorted(shown["internal"]["cursors"]) == ["keeper", "r"]
-    assert one(run.admin("GET", "/subscriptions"), AdminResponse).fields["response"] == ["keeper"]
+    assert one(run.admin("GET", "/subscriptions"), AdminResponse).fields.response == ["keeper"]
     assert status(run, "POST", "/subscription/r/skip/1") == 404
     run.wait(100)
     assert status(run, "POST", "/all_subscription/expireMessages/10") == 204

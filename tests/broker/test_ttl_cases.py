@@ -39,7 +39,7 @@ def create_subscription(run: Run, name: str) -> None:
 def expire(run: Run, seconds: int) -> int:
     """The admin's call on s, which takes the per-subscription path; its HTTP status."""
     effects = run.admin("POST", f"/subscription/s/expireMessages/{seconds}")
-    status = one(effects, AdminResponse).fields["status"]
+    status = one(effects, AdminResponse).fields.status
     assert isinstance(status, int)
     return status
 
@@ -260,11 +260,11 @@ def test_the_call_for_all_subscriptions_is_refused_if_one_of_them_is() -> None:
     run.ack("b", (1, 0))
     run.wait(10)
     call = "/all_subscription/expireMessages/5"
-    assert one(run.admin("POST", call), AdminResponse).fields["status"] == 409, "b has no backlog"
+    assert one(run.admin("POST", call), AdminResponse).fields.status == 409, "b has no backlog"
     assert run.backlog("a") == 0, "but a was expired"
     run.publish(1)
     run.wait(10)
-    assert one(run.admin("POST", call), AdminResponse).fields["status"] == 204
+    assert one(run.admin("POST", call), AdminResponse).fields.status == 204
     assert run.backlog("a") == run.backlog("b") == 0
 
 
@@ -283,4 +283,4 @@ def test_a_topics_ttl_comes_as_a_parameter(call: str, body: int | None, status: 
     at(run, 0)
     run.now = 10_000
     answer = one(run.admin("POST", f"/messageTTL{call}", body), AdminResponse)
-    assert (answer.fields["status"], run.backlog("s")) == (status, backlog)
+    assert (answer.fields.status, run.backlog("s")) == (status, backlog)

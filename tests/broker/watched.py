@@ -346,7 +346,7 @@ class Watched:
 
     def answered(self, answer: Any) -> None:
         """The one final answer to a request."""
-        if isinstance(answer, ProducerSuccess) and not answer.fields["producer_ready"]:
+        if isinstance(answer, ProducerSuccess) and not answer.fields.producer_ready:
             assert answer.request_id in self.requests
             return
         assert self.requests.pop(answer.request_id, None) == answer.connection, answer

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer
 
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import (
     AdminResponse,
     CursorMoved,
@@ -88,7 +89,7 @@ def test_answers_go_to_their_connections_in_order(kafka: LocalKafka, topic: str)
         Success(TOPIC, "", 99),  # nobody waits for it
         Unsupported(TOPIC, "connection 1", "transactions"),
         CursorMoved(TOPIC, "sub", 1, 0, 1, 1, 1, "skip"),
-        AdminResponse(None, "é", "done", {"status": 200, "response": {"a": [1, None]}}),
+        AdminResponse(None, "é", "done", AdminResponseFields(status=200, response={"a": [1, None]})),
     ]
     sink: KafkaResponses = pickle.loads(pickle.dumps(KafkaResponses(kafka.bootstrap, topic)))
     sink.begin(0)

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Effect, Message, Tick
 from schemas.outputs import OUTPUT
 from sinks.base import ForeignFiles
@@ -15,7 +16,7 @@ EFFECTS: list[Effect] = [
     *receipts(1, 0, 4),
     closed(1, 5),
     Message(TOPIC, "c1", 1, "sub", 1, 0, 1, 30, 0, [3, -1]),
-    AdminResponse(None, "", "done", {"status": 200, "response": {"a": [1]}}),
+    AdminResponse(None, "", "done", AdminResponseFields(status=200, response={"a": [1]})),
     Tick(),
 ]
 

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from schemas.commands import KeyValue, MessageMetadata
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import (
     KINDS,
     AdminResponse,
@@ -34,7 +35,7 @@ EFFECTS: list[Effect] = [
     Message("t", "c", 1, "s", 1, 0, 1, 10, 0, [], LARGEST),
     Message("t", "c", 1, "s", 1, 0, 1, 10, 0, None, None),
     Quarantined(None, "r", "ünïcode \U0001f40d", b"\xff"),
-    AdminResponse(None, "", "GET", {"status": 200, "a": {"z": 1, "b": [None, True]}}),
+    AdminResponse(None, "", "GET", AdminResponseFields(status=200, response={"z": 1, "b": [None, True]})),
     Tick(),
     Expired("t", "s", 1, -1, 1, 0, 1, "ttl", "5 s"),
 ]
@@ -62,7 +63,7 @@ def test_every_value_is_what_it_was() -> None:
         assert got == expected
         assert [type(value) for value in got.values()] == [type(expected[name]) for name in got]
     assert msgspec.msgpack.decode(table["metadata"][0].as_py(), type=MessageMetadata) == METADATA
-    assert table["fields"][6].as_py() == '{"a":{"b":[null,true],"z":1},"status":200}'
+    assert table["fields"][6].as_py() == '{"response":{"b":[null,true],"z":1},"status":200}'
 
 
 @pytest.mark.feature("J5")

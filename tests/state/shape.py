@@ -31,6 +31,8 @@ def shape() -> Shape:
 def _name(type_: Any, found: Shape) -> str:
     """A type in words; the structures that it names are described in `found`."""
     match type_:
+        case inspect.Metadata(type=plain):  # a unit, which changes no encoding
+            return _name(plain, found)
         case inspect.StructType(cls=cls):
             if cls.__name__ not in found:
                 found[cls.__name__] = {}  # it may contain itself

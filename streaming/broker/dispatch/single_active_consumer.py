@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import ActiveConsumerChange
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import Found, filter_entries, read, redelivery_time, send
@@ -223,5 +224,5 @@ def pick_on_ring(names: list[str], topic: str) -> int:
 
 def _change(topic: "Topic", consumer: Consumer, *, is_active: bool) -> ActiveConsumerChange:
     return ActiveConsumerChange(
-        topic.name, consumer.connection, consumer.consumer_id, {"is_active": is_active}
+        topic.name, consumer.connection, consumer.consumer_id, ActiveConsumerChangeFields(is_active=is_active)
     )

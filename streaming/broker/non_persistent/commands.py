@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from schemas import commands as c
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import (
     AdminResponse,
     SendReceipt,
@@ -200,11 +201,12 @@ def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
         admin.call_topic(ctx, topic, command)
         topic.policies.backlogQuota = no_quota()
         return
-    fields: dict[str, object] = {"status": 204}
+    fields = AdminResponseFields(status=204)
     try:
         match command.method, call:
             case "GET", "/stats":
-                fields = {"status": 200, "response": stats_with_drops(topic, ctx.config, ctx.clock)}
+                stats = stats_with_drops(topic, ctx.config, ctx.clock)
+                fields = AdminResponseFields(status=200, response=stats)
             case "PUT", "/unload":
                 _unload(ctx, topic)
             case "DELETE", _ if call.startswith("/subscription/"):
@@ -213,7 +215,7 @@ def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
             case _:
                 raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
     except AdminError as error:
-        fields = {"status": error.status, "response": {"reason": error.reason}}
+        fields = AdminResponseFields(status=error.status, response={"reason": error.reason})
     ctx.emit(AdminResponse(topic.name, command.connection, f"{command.method} {command.path}", fields))
 
 

@@ -8,6 +8,7 @@ import re
 
 from schemas import effects
 from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
+from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -107,7 +108,11 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
         subscription.consumers.append(consumer)
         _pick(ctx, topic, subscription, dispatcher)
         if dispatcher.failover and dispatcher.active_consumer(subscription) is before:
-            ctx.emit(ActiveConsumerChange(topic.name, *consumer.handle, {"is_active": False}))
+            ctx.emit(
+                ActiveConsumerChange(
+                    topic.name, *consumer.handle, ActiveConsumerChangeFields(is_active=False)
+                )
+            )
         return
     subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
     if isinstance(dispatcher, StickyKeyMultipleConsumers):

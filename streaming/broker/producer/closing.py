@@ -1,7 +1,8 @@
 """Producers on a topic: registered, closed, disconnected, fenced out; who waits gets its turn (producer.md §2–§5, §8)."""
 
-from typing import Any
+from msgspec import UNSET
 
+from schemas.effect_fields import ProducerSuccessFields, TopicEventFields
 from schemas.effects import CloseProducer, Error, ProducerSuccess, Success, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
@@ -39,14 +40,13 @@ def welcome(ctx: Context, topic: Topic, producer: Producer, request_id: int) -> 
 def succeed(ctx: Context, topic: Topic, producer: Producer, request_id: int, *, ready: bool) -> None:
     """PRODUCER_SUCCESS. The topic epoch is told to every mode as soon as the topic has one."""
     assert producer.producer_id is not None
-    fields: dict[str, Any] = {
-        "last_sequence_id": topic.dedup.last_sequence_id(producer.name),
-        "producer_ready": ready,
-    }
-    if producer.schema_version:
-        fields["schema_version"] = producer.schema_version
-    if ready and topic.access.epoch is not None:
-        fields["topic_epoch"] = topic.access.epoch
+    epoch = topic.access.epoch
+    fields = ProducerSuccessFields(
+        last_sequence_id=topic.dedup.last_sequence_id(producer.name),
+        producer_ready=ready,
+        schema_version=producer.schema_version or UNSET,
+        topic_epoch=epoch if ready and epoch is not None else UNSET,
+    )
     ctx.emit(
         ProducerSuccess(
             topic.name, producer.connection, request_id, producer.producer_id, producer.name, fields
@@ -97,7 +97,7 @@ def fence_out(ctx: Context, topic: Topic, cause: str) -> None:
     for one in waiting:
         _refuse(ctx, topic, one, BrokerError("ProducerFenced", "Fenced out"))
     if topic.producers:
-        ctx.emit(TopicEvent(topic.name, cause, {"fenced_out": list(topic.producers)}))
+        ctx.emit(TopicEvent(topic.name, cause, TopicEventFields(fenced_out=list(topic.producers))))
     for producer in list(topic.producers.values()):
         _close(ctx, topic, producer, [])
 

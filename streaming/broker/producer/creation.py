@@ -1,6 +1,7 @@
 """Creation of a producer: PRODUCER and its refusals in Pulsar's order (producer.md §1, §2, §6)."""
 
 from schemas.commands import Producer as ProducerCommand
+from schemas.effect_fields import ProducerSuccessFields
 from schemas.effects import Error, ProducerSuccess
 from streaming.broker import lookup
 from streaming.broker.context import Context
@@ -45,7 +46,7 @@ def _asked_before(ctx: Context, topic: Topic, command: ProducerCommand) -> bool:
     connection, id_ = command.connection, command.producer_id
     if (name := topic.producer_handles.get((connection, id_))) is not None:
         # quirk: this answer doesn't tell the last sequence id
-        fields = {"last_sequence_id": -1, "producer_ready": True}
+        fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
         ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))
     elif topic.access.find_waiting(connection, id_) is not None:
         _refuse(ctx, topic, command, "ServiceNotReady", "Producer is already present on the connection")

@@ -1,6 +1,7 @@
 """Consumers come and go: SUBSCRIBE, CLOSE_CONSUMER, UNSUBSCRIBE, SEEK, last id (rules: subscriptions.md, protocol.md §6)."""
 
 from schemas.commands import GetLastMessageId, Seek, Subscribe, Unsubscribe
+from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
 from schemas.effects import (
     CloseConsumer,
     CursorMoved,
@@ -374,10 +375,12 @@ def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> No
     else:
         position = Position(-1, -1)
     mark_delete = topic.cursors[name].mark_delete
-    fields = {
-        "batch_index": batch_index,
-        "consumer_mark_delete_position": {"ledgerId": mark_delete.ledger, "entryId": mark_delete.entry},
-    }
+    fields = GetLastMessageIdResponseFields(
+        batch_index=batch_index,
+        consumer_mark_delete_position=MarkDeletePosition(
+            ledgerId=mark_delete.ledger, entryId=mark_delete.entry
+        ),
+    )
     ctx.emit(
         GetLastMessageIdResponse(
             topic.name, command.connection, command.request_id, command.consumer_id, *position, fields
