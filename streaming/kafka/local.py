@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from streaming.runtime.jars import kafka_broker_jars
 from streaming.runtime.java import java_binary
 
@@ -27,7 +29,7 @@ HOST = "127.0.0.1"
 _START_SECONDS = 60.0  # 2 s is usual, 5 s after a kill; a loaded machine may take many times that
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
-_PROC = Path("/proc")  # not there on macOS
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _FOREVER = 2**63 - 1
 
 _JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # a quick start and a small process
@@ -187,7 +189,7 @@ class LocalKafka:
         if self._process is not None and self._process.pid == pid:
             return self._process.poll() is None
         # The number alone proves nothing: after a reboot it may be anybody's.
-        return str(self._config) in _command_line(pid)
+        return _runs(pid, str(self._config))
 
     def _is_gone(self, pid: int) -> bool:
         if self._process is not None and self._process.pid == pid:
@@ -238,30 +240,21 @@ class LocalKafka:
 def is_gone(pid: int) -> bool:
     """Whether a process has ended and let go of its port and files.
 
-    Its parent may not have taken note (a zombie). Its command line is gone too early: files go after it.
+    Its parent may not have waited for it yet (a zombie). A zombie whose threads still end holds on to them.
     """
-    if not _PROC.exists():
-        return _ps("state", pid)[:1] in ("", "Z")
     try:
-        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-        return state in "ZX" and len(list((_PROC / str(pid) / "task").iterdir())) <= 1
-    except OSError:
+        process = psutil.Process(pid)
+        return process.status() in _ENDED and process.num_threads() <= 1
+    except psutil.NoSuchProcess:
         return True
 
 
-def _command_line(pid: int) -> str:
-    """The words of a process, or nothing if there is none or it is ending."""
-    if not _PROC.exists():
-        return _ps("command", pid)
+def _runs(pid: int, argument: str) -> bool:
+    """Whether a process runs with `argument` among its arguments."""
     try:
-        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _ps(column: str, pid: int) -> str:
-    command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return argument in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
 
 
 def _choose_port(wanted: int, last: int) -> int:

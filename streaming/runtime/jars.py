@@ -16,7 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from streaming.runtime.cache import cache_dir, exclusive
+from filelock import FileLock
+
+from streaming.runtime.cache import cache_dir
 from streaming.runtime.java import java_binary
 
 MAVEN_URL_VARIABLE = "MAGNETAR_MAVEN_URL"
@@ -113,7 +115,7 @@ def fetch(name: str, coordinates: str) -> list[Path]:
     wanted = [tuple(line.split(":")) for line in coordinates.split()]
     folder = cache_dir() / "jars" / f"{name}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
     if not folder.exists():
-        with exclusive(folder.with_suffix(".lock")):
+        with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 _fetch_into(folder, wanted)
     jars = sorted(folder.glob("*.jar"))

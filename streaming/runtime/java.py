@@ -20,7 +20,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from streaming.runtime.cache import cache_dir, exclusive
+from filelock import FileLock
+
+from streaming.runtime.cache import cache_dir
 
 SUPPORTED = (17, 21)
 """The major versions of Java that Spark 4.2 runs on."""
@@ -80,7 +82,7 @@ exec {shlex.quote(str(java))} "$@"
 """
     home = cache_dir() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     shim = home / "bin" / "java"
-    with exclusive(home.with_suffix(".lock")):
+    with FileLock(home.with_suffix(".lock")):
         if not shim.exists():
             shim.parent.mkdir(parents=True, exist_ok=True)
             draft = shim.with_suffix(".draft")

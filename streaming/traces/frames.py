@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+from crc32c import crc32c
 
 from schemas import effects as e
 from schemas.commands import MessageMetadata
@@ -189,16 +190,6 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[s
     answer = {"request_id": fields["request_id"], "topics_hash": hash_, "filtered": pattern is not None,
               "changed": not known}  # fmt: skip
     return {**answer, "topics": found} if found and not known else answer
-
-
-def crc32c(data: bytes) -> int:
-    """The checksum of Castagnoli, bit by bit: names are short."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def connected(fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+
+import psutil
 
 from streaming.kafka.local import is_gone
 
@@ -55,33 +57,44 @@ def kill(pid: int) -> None:
 
 def session(leader: int) -> list[int]:
     """The processes of a session that still hold something."""
-    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-    return [pid for pid in pids if _stat(pid, 3) == leader and not is_gone(pid)]
+    return [process.pid for process in _members(leader)]
 
 
 def workers(leader: int) -> list[int]:
     """Spark's Python workers among a session's processes: the children of its daemons."""
-    members = session(leader)
-    daemons = {pid for pid in members if b"streaming.spark.worker_daemon" in _read(pid, "cmdline")}
-    return [pid for pid in daemons if _stat(pid, 1) in daemons]
+    daemons = {
+        process.pid: process
+        for process in _members(leader)
+        if "streaming.spark.worker_daemon" in _arguments(process)
+    }
+    return [pid for pid, process in daemons.items() if _parent(process) in daemons]
 
 
 def jvm(leader: int) -> int:
     """Spark's JVM among a session's processes."""
-    (pid,) = (
-        pid for pid in session(leader) if b"org.apache.spark.deploy.SparkSubmit" in _read(pid, "cmdline")
-    )
-    return pid
+    (java,) = (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in _arguments(p))
+    return java.pid
 
 
-def _stat(pid: int, field: int) -> int:
-    """A number in ``/proc/<pid>/stat``, counted after the state; −1 if the process is gone."""
-    after = _read(pid, "stat").rpartition(b") ")[2].split()
-    return int(after[field]) if len(after) > field else -1
-
-
-def _read(pid: int, name: str) -> bytes:
+def _arguments(process: psutil.Process) -> list[str]:
+    """The command line; empty if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _members(leader: int) -> list[psutil.Process]:
+    found = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(pid) == leader and not is_gone(pid):
+                found.append(psutil.Process(pid))
+    return found
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None

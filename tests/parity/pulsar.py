@@ -15,8 +15,10 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from filelock import FileLock
+
 from streaming.kafka.local import HOST, free_port
-from streaming.runtime.cache import cache_dir, exclusive
+from streaming.runtime.cache import cache_dir
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import java_binary
 
@@ -61,7 +63,7 @@ def pulsar_jars() -> Path:
     """
     pom = _HERE / "pom.xml"
     folder = cache_dir() / "jars" / f"pulsar-broker-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    with exclusive(folder.with_suffix(".lock")):
+    with FileLock(folder.with_suffix(".lock")):
         if not folder.exists():
             maven = shutil.which("mvn")
             if maven is None:

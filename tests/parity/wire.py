@@ -10,7 +10,8 @@ import base64
 import struct
 from typing import Any, NamedTuple
 
-from streaming.traces.frames import crc32c
+from crc32c import crc32c
+
 from tests.parity.messages import COMMANDS, ENUMS, PARTS
 
 

@@ -5,7 +5,6 @@ time of all processes (which other work on the machine disturbs less), and the r
 """
 
 import argparse
-import os
 import shutil
 import statistics
 import tempfile
@@ -14,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from bench.__main__ import publishes
-from bench.memory import descendants
 from streaming.replay import replay
 from streaming.spark.session import spark_session
 
@@ -31,17 +31,17 @@ class Spent(NamedTuple):
 
 
 def now() -> Spent:
-    return Spent(time.perf_counter(), processor_time(os.getpid()))
+    return Spent(time.perf_counter(), processor_time(psutil.Process()))
 
 
-def processor_time(process: int) -> float:
-    """Seconds of a process and all below it, those that ended included."""
-    ticks = 0
-    for each in (process, *descendants(process)):
-        with suppress(OSError):  # it has ended
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+def processor_time(process: psutil.Process) -> float:
+    """Seconds of a process and all below it, including those that ended."""
+    spent = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 def measure(rounds: int, sizes: list[int]) -> None:
