@@ -16,16 +16,15 @@ from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from schemas.units import Int32, Int64
 from streaming.broker import stats
 from streaming.broker.context import Context
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.errors import AdminError
-from streaming.broker.ledger.trimming import free_ledgers, trim
+from streaming.broker.ledger.trimming import move_cursor, trim
 from streaming.broker.policies import message_expiry
 from streaming.broker.policies.admin_calls import POLICY_CALLS, convert, get_policy, query, set_policy
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import LATEST, Position
-from streaming.broker.subscription import subscribing
-from streaming.broker.subscription.subscription import Subscription
-from streaming.broker.topic import Topic, emit_moved
+from streaming.broker.subscription import leaving, seeking, subscribing
+from streaming.broker.subscription.persistent import PersistentSubscription
+from streaming.broker.topic import Reason, Topic
 from streaming.broker.topic_lifecycle import policies_changed, terminate, unload
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
@@ -184,7 +183,7 @@ class MessageIdBody(msgspec.Struct):
         return position.next() if self.excluded else position, 0
 
 
-def _subscription(topic: Topic, name: str) -> Subscription:
+def _subscription(topic: Topic, name: str) -> PersistentSubscription:
     found = topic.subscriptions.get(name)
     if found is None or found.awaits_its_reader:
         raise AdminError(404, f"Subscription {name} not found")
@@ -200,7 +199,7 @@ def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
     subscription = subscribing.create(ctx, topic, match["name"], earliest=False)
     # a new cursor is reset in any case, but at the end that shows only where the last ledger with an entry was trimmed
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
-        subscribing.reset(ctx, topic, subscription, target, "created at a message id")
+        seeking.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
 
 
@@ -208,31 +207,26 @@ def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
     subscription = _subscription(topic, match["name"])
     if subscription.consumers and "force=true" not in command.path:
         raise AdminError(412, "Subscription has active connected consumers")
-    subscribing.delete(ctx, topic, subscription, "by an administrator")
+    leaving.delete(ctx, topic, subscription, "by an administrator")
     return 204, None
 
 
 def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
     subscription = _subscription(topic, match["name"])
     cursor, ledger = topic.cursors[subscription.name], topic.ledger
-    before, backlog = cursor.mark_delete, cursor.backlog(ledger)
-    count = match.get("count")
-    if count is None:
-        former = topic.change_cursor(ctx, cursor, lambda: cursor.clear_backlog(ledger))
-        if isinstance(subscription.dispatcher, MultipleConsumers):
-            subscription.dispatcher.delayed.clear()
-    else:
-        former = topic.change_cursor(ctx, cursor, lambda: cursor.skip(ledger, int(count), exclude_acked=True))
-    cause = "backlog cleared" if count is None else f"skipped {count}"
-    emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), cause)
-    subscription.mark_delete_moved(ctx, topic)
-    free_ledgers(ctx, topic, cursor, former)
+    if (count := match.get("count")) is not None:
+        reason = Reason(CursorMoved, f"skipped {count}")
+        move_cursor(ctx, topic, cursor, reason, cursor.skip, ledger, int(count), exclude_acked=True)
+        return 204, None
+    if subscription.dispatcher is not None:
+        subscription.dispatcher.clear_delayed()
+    move_cursor(ctx, topic, cursor, Reason(CursorMoved, "backlog cleared"), cursor.clear_backlog, ledger)
     return 204, None
 
 
 def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    target = subscribing.position_at(ctx, topic, int(match["time"]))
-    subscribing.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
+    target = seeking.position_at(ctx, topic, int(match["time"]))
+    seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
     return 204, None
 
 
@@ -240,7 +234,7 @@ def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, st
     subscription = _subscription(topic, match["name"])
     target, left = MessageIdBody.read(command.body).start(ctx, topic)
     batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
-    subscribing.reset(ctx, topic, subscription, target, "reset to a message id", batch)
+    seeking.reset(ctx, topic, subscription, target, "reset to a message id", batch)
     return 204, None
 
 
@@ -352,12 +346,10 @@ def _truncate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str])
     """Delete everything that can be: each cursor's backlog is cleared first (ledger.md §4.2)."""
     ledger = topic.ledger
     for cursor in topic.cursors.values():
-        before, backlog = cursor.mark_delete, cursor.backlog(ledger)
-        if ledger.last_confirmed > before:
-            topic.change_cursor(ctx, cursor, lambda c=cursor: c.clear_backlog(ledger))  # type: ignore[misc]
-            emit_moved(ctx, CursorMoved, topic, cursor, before, backlog - cursor.backlog(ledger), "truncate")
+        if ledger.last_confirmed > cursor.mark_delete:
+            topic.record_move(ctx, cursor, Reason(CursorMoved, "truncate"), cursor.clear_backlog, ledger)
             if (subscription := topic.subscriptions.get(cursor.name)) is not None:
-                subscription.mark_delete_moved(ctx, topic)
+                subscription.mark_delete_moved(topic.context_of(ctx, subscription))
     trim(ctx, topic, truncate=True)
     return 204, None
 

@@ -7,6 +7,7 @@ the same name in `streaming.broker.periodic_checks`; a time up to the present cl
 
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.ledger.message_finder import find_newest_before
 from streaming.broker.ledger.trimming import consumed_up_to
 from streaming.broker.policies.backlog_quota import oldest_position, size_exceeded, time_exceeded
 from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
@@ -14,11 +15,10 @@ from streaming.broker.policies.message_expiry import (
     CAUGHT_UP_FACTOR,
     MINIMUM_BACKLOG_FOR_EXPIRY_CHECK,
     closed_before,
-    find_newest_before,
 )
 from streaming.broker.position import Position
 from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
-from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.topic import Topic
 
 NEVER = 1 << 62
@@ -41,7 +41,9 @@ def message_expiry(ctx: Context, topic: Topic) -> int:
     return _search(ctx, topic, seconds, None, least)
 
 
-def _subscription_expiry(ctx: Context, topic: Topic, subscription: Subscription, seconds: int) -> int:
+def _subscription_expiry(
+    ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int
+) -> int:
     ledger, cursor = topic.ledger, topic.cursors[subscription.name]
     backlog = cursor.backlog(ledger)
     if backlog == 0:

@@ -14,7 +14,7 @@ from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.policies import backlog_quota, message_expiry
 from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.producer import dedup_cursor
-from streaming.broker.subscription import subscribing
+from streaming.broker.subscription import leaving
 from streaming.broker.topic import Topic
 
 
@@ -45,7 +45,7 @@ def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
         return
     for subscription in list(topic.subscriptions.values()):
         if not subscription.consumers and ctx.clock - subscription.last_active > minutes * 60_000:
-            subscribing.delete(ctx, topic, subscription, f"unused for {minutes} min")
+            leaving.delete(ctx, topic, subscription, f"unused for {minutes} min")
 
 
 class Check(NamedTuple):

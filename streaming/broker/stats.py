@@ -3,14 +3,11 @@
 from typing import Any
 
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
-from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer
-from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.rate import Rate
-from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.topic import Topic
 
 NO_BACKLOG: dict[str, Any] = {
@@ -80,7 +77,9 @@ def stats_with_drops(topic: NonPersistentTopic, config: ServiceConfiguration, no
     return {**found, "msgDropRate": sum(publisher["msgDropRate"] for publisher in found["publishers"])}
 
 
-def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
+def _subscription(
+    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
+) -> dict[str, Any]:
     dispatcher = subscription.dispatcher
     found: dict[str, Any] = {
         "type": subscription.type or "None",
@@ -88,7 +87,7 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
         **(NO_BACKLOG if isinstance(topic, NonPersistentTopic) else _backlog(topic, subscription, config)),
         "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
         "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
-        or (isinstance(dispatcher, MultipleConsumers) and dispatcher.blocked),
+        or (dispatcher is not None and dispatcher.blocked_on_unacked),
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
         "lastExpireTimestamp": subscription.last_expire,
         "msgOutCounter": subscription.messages_out,
@@ -107,23 +106,20 @@ def _subscription(topic: Topic, subscription: Subscription, config: ServiceConfi
             for consumer in subscription.consumers
         ],
     }
-    if isinstance(dispatcher, StickyKeyMultipleConsumers):
-        if not isinstance(topic, NonPersistentTopic):  # quirk: recorded from 4.0.7
-            found["keySharedMode"] = dispatcher.mode
-        found["allowOutOfOrderDelivery"] = dispatcher.out_of_order
-    if (
-        isinstance(dispatcher, SingleActiveConsumer)
-        and not isinstance(topic, NonPersistentTopic)
-        and (active := dispatcher.active_consumer(subscription)) is not None
-    ):
-        found["activeConsumerName"] = active.name
+    if dispatcher is not None:
+        found |= dispatcher.stats(subscription.consumers)
+    if isinstance(topic, NonPersistentTopic):  # quirk: recorded from 4.0.7
+        found.pop("keySharedMode", None)
+        found.pop("activeConsumerName", None)
     return found
 
 
-def _backlog(topic: Topic, subscription: Subscription, config: ServiceConfiguration) -> dict[str, Any]:
+def _backlog(
+    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
+) -> dict[str, Any]:
     cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
     backlog = cursor.backlog(topic.ledger, precise=True)
-    delayed = len(dispatcher.delayed) if isinstance(dispatcher, MultipleConsumers) else 0
+    delayed = 0 if dispatcher is None else dispatcher.delayed_messages
     return {
         "msgBacklog": backlog,
         "backlogSize": (

@@ -1,12 +1,14 @@
 """PersistentTopic: a topic's whole state, and what every mechanism does with its cursors (mirrors `PersistentTopic`)."""
 
 from collections.abc import Callable
+from typing import NamedTuple, ParamSpec
 
 import msgspec
 
 from schemas.commands import MessageMetadata
 from schemas.effects import CursorMoved, Evicted, Expired
 from streaming.broker.context import Context
+from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import Policies
@@ -14,10 +16,19 @@ from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.message_deduplication import MessageDeduplication
 from streaming.broker.producer.producer import Producer
-from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.consumer import Handle
+from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.persistent import PersistentSubscription
 
-Handle = tuple[str, int]
-"""A client's name for its producer or consumer: (connection, id)."""
+P = ParamSpec("P")
+
+
+class Reason(NamedTuple):
+    """Why the broker moves a cursor: the kind of effect, the cause in words, and the policy that demands it."""
+
+    kind: type[CursorMoved] | type[Expired] | type[Evicted]
+    cause: str
+    policy: str | None = None
 
 
 class PendingWrite(msgspec.Struct, array_like=True):
@@ -71,7 +82,7 @@ class Topic(msgspec.Struct, array_like=True):
     dedup: MessageDeduplication = msgspec.field(default_factory=MessageDeduplication)
     policies: Policies = msgspec.field(default_factory=Policies)
     cursors: dict[str, ManagedCursor] = {}
-    subscriptions: dict[str, Subscription] = {}
+    subscriptions: dict[str, PersistentSubscription] = {}
     producers: dict[str, Producer] = {}
     producer_handles: dict[Handle, str] = {}
     closed_producers: dict[Handle, int] = {}
@@ -96,28 +107,37 @@ class Topic(msgspec.Struct, array_like=True):
                 slowest = cursor
         return slowest
 
-    def change_cursor(
-        self, ctx: Context, cursor: ManagedCursor, operation: Callable[[], object]
-    ) -> Position | None:
-        """Do `operation` on a cursor and account for its write, which the cursor's rate limiter may put off.
+    def context_of(self, ctx: Context, subscription: PersistentSubscription) -> SubscriptionContext:
+        """A subscription of the topic, with all that its dispatcher needs."""
+        cursor = self.cursors[subscription.name]
+        policies = ctx.policies_of(self)
+        return SubscriptionContext(ctx, self.name, policies, self.ledger, cursor, subscription)
 
-        Returns the former key if the key entered another ledger, else None. What `operation` raises passes through:
-        then nothing was changed and nothing is written.
+    def record_move(
+        self,
+        ctx: Context,
+        cursor: ManagedCursor,
+        reason: Reason,
+        operation: Callable[P, object],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Position | None:
+        """The broker moves a cursor by its own decision: do the `operation`, emit the move, count what left the backlog.
+
+        Returns what `change_cursor` does. See `trimming.move_cursor` for all that follows from a move.
         """
-        if not cursor.durable:
-            operation()
-            return None
-        permits = cursor.permits_at(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
-        saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
-        key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
-        operation()
-        if (cursor.mark_delete, cursor.consumed) == before and not cursor.acked and not cursor.batches:
-            return None
-        if permits < 1:
-            cursor.persisted = saved
-            return None
-        cursor.written(ctx.clock, permits)
-        return key if cursor.mark_delete.ledger != key.ledger else None
+        before, backlog = cursor.mark_delete, cursor.backlog(self.ledger)
+        former = change_cursor(ctx, cursor, operation, *args, **kwargs)
+        entries = backlog - cursor.backlog(self.ledger)
+        kind, cause, policy = reason
+        ctx.emit(kind(self.name, cursor.name, *before, *cursor.mark_delete, entries, cause, policy))
+        subscription = self.subscriptions.get(cursor.name)
+        if subscription is not None and kind is Expired:
+            subscription.expired += entries
+            subscription.expired_rate.record(entries, ctx.clock, ctx.config)
+        elif subscription is not None and kind is Evicted:
+            subscription.evicted += entries
+        return former
 
     def known_subscriptions(self) -> list[str]:
         """Names of the subscriptions that Pulsar knows of, sorted: without those whose reader a seek has closed."""
@@ -131,30 +151,3 @@ class Topic(msgspec.Struct, array_like=True):
     def backlog(self) -> int:
         """Entries not acked by the subscription that has most of them."""
         return max((self.cursors[name].backlog(self.ledger) for name in self.subscriptions), default=0)
-
-
-def emit_moved(
-    ctx: Context,
-    kind: type[CursorMoved] | type[Expired] | type[Evicted],
-    topic: Topic,
-    cursor: ManagedCursor,
-    before: Position,
-    entries: int,
-    cause: str,
-    policy: str | None = None,
-) -> None:
-    """Tell that the broker moved a mark-delete position from `before` to where it is now."""
-    after = cursor.mark_delete
-    ctx.emit(
-        kind(
-            topic.name,
-            cursor.name,
-            before.ledger,
-            before.entry,
-            after.ledger,
-            after.entry,
-            entries,
-            cause,
-            policy,
-        )
-    )

@@ -4,11 +4,10 @@ from schemas import commands as c
 from schemas.effects import Error, SendError, Unsupported
 from streaming.broker import admin, topic_lifecycle
 from streaming.broker.context import Context
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.trimming import free_ledgers
 from streaming.broker.position import from_wire
 from streaming.broker.producer import closing, creation, publishing
-from streaming.broker.subscription import subscribing
+from streaming.broker.subscription import leaving, seeking, subscribing
 from streaming.broker.topic import Topic
 
 TopicCommand = (
@@ -59,15 +58,15 @@ def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
         case c.Subscribe():
             subscribing.subscribe(ctx, topic, command)
         case c.CloseConsumer():
-            subscribing.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+            leaving.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
         case c.Unsubscribe():
-            subscribing.unsubscribe(ctx, topic, command)
+            leaving.unsubscribe(ctx, topic, command)
         case c.RedeliverUnacknowledgedMessages():
             _redeliver(ctx, topic, command)
         case c.Seek():
-            subscribing.seek(ctx, topic, command)
+            seeking.seek(ctx, topic, command)
         case c.GetLastMessageId():
-            subscribing.last_message_id(ctx, topic, command)
+            seeking.last_message_id(ctx, topic, command)
         case c.Admin():
             if admin.call_topic(ctx, topic, command):
                 topic_lifecycle.policies_changed(ctx, topic)
@@ -84,7 +83,7 @@ def _flow(ctx: Context, topic: Topic, command: c.Flow) -> None:
         subscription = topic.subscriptions[name]
         consumer = subscription.consumer(command.connection, command.consumer_id)
         assert subscription.dispatcher is not None
-        subscription.dispatcher.flow(ctx, topic, subscription, consumer, command.messagePermits)
+        subscription.dispatcher.flow(topic.context_of(ctx, subscription), consumer, command.messagePermits)
 
 
 def _ack(ctx: Context, topic: Topic, command: c.Ack) -> None:
@@ -97,7 +96,7 @@ def _ack(ctx: Context, topic: Topic, command: c.Ack) -> None:
         return
     subscription = topic.subscriptions[name]
     consumer = subscription.consumer(command.connection, command.consumer_id)
-    former = subscription.acknowledge(ctx, topic, consumer, command)
+    former = subscription.acknowledge(topic.context_of(ctx, subscription), consumer, command)
     free_ledgers(ctx, topic, topic.cursors[name], former)
 
 
@@ -107,9 +106,8 @@ def _redeliver(ctx: Context, topic: Topic, command: c.RedeliverUnacknowledgedMes
         return
     subscription = topic.subscriptions[name]
     consumer = subscription.consumer(command.connection, command.consumer_id)
-    if isinstance(subscription.dispatcher, MultipleConsumers):
-        ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
-        subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, ids)
-    else:
-        assert subscription.dispatcher is not None
-        subscription.dispatcher.redeliver(ctx, topic, subscription, consumer, command.consumer_epoch)
+    assert subscription.dispatcher is not None
+    ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
+    subscription.dispatcher.redeliver(
+        topic.context_of(ctx, subscription), consumer, ids, command.consumer_epoch
+    )

@@ -7,7 +7,7 @@ from streaming.broker.ledger.trimming import check_rollover, rollover_due, trim
 from streaming.broker.policies import message_expiry
 from streaming.broker.position import Position
 from streaming.broker.producer import closing, dedup_cursor
-from streaming.broker.subscription import subscribing
+from streaming.broker.subscription import leaving
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.topic import Topic
 
@@ -25,7 +25,7 @@ def next_due(ctx: Context, topic: Topic) -> int:
     """When the first of the topic's own timers fires (ms), −1: none."""
     due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
     dispatchers = (subscription.dispatcher for subscription in topic.subscriptions.values())
-    due += [dispatcher.due(ctx) for dispatcher in dispatchers if dispatcher is not None]
+    due += [dispatcher.due() for dispatcher in dispatchers if dispatcher is not None]
     return min((at for at in due if at >= 0), default=-1)
 
 
@@ -35,8 +35,8 @@ def run_timers(ctx: Context, topic: Topic) -> None:
         check_rollover(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         dispatcher = subscription.dispatcher
-        if dispatcher is not None and 0 <= dispatcher.due(ctx) <= ctx.clock:
-            dispatcher.timer(ctx, topic, subscription)
+        if dispatcher is not None and 0 <= dispatcher.due() <= ctx.clock:
+            dispatcher.timer(topic.context_of(ctx, subscription))
     if (due := next_due(ctx, topic)) >= 0:
         ctx.wake(topic.name, due)
 
@@ -68,7 +68,7 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
         if handle[0] == connection:
             lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
     for name, consumers in lost.items():  # together, so that none of them gets what another had
-        subscribing.detach(ctx, topic, topic.subscriptions[name], *consumers)
+        leaving.detach(ctx, topic, topic.subscriptions[name], *consumers)
 
 
 def terminate(ctx: Context, topic: Topic) -> None:
@@ -83,7 +83,8 @@ def terminate(ctx: Context, topic: Topic) -> None:
     for producer in list(topic.producers.values()):
         closing.disconnect(ctx, topic, producer, "topic terminated")
     for subscription in topic.subscriptions.values():
-        subscription.tell_end(ctx, topic)
+        subscription.end_reached = False
+        topic.context_of(ctx, subscription).check_end_of_topic()
 
 
 def unload(ctx: Context, topic: Topic) -> None:
@@ -93,9 +94,9 @@ def unload(ctx: Context, topic: Topic) -> None:
     closing.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:
-            subscribing.disconnect_all(ctx, topic, subscription, "topic unloaded")
+            leaving.disconnect_all(ctx, topic, subscription, "topic unloaded")
         else:
-            subscribing.delete(ctx, topic, subscription, "topic unloaded")
+            leaving.delete(ctx, topic, subscription, "topic unloaded")
     for cursor in topic.cursors.values():
         cursor.persisted = None  # a clean close writes every cursor
         cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back

@@ -24,16 +24,32 @@ _CONFIG, _TOPICS, _DATA = 5, 7, 0
 """Where `PartitionState.config`, `PartitionState.topics` and `TopicBlock.data` are, in every version."""
 
 
-_FAILED_PRODUCERS = 18
-"""Where version 1 had `Topic.failed_producers`: the errors that clients asking again would have been told."""
+_SUBSCRIPTIONS, _FAILED_PRODUCERS = 5, 18
+"""Where version 1 had `Topic.subscriptions`, and `Topic.failed_producers`: errors for clients that asked again."""
+
+_DISPATCHER, _MIN_REPLAYED = 4, 17
+"""Where version 1 had `Subscription.dispatcher`, and, with its tag, `StickyKeyMultipleConsumers.min_replayed`."""
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
-    """What waits for its time was put into buckets: a partition goes on so until its configuration is given anew."""
+    """Delayed messages were in buckets: a partition goes on like that until it gets another configuration."""
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
     for topic in topics.values():
-        if isinstance(topic, list):  # else a non-persistent one, whose fields have names
+        if isinstance(topic, list):
             del topic[_FAILED_PRODUCERS : _FAILED_PRODUCERS + 1]
+            subscriptions = topic[_SUBSCRIPTIONS]
+        else:  # a non-persistent one, whose fields have names
+            subscriptions = topic.get("subscriptions", {})
+        for subscription in subscriptions.values():
+            dispatcher_last(subscription)
+
+
+def dispatcher_last(subscription: list[Any]) -> None:
+    """Version 2 has the dispatcher behind a subscription's other fields, and no `min_replayed` in it."""
+    dispatcher = subscription.pop(_DISPATCHER)
+    if dispatcher is not None and dispatcher[0].startswith("sticky"):
+        del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
+    subscription.append(dispatcher)
 
 
 UPGRADES: dict[int, Step] = {1: _from_0_1_0}

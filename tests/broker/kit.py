@@ -33,6 +33,7 @@ from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
+from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -301,7 +302,7 @@ class BareTopic:
 
     def mark(self, cursor: ManagedCursor, position: Position) -> None:
         """Mark-delete, written if the cursor's rate limiter allows."""
-        self.topic.change_cursor(self.ctx, cursor, lambda: cursor.move(self.ledger, position, {}))
+        change_cursor(self.ctx, cursor, cursor.move, self.ledger, position, {})
 
     def ack(self, cursor: ManagedCursor, *positions: Position, left: int | None = None) -> None:
         """One individual ack of entries; of batches in which the messages `left` (a bit set) remain."""
@@ -311,7 +312,7 @@ class BareTopic:
                 cursor.acknowledge(self.ledger, position, left)
             cursor.collapse(self.ledger)
 
-        self.topic.change_cursor(self.ctx, cursor, acknowledge)
+        change_cursor(self.ctx, cursor, acknowledge)
 
 
 def one(effects: Iterable[Effect], kind: type[E]) -> E:

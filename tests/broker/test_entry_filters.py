@@ -134,7 +134,7 @@ def test_how_much_later_is_a_setting() -> None:
 def test_time_goes_on_without_a_delay(type_: Type) -> None:
     run = with_consumer(type_, dispatcherEntryFilterRescheduledMessageDelay=0)
     run.publish(0, key="later")
-    assert run.topic.subscriptions["s"].dispatcher.due(run.broker._ctx) > run.now  # type: ignore[union-attr]
+    assert run.topic.subscriptions["s"].dispatcher.due() > run.now  # type: ignore[union-attr]
 
 
 def test_on_exclusive_everything_unacked_comes_again() -> None:

@@ -115,9 +115,13 @@ def ranges(selector: Selector, last: int) -> dict[str, list[tuple[int, int]]]:
     return dict(found)
 
 
+def wants(*hash_ranges: IntRange) -> Consumer:
+    return Consumer("a", 1, "", hash_ranges=list(hash_ranges))
+
+
 def filled(selector: ConsistentHashing | AutoSplit, *names: str) -> Any:
     for id_, name in enumerate(names):
-        selector.add((name, id_), name)
+        selector.add(Consumer(name, id_, name))
     return selector
 
 
@@ -408,7 +412,7 @@ def test_ring_shares() -> None:
     ring = filled(ConsistentHashing(), "c1", "c2")
     assert shares(ring) == [30966, 34569, 0]
     assert owners(ring) == WITH_TWO
-    ring.add(("c3", 2), "c3")
+    ring.add(Consumer("c3", 2, "c3"))
     assert shares(ring) == [20340, 21396, 23799]
     assert owners(ring) == WITH_THREE
     ring.remove(("c3", 2))
@@ -418,12 +422,12 @@ def test_ring_shares() -> None:
 def test_consumers_of_one_name_have_different_points() -> None:
     ring = ConsistentHashing(points=5)
     for id_ in range(3):
-        ring.add(("x", id_), "c1")
+        ring.add(Consumer("x", id_, "c1"))
     assert [index for _, _, index in ring.members] == [0, 1, 2]
     assert [ring.select(slot) for slot in (34662, 61273, 23534, 54464, 29173)] == [("x", 0)] * 5
     assert [ring.select(slot) for slot in (50223, 35253, 6275, 3977, 33655)] == [("x", 1)] * 5
     ring.remove(("x", 1))
-    ring.add(("y", 7), "c1")
+    ring.add(Consumer("y", 7, "c1"))
     assert ring.members[-1] == (("y", 7), "c1", 1)
     assert ring.select(50223) == ("y", 7)
 
@@ -431,7 +435,7 @@ def test_consumers_of_one_name_have_different_points() -> None:
 def test_points_that_collide_belong_to_who_joined_first() -> None:
     ring = ConsistentHashing(points=3, size=1)  # everything collides
     for id_ in range(3):
-        ring.add(("x", id_), str(id_))
+        ring.add(Consumer("x", id_, str(id_)))
     owners = []
     while ring.members:
         owners.append(ring.select(1))
@@ -452,7 +456,7 @@ def test_selectors_cover_every_slot(steps: list[tuple[bool, int]], slot: int) ->
                 continue
             before = selector.select(slot)
             if joins:
-                selector.add(handle, "name")
+                selector.add(Consumer(*handle, "name"))
                 present.add(handle)
             else:
                 selector.remove(handle)
@@ -464,14 +468,14 @@ def test_selectors_cover_every_slot(steps: list[tuple[bool, int]], slot: int) ->
 
 def test_sticky_ranges_are_validated() -> None:
     exclusive = HashRangeExclusive()
-    exclusive.check([IntRange(0, 10), IntRange(12, 20)])
-    exclusive.assign(("a", 1), [IntRange(12, 20), IntRange(0, 10)])
+    exclusive.check(wants(IntRange(0, 10), IntRange(12, 20)))
+    exclusive.add(wants(IntRange(12, 20), IntRange(0, 10)))
     assert [exclusive.select(slot) for slot in (0, 10, 11, 12, 20, 21)] == [
         ("a", 1), ("a", 1), None, ("a", 1), ("a", 1), None,
     ]  # fmt: skip
     with pytest.raises(BrokerError, match="Range conflict with consumer"):
-        exclusive.check([IntRange(11, 12)])
-    exclusive.check([IntRange(11, 11)])
+        exclusive.check(wants(IntRange(11, 12)))
+    exclusive.check(wants(IntRange(11, 11)))
 
 
 # -- rules beyond the cases -------------------------------------------------------------------------------------------
@@ -826,7 +830,7 @@ class Life:
             left_out = not found.stuck and (found.pending_read > 0 or found.blocked)
             waits = found.unblocks_at >= 0 or left_out
             found.stuck = found.stuck and not search
-            found.dispatch(broker._ctx, topic, subscription)
+            found.dispatch(topic.context_of(broker._ctx, subscription))
             sent_more.append([row.effect for row in broker.take()])
         assert sent_more[0] == sent_more[1]
         assert not sent_more[0] or waits or self.limited

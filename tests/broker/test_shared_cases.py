@@ -9,12 +9,12 @@ import pytest
 
 from schemas.effects import Effect, Message
 from streaming.broker.config import configuration
-from streaming.broker.dispatch import chunked_messages
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
-from streaming.broker.dispatch.dispatcher import Found, read
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers, entries_in_turn
+from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.context import SubscriptionContext
 from tests.broker.kit import Run, of, sent
 
 
@@ -32,6 +32,10 @@ def ack(run: Run, id_: int, *entries: int) -> list[Effect]:
 
 def nack(run: Run, id_: int, *entries: int) -> list[Effect]:
     return run.redeliver("s", *[(1, entry) for entry in entries], id_=id_)
+
+
+def context(run: Run) -> SubscriptionContext:
+    return run.topic.context_of(run.broker._ctx, run.topic.subscriptions["s"])
 
 
 def dispatcher(run: Run) -> MultipleConsumers:
@@ -63,7 +67,7 @@ def one_read(run: Run, permits: dict[int, int], priorities: dict[int, int] | Non
     for id_, count in permits.items():
         consumer(run, id_).permits = count
     last = run.topic.ledger.last_confirmed.entry
-    return read(run.broker._ctx, run.topic, [Position(1, entry) for entry in range(last + 1)])
+    return read(context(run), [Position(1, entry) for entry in range(last + 1)])
 
 
 @pytest.mark.feature("E1")
@@ -256,8 +260,7 @@ def chunks() -> Run:
 
 def deal_chunks(run: Run, found: Found) -> tuple[list[Effect], list[int]]:
     """What was sent, and what is left for replay."""
-    subscription = run.topic.subscriptions["s"]
-    left = chunked_messages.deal(dispatcher(run), run.broker._ctx, run.topic, subscription, found)
+    left = dispatcher(run).deal(context(run), found, from_replay=False)
     return [row.effect for row in run.broker.take()], [position.entry for position in left]
 
 
@@ -342,8 +345,7 @@ def test_a_burst_to_two_levels() -> None:
     run = Run()
     publish(run, 60)
     found = one_read(run, {1: 25, 2: 10, 3: 1000}, {3: 1})
-    subscription = run.topic.subscriptions["s"]
-    left = dispatcher(run).deal(run.broker._ctx, run.topic, subscription, found, from_replay=False)
+    left = dispatcher(run).deal(context(run), found, from_replay=False)
     effects = [row.effect for row in run.broker.take()]
     assert left == []
     assert sent(effects, 1) == [*range(20), *range(30, 35)]

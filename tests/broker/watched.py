@@ -53,7 +53,7 @@ from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.ack_set import first_unacked, from_words
 from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
+from streaming.broker.subscription.persistent import INDIVIDUAL_TYPES, PersistentSubscription
 from streaming.broker.topic import Handle, Topic
 from tests.broker.kit import START, feed
 
@@ -393,7 +393,7 @@ class Watched:
                 assert cursor.read_position > cursor.mark_delete
                 assert cursor.backlog(ledger) == cursor.backlog(ledger, precise=True)
 
-    def cursor_rests(self, topic: Topic, account: Account, subscription: Subscription) -> None:
+    def cursor_rests(self, topic: Topic, account: Account, subscription: PersistentSubscription) -> None:
         ledger, cursor, group = (
             topic.ledger,
             topic.cursors[subscription.name],
@@ -421,7 +421,7 @@ class Watched:
             self.dispatcher_rests(subscription, subscription.dispatcher, group)
 
     def dispatcher_rests(
-        self, subscription: Subscription, dispatcher: MultipleConsumers, group: Group
+        self, subscription: PersistentSubscription, dispatcher: MultipleConsumers, group: Group
     ) -> None:
         """An entry is in one place: with one consumer, or to be sent again, or put off."""
         pending = [position for consumer in subscription.consumers for position in consumer.pending]
@@ -456,7 +456,7 @@ class Watched:
 
 
 def cumulative(
-    topic: Topic, account: Account, subscription: Subscription, position: Position, left: int | None
+    topic: Topic, account: Account, subscription: PersistentSubscription, position: Position, left: int | None
 ) -> None:
     """cursor.md §3: refused before the mark-delete and past the end, except at a ledger's border."""
     ledger, group = topic.ledger, account.groups[subscription.name]

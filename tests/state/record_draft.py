@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 FOLD = """
 import sys, msgspec
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 broker = Broker(0, NoEntries())
 for offset, (timestamp, topic, value) in enumerate(msgspec.msgpack.decode(sys.stdin.buffer.read())):
     broker.apply(offset, timestamp, topic, value)

@@ -19,6 +19,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.rate import Rate
 from streaming.spark.state import partition_states, stats
 from tests.broker.kit import Stored, feed
 from tests.state import checkpoint, golden, record_draft
@@ -188,7 +189,7 @@ def test_changes_of_the_shape_are_told(change: str, sentence: str, as_is: bool) 
 
 
 def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
-    """What the first commit wrote, as version 1 has it."""
+    """What the first commit wrote, as version 2 has it."""
     config = state[5]
     config.setdefault("trimLedgerAckedToItsEnd", False)  # its default then
     for topic in topics.values():
@@ -196,6 +197,8 @@ def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
             dispatcher = subscription[4]
             if dispatcher is not None and dispatcher[0] == "single":
                 dispatcher.insert(1, subscription[2] == "Failover")
+            subscription += [0, False, msgspec.to_builtins(Rate()), False]  # fields that came at the end
+            upgrades.dispatcher_last(subscription)
 
 
 @pytest.fixture
@@ -236,6 +239,7 @@ def test_versions_without_a_step_are_passed_over(
     draft: record_draft.Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec, "VERSION", 4)
+    monkeypatch.delitem(upgrades.UPGRADES, 1)
     monkeypatch.setitem(upgrades.UPGRADES, 2, from_draft)
     assert within(draft.stats, Broker.decode(draft.state, NoEntries()).stats())
 

@@ -1,136 +1,139 @@
-"""What all dispatchers share: which entries a consumer gets, and sending them (mirrors `AbstractBaseDispatcher`)."""
+"""What a subscription asks of its dispatcher, whatever its type (mirrors `Dispatcher`).
 
-from typing import TYPE_CHECKING
+A dispatcher decides which consumer gets which entry, and when. It keeps what it must remember between commands; the
+subscription, its cursor and its ledger come with each call.
+"""
 
-from schemas.effects import Message
-from schemas.entries import Entry
+from abc import abstractmethod
+from typing import Any, Self
+
+import msgspec
+
+from schemas.commands import KeySharedMeta
 from streaming.broker.context import Context
-from streaming.broker.dispatch import entry_filters
-from streaming.broker.dispatch.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
-from streaming.broker.ledger.ack_set import to_bits, to_words
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
-
-if TYPE_CHECKING:
-    from streaming.broker.subscription.subscription import Subscription
-    from streaming.broker.topic import Topic
-
-Found = list[tuple[Position, Entry]]
-"""Entries read, in the order of their positions."""
-
-SERVER_ONLY_MARKERS = range(10, 22)
-"""Marker types (replicated subscriptions, transactions) that never reach a consumer."""
+from streaming.broker.subscription.context import SubscriptionContext
 
 
-def is_server_only(entry: Entry) -> bool:
-    """Is the entry a marker for brokers only?"""
-    return entry.metadata.marker_type is not None and entry.metadata.marker_type in SERVER_ONLY_MARKERS
+class Dispatcher(msgspec.Struct, array_like=True):
+    """Abstract methods are there in every type. The others do nothing where a type has nothing to do."""
 
+    # -- consumers ------------------------------------------------------------------------------------------------
 
-def read(ctx: Context, topic: "Topic", positions: list[Position]) -> Found:
-    """The entries at `positions`."""
-    return list(zip(positions, ctx.entries.get_all(topic.name, positions), strict=True))
+    def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        """Why a consumer that wants this Key_Shared mode can't join those that are here; None: it can."""
+        return None
 
+    def check(self, consumer: Consumer) -> None:
+        """Raises `BrokerError` if the consumer can't have the hash ranges that it asks for."""
 
-def filter_entries(
-    ctx: Context,
-    topic: "Topic",
-    subscription: "Subscription",
-    found: Found,
-    delayed: DelayedDeliveryTracker | None,
-) -> tuple[Found, list[Position]]:
-    """Leave out what isn't for a consumer now (dispatch_shared.md §8); also: positions to be redelivered later.
+    @abstractmethod
+    def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        """A consumer joins."""
 
-    Rejected entries and markers are acked. Entries with a delivery time are kept in `delayed` (None: sent at once).
-    """
-    config = ctx.config
-    kept: Found = []
-    acked: list[Position] = []
-    rescheduled: list[Position] = []
-    for position, entry in found:
-        metadata = entry.metadata
-        if config.entryFilterNames:
-            result = entry_filters.judge(config.entryFilterNames, metadata, subscription.properties)
-            if result == "REJECT":
-                acked.append(position)
-                continue
-            if result == "RESCHEDULE":
-                rescheduled.append(position)
-                continue
-        if metadata.marker_type is not None and is_server_only(entry):
-            acked.append(position)
-        elif (
-            delayed is None
-            or not config.delayedDeliveryEnabled
-            or not delayed.add(
-                position,
-                NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
-                ctx.clock,
-                config,
-            )
-        ):
-            kept.append((position, entry))
-    if acked:
-        _acknowledge(ctx, topic, subscription, acked)
-    return kept, rescheduled
+    @abstractmethod
+    def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
+        """A consumer leaves. True: the caller must `dispatch` once all that leave together have left."""
+
+    def closed_by_seek(self, consumers: list[Consumer]) -> list[Consumer]:
+        """Those of the subscription's `consumers` that a seek disconnects."""
+        return list(consumers)
+
+    @abstractmethod
+    def after_seek(self, consumers: list[Consumer]) -> Self:
+        """Take those in `closed_by_seek` out of `consumers`; the dispatcher that the subscription goes on with."""
+
+    # -- triggers -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, sub: SubscriptionContext) -> None:
+        """Read and send as much as can be sent: consumers have left, or the broker has lifted its limit."""
+
+    @abstractmethod
+    def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
+        """A consumer gives permits, in messages."""
+
+    @abstractmethod
+    def redeliver(
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        positions: list[Position] | None,
+        epoch: int | None,
+    ) -> None:
+        """A consumer wants `positions` (None: everything that it hasn't acked) again; `epoch`: its new one."""
+
+    @abstractmethod
+    def new_entries(self, sub: SubscriptionContext) -> None:
+        """Entries were confirmed: a read that waits completes."""
+
+    def due(self) -> int:
+        """When the dispatcher's next timer fires (ms), −1: there is none."""
+        return -1
+
+    @abstractmethod
+    def timer(self, sub: SubscriptionContext) -> None:
+        """Do what is due at the clock."""
+
+    # -- acknowledgements -----------------------------------------------------------------------------------------
+
+    def acknowledged(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position
+    ) -> Consumer | None:
+        """A consumer acked a whole entry: credit the consumer that it was sent to, and return that one."""
+        return None
+
+    def acknowledged_partly(
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        position: Position,
+        stored: bytes | None,
+        ack_set: int,
+    ) -> None:
+        """A consumer acked some messages of a batch and left those in `ack_set`.
+
+        `stored`: the messages that were unacked before, see `ack_set.to_bits`; None: all.
+        """
+
+    def forget_redeliveries(self, position: Position) -> None:
+        """The redelivery count of an entry starts again from 0."""
+
+    def after_acks(
+        self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
+    ) -> None:
+        """One ACK command is done. `owners`: the consumers whose entries it acked."""
+
+    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
+        """The broker moved the mark-delete position: forget what it passed."""
+
+    # -- delayed delivery -----------------------------------------------------------------------------------------
+
+    @property
+    def delayed_messages(self) -> int:
+        """Entries that wait for their delivery time."""
+        return 0
+
+    def clear_delayed(self) -> None:
+        """Forget the entries that wait for their delivery time."""
+
+    # -- limits and stats -----------------------------------------------------------------------------------------
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages sent and not acked, where limits apply to them."""
+        return 0
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        """Is the subscription over maxUnackedMessagesPerSubscription?"""
+        return False
+
+    def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        """Fields of the subscription's stats that only this type has, with Pulsar's names."""
+        return {}
 
 
 def redelivery_time(ctx: Context) -> int:
-    """When what a filter puts off now is judged again (ms); never now, or time would stand still."""
+    """When an entry that a filter rescheduled now is judged again (ms); never now, or time would stand still."""
     return ctx.clock + max(ctx.config.dispatcherEntryFilterRescheduledMessageDelay, 1)
-
-
-def _acknowledge(
-    ctx: Context, topic: "Topic", subscription: "Subscription", positions: list[Position]
-) -> None:
-    """The broker acks for the subscription. Ledgers that become free go with the next check."""
-    cursor = topic.cursors[subscription.name]
-    before = cursor.consumed
-
-    def acknowledge() -> None:
-        for position in positions:
-            cursor.acknowledge(topic.ledger, position, None)
-        cursor.collapse(topic.ledger)
-
-    topic.change_cursor(ctx, cursor, acknowledge)
-    subscription.acked += cursor.consumed - before
-    if topic.ledger.terminated and not subscription.end_reached:
-        subscription.tell_end(ctx, topic)
-
-
-def send(
-    ctx: Context,
-    topic: "Topic",
-    subscription: "Subscription",
-    consumer: Consumer,
-    found: Found,
-    counts: dict[Position, int] | None,
-) -> list[int]:
-    """Send entries to a consumer; the messages charged for each (those of a batch already acked are free).
-
-    `counts`: redelivery counts; None for a single active consumer, which is told its epoch instead.
-    """
-    batches = topic.cursors[subscription.name].batches
-    name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
-    epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
-    charged, size, total = [], 0, 0
-    for position, entry in found:
-        total += entry.messages
-        messages, ack_set = entry.messages, None
-        if batches and (stored := batches.get(position)) is not None:
-            bits = to_bits(stored)
-            messages, ack_set = bits.bit_count(), to_words(bits)
-        charged.append(messages)
-        size += entry.size
-        ctx.emit(
-            Message(
-                topic.name, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
-                counts.get(position, 0) if counts else 0, ack_set, epoch,
-            )
-        )  # fmt: skip
-    consumer.permits -= sum(charged)
-    consumer.sent(total, len(found), size)
-    subscription.messages_out += total
-    subscription.bytes_out += size
-    subscription.dispatched += len(found)
-    return charged

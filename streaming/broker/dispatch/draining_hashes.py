@@ -3,7 +3,7 @@ dispatch_key_shared.md §5)."""
 
 import msgspec
 
-from streaming.broker.dispatch.selectors import Handle
+from streaming.broker.subscription.consumer import Handle
 
 
 class DrainingHash(msgspec.Struct, array_like=True):

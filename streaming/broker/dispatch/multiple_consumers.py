@@ -1,31 +1,28 @@
 """Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: dispatch_shared.md).
 
-How a read is dealt out is the affair of `deal`; chunks are dealt out by `chunked_messages`, keys by the subclass for
-Key_Shared.
+`deal` decides who gets what was read; `chunked_messages` does it for chunks, the subclass for Key_Shared by key.
 """
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Self
 
 import msgspec
 
-from streaming.broker.context import Context
-from streaming.broker.dispatch import chunked_messages
+from streaming.broker.dispatch.chunked_messages import assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
-from streaming.broker.dispatch.dispatcher import Found, filter_entries, read, redelivery_time, send
+from streaming.broker.dispatch.dispatcher import Dispatcher, redelivery_time
+from streaming.broker.dispatch.sending import Found, filter_entries, read, send
+from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
-
-if TYPE_CHECKING:
-    from streaming.broker.subscription.subscription import Subscription
-    from streaming.broker.topic import Topic
-
+from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.subscription.context import SubscriptionContext
 
 NO_HASHES: dict[Position, int] = {}
 
 
-class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
+class MultipleConsumers(Dispatcher, tag="multiple"):
     """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to be sent again before anything new;
     `counts` = redelivery counts; `pending_read` = entries a waiting read asked for; totals are in messages.
 
@@ -36,60 +33,58 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
     """
 
     round_robin: int = 0
-    replay: list[Position] = []
-    counts: dict[Position, int] = {}
+    replay: list[Position] = msgspec.field(default_factory=list)
+    counts: dict[Position, int] = msgspec.field(default_factory=dict)
     total_permits: int = 0
     total_unacked: int = 0
     blocked: bool = False
     pending_read: int = 0
     delayed: DelayedDeliveryTracker = msgspec.field(default_factory=DelayedDeliveryTracker)
-    rescheduled: dict[int, list[Position]] = {}
-    chunk_owners: dict[str, tuple[str, int]] = {}
+    rescheduled: dict[int, list[Position]] = msgspec.field(default_factory=dict)
+    chunk_owners: dict[str, Handle] = msgspec.field(default_factory=dict)
 
     # -- consumers (§2) -------------------------------------------------------------------------------------------
 
-    def add_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
-        consumers = subscription.consumers
+    def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        consumers = sub.consumers
         if not consumers:
             self.pending_read = 0
             self.forget_all()
             self.delayed.clear()
-            topic.cursors[subscription.name].rewind(topic.ledger)
+            sub.cursor.rewind(sub.ledger)
         consumers.append(consumer)
         if len(consumers) > 1 and consumer.priority < consumers[-2].priority:
             consumers.sort(key=lambda c: c.priority)
 
-    def remove_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> bool:
-        """Take a consumer out. What it had waits for the next dispatch, which is the caller's affair.
-
-        True: it should dispatch. A consumer that had nothing to pass on makes nobody read (4.0.7).
-        """
-        subscription.consumers.remove(consumer)
+    def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
+        """What the consumer had waits for the next dispatch. False: it had nothing to pass on, so nobody reads (4.0.7)."""
+        sub.consumers.remove(consumer)
         was_blocked = self.blocked
-        self._add_unacked(ctx, topic, subscription, -consumer.unacked)
-        if not subscription.consumers:
+        self._add_unacked(sub, -consumer.unacked)
+        if not sub.consumers:
             self.forget_all()
             self.counts.clear()
             self.total_permits = self.pending_read = 0
             return False
         self.total_permits -= consumer.permits
-        self._replay_all(topic, subscription, consumer.pending, consumer.hashes)
+        self._replay_all(sub, consumer.pending, consumer.hashes)
         return bool(consumer.pending) or (was_blocked and not self.blocked)
 
-    def renewed(self) -> "MultipleConsumers":
-        """A dispatcher of the same kind that nobody is connected to and that remembers nothing but whose turn it is."""
-        return MultipleConsumers(self.round_robin)
+    def after_seek(self, consumers: list[Consumer]) -> Self:
+        """Everybody is disconnected. What is delayed stays known until the next consumer comes (4.0.7)."""
+        consumers.clear()
+        renewed = self._renewed()
+        renewed.delayed = self.delayed
+        return renewed
+
+    def _renewed(self) -> Self:
+        """A dispatcher of the same kind that remembers nothing but whose turn it is."""
+        return type(self)(round_robin=self.round_robin)
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
-    def flow(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, permits: int
-    ) -> None:
-        limit = self.consumer_limit(ctx, topic, subscription)
+    def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
+        limit = sub.consumer_limit
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
         if consumer.blocked:
@@ -97,29 +92,32 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
             return
         consumer.permits += permits
         self.total_permits += permits
-        self.dispatch(ctx, topic, subscription)
+        self.dispatch(sub)
 
     def redeliver(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer,
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
         positions: list[Position] | None,
-    ) -> None:  # fmt: skip
+        epoch: int | None,
+    ) -> None:
         """Send `positions` (None: all) that are pending for this consumer again, each with its count one higher."""
         wanted = (
             list(consumer.pending) if positions is None else [p for p in positions if p in consumer.pending]
         )
         freed = 0
         for position in wanted:
-            remaining = self._release(ctx, topic, consumer, position)
+            remaining = self._release(sub, consumer, position)
             if remaining is not None:  # an id may be listed twice
                 freed += remaining
                 self.counts[position] = self.counts.get(position, 0) + 1
         consumer.unacked -= freed
-        self._add_unacked(ctx, topic, subscription, -freed)
-        self._replay_all(topic, subscription, wanted)
+        self._add_unacked(sub, -freed)
+        self._replay_all(sub, wanted)
         self._unblock(consumer)
-        self.dispatch(ctx, topic, subscription)
+        self.dispatch(sub)
 
-    def new_entries(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+    def new_entries(self, sub: SubscriptionContext) -> None:
         """Entries were confirmed: a waiting read completes.
 
         quirk: with nothing, as in 4.0.7 a read may go no further than what was confirmed when it was issued. It only gives
@@ -127,106 +125,125 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         """
         if self.pending_read:
             self.pending_read = 0
-            self.dispatch(ctx, topic, subscription)
+            self.dispatch(sub)
 
-    def due(self, ctx: Context) -> int:
-        """When a timer of the dispatcher fires (ms), −1: none."""
+    def due(self) -> int:
         return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
 
-    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """Do what is due: delayed entries, and those that a filter put off, which count as redelivered."""
-        if 0 <= self.delayed.timer <= ctx.clock:
-            self.delayed.fired = ctx.clock
-        for due in [due for due in self.rescheduled if due <= ctx.clock]:
+    def timer(self, sub: SubscriptionContext) -> None:
+        """Delayed entries, and those that a filter rescheduled, which count as redelivered."""
+        if 0 <= self.delayed.timer <= sub.ctx.clock:
+            self.delayed.fired = sub.ctx.clock
+        for due in [due for due in self.rescheduled if due <= sub.ctx.clock]:
             positions = self.rescheduled.pop(due)
             for position in positions:
                 self.counts[position] = self.counts.get(position, 0) + 1
-            self._replay_all(topic, subscription, positions)
-        self.dispatch(ctx, topic, subscription)
+            self._replay_all(sub, positions)
+        self.dispatch(sub)
 
     # -- acks (subscriptions.md §5) -------------------------------------------------------------------------------
 
-    def _owner(self, subscription: "Subscription", consumer: Consumer, position: Position) -> Consumer | None:
+    def _owner(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> Consumer | None:
         if position in consumer.pending:
             return consumer
-        return next((other for other in subscription.consumers if position in other.pending), None)
+        return next((other for other in sub.consumers if position in other.pending), None)
 
-    def _release(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> int | None:
+    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int | None:
         """An entry isn't pending any more; the messages it had left, None: it wasn't."""
         return consumer.pending.pop(position, None)
 
     def acknowledged(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, position: Position
-    ) -> Consumer | None:  # fmt: skip
-        """A whole entry was acked, by whomever: credit the consumer it was sent to, and return it."""
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position
+    ) -> Consumer | None:
         self.counts.pop(position, None)
-        owner = self._owner(subscription, consumer, position)
+        owner = self._owner(sub, consumer, position)
         if owner is not None:
-            freed = self._release(ctx, topic, owner, position) or 0
+            freed = self._release(sub, owner, position) or 0
             owner.unacked -= freed
             self.total_unacked -= freed
         return owner
 
     def acknowledged_partly(
-        self, subscription: "Subscription", consumer: Consumer, position: Position, messages: int
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        position: Position,
+        stored: bytes | None,
+        ack_set: int,
     ) -> None:
-        """Some messages of a batch were acked. Never unblocks anybody."""
+        """Never unblocks anybody."""
+        if stored is None:
+            messages = sub.ctx.entries.get(sub.topic, position).messages - ack_set.bit_count()
+        else:
+            messages = (to_bits(stored) & ~ack_set).bit_count()
         self.counts.pop(position, None)
-        owner = self._owner(subscription, consumer, position)
+        owner = self._owner(sub, consumer, position)
         if owner is not None and messages > 0:
             owner.unacked -= messages
             owner.pending[position] -= messages
             self.total_unacked -= messages
 
+    def forget_redeliveries(self, position: Position) -> None:
+        self.counts.pop(position, None)
+
     def after_acks(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
+        self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
         """Unblock those `owners` of fully acked entries that are down to half of their limit, or have none any more."""
         released = False
-        limit = self.consumer_limit(ctx, topic, subscription)
+        limit = sub.consumer_limit
         for consumer in owners:
             if consumer.blocked and (not limit or consumer.unacked <= limit // 2):
                 self._unblock(consumer)
                 released = True
         was_blocked = self.blocked
-        self._add_unacked(ctx, topic, subscription, 0)
+        self._add_unacked(sub, 0)
         if released or (was_blocked and not self.blocked):
-            self.dispatch(ctx, topic, subscription)
+            self.dispatch(sub)
 
-    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
-        """Acks moved the mark-delete."""
-
-    def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """The broker moved the mark-delete: what lies before it is neither pending nor to be replayed (§6)."""
-        mark_delete = topic.cursors[subscription.name].mark_delete
+    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
+        """What lies before the mark-delete is neither pending nor to be replayed (§6)."""
+        mark_delete = sub.cursor.mark_delete
         self.forget_to(mark_delete)
-        if not ctx.config.removePendingAcksOnMarkDeleteMove:
-            for consumer in subscription.consumers:
+        if not sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            for consumer in sub.consumers:
                 consumer.put_first(mark_delete)  # for `_forget_passed`
             return
         owners = []
-        for consumer in subscription.consumers:
+        for consumer in sub.consumers:
             gone = [position for position in consumer.pending if position <= mark_delete]
             if gone:
                 owners.append(consumer)
-            freed = sum(self._release(ctx, topic, consumer, position) or 0 for position in gone)
+            freed = sum(self._release(sub, consumer, position) or 0 for position in gone)
             consumer.unacked -= freed
             self.total_unacked -= freed
         for position in [position for position in self.counts if position <= mark_delete]:
             del self.counts[position]
-        self.after_acks(ctx, topic, subscription, owners)
+        self.after_acks(sub, owners, mark_delete_moved=False)
+
+    # -- delayed delivery -----------------------------------------------------------------------------------------
+
+    @property
+    def delayed_messages(self) -> int:
+        return len(self.delayed)
+
+    def clear_delayed(self) -> None:
+        self.delayed.clear()
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
-    def consumer_limit(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
-        if not subscription.durable:
-            return 0
-        return max(ctx.policies_of(topic).maxUnackedMessagesPerConsumer, 0)
+    @property
+    def unacked_messages(self) -> int:
+        return self.total_unacked
 
-    def _add_unacked(self, ctx: Context, topic: "Topic", subscription: "Subscription", messages: int) -> None:
+    @property
+    def blocked_on_unacked(self) -> bool:
+        return self.blocked
+
+    def _add_unacked(self, sub: SubscriptionContext, messages: int) -> None:
         self.total_unacked += messages
-        limit = ctx.policies_of(topic).maxUnackedMessagesPerSubscription
-        if limit <= 0 or not subscription.durable:
+        limit = sub.policies.maxUnackedMessagesPerSubscription
+        if limit <= 0 or not sub.subscription.durable:
             self.blocked = False
         elif self.total_unacked >= limit:
             self.blocked = True
@@ -240,77 +257,77 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
         consumer.permits_while_blocked = 0
 
     def _replay_all(
-        self, topic: "Topic", subscription: "Subscription", positions: "list[Position] | dict[Position, int]",
+        self,
+        sub: SubscriptionContext,
+        positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Put positions into the replay set; `hashes` is for the dispatcher that goes by keys."""
-        mark_delete = topic.cursors[subscription.name].mark_delete
+        mark_delete = sub.cursor.mark_delete
         fresh = set(positions).difference(self.replay)
         self.replay = sorted([*self.replay, *(position for position in fresh if position > mark_delete)])
 
     # -- dispatch (§4, §5) ----------------------------------------------------------------------------------------
 
-    def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        """Rounds until nothing more can be sent; then, if somebody has permits, leave a read waiting."""
-        self._forget_passed(ctx, topic, subscription)
-        while self._round(ctx, topic, subscription):
+    def dispatch(self, sub: SubscriptionContext) -> None:
+        """Rounds until nothing more can be sent; then, if somebody has permits, a read waits."""
+        self._forget_passed(sub)
+        while self._round(sub):
             pass
-        self.delayed.arm(ctx.clock, ctx.config)
-        if (due := self.due(ctx)) >= 0:
-            ctx.wake(topic.name, due)
+        self.delayed.arm(sub.ctx.clock, sub.ctx.config)
+        if (due := self.due()) >= 0:
+            sub.wake(due)
 
-    def _forget_passed(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+    def _forget_passed(self, sub: SubscriptionContext) -> None:
         """quirk: what the broker moved the mark-delete over is pending until the next read, and stays counted."""
-        mark_delete = topic.cursors[subscription.name].mark_delete
-        for consumer in subscription.consumers:
+        mark_delete = sub.cursor.mark_delete
+        for consumer in sub.consumers:
             while consumer.pending and (first := next(iter(consumer.pending))) <= mark_delete:
-                self._release(ctx, topic, consumer, first)
+                self._release(sub, consumer, first)
 
-    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+    def _round(self, sub: SubscriptionContext) -> bool:
         """One round. True: something was dealt with, so another may be of use."""
-        cursor = topic.cursors[subscription.name]
-        wanted = self._read_size(ctx, subscription.consumers)
-        if wanted == 0 or self.delayed.pauses_all(ctx.clock, ctx.config):
+        cursor = sub.cursor
+        wanted = self._read_size(sub)
+        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
         if self.delayed.buckets:
-            self._replay_all(topic, subscription, self.delayed.take(wanted, ctx.clock, ctx.config))
+            self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))
         if self.replay:
             taken = self.replay[:wanted]
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
             if len(positions) < len(taken):
                 self.forget(set(taken).difference(positions))
-            return not positions or self._deal_out(ctx, topic, subscription, positions, from_replay=True)
-        if self.blocked or subscription.broker_blocked or self.pending_read:
+            return not positions or self._deal_out(sub, positions, from_replay=True)
+        if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False
-        positions = cursor.read(topic.ledger, wanted)
+        positions = cursor.read(sub.ledger, wanted)
         if not positions:
             self.pending_read = wanted
             return False
-        self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+        self._deal_out(sub, positions, from_replay=False)
         return True
 
-    def _read_size(self, ctx: Context, consumers: list[Consumer]) -> int:
+    def _read_size(self, sub: SubscriptionContext) -> int:
         """Entries to read in a round; 0: nobody can be sent to."""
-        first = next((consumer for consumer in consumers if consumer.available), None)
+        first = next((consumer for consumer in sub.consumers if consumer.available), None)
         if first is None:
             return 0
         permits = max(self.total_permits, first.permits)
-        if ctx.config.preciseDispatcherFlowControl and first.average:
+        if sub.ctx.config.preciseDispatcherFlowControl and first.average:
             permits = -(-permits // first.messages_per_entry)
-        return max(min(permits, ctx.config.dispatcherMaxReadBatchSize), 1)
+        return max(min(permits, sub.ctx.config.dispatcherMaxReadBatchSize), 1)
 
     def _deal_out(
         self,
-        ctx: Context,
-        topic: "Topic",
-        subscription: "Subscription",
+        sub: SubscriptionContext,
         positions: list[Position],
         *,
         from_replay: bool,
     ) -> bool:
         """Deal out entries; what nobody can take now goes to the replay set. True: something was dealt with."""
-        found = read(ctx, topic, positions)
-        left = self.deal(ctx, topic, subscription, found, from_replay=from_replay)
+        found = read(sub, positions)
+        left = self.deal(sub, found, from_replay=from_replay)
         if from_replay:
             self.forget(set(positions).difference(left))
         else:
@@ -318,45 +335,45 @@ class MultipleConsumers(msgspec.Struct, array_like=True, tag="multiple"):
                 insort(self.replay, position)
         return len(left) < len(positions)
 
-    def deal(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found, *, from_replay: bool
-    ) -> list[Position]:
+    def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Turn by turn to the consumers in round robin; the positions that nobody could take."""
         if any(entry.metadata.uuid is not None for _, entry in found):
-            return chunked_messages.deal(self, ctx, topic, subscription, found)
+            runs, left = assign(found, sub.consumers, self.next_consumer, self.chunk_owners)
+            for owner, run in zip(sub.consumers, runs, strict=True):
+                if run:
+                    self.send(sub, owner, run)
+            return left
         remaining = sum(entry.messages for _, entry in found)
         average = max(remaining // max(len(found), 1), 1)
-        limit = self.consumer_limit(ctx, topic, subscription)
+        limit = sub.consumer_limit
         done = 0
-        while done < len(found) and (consumer := self.next_consumer(subscription.consumers)) is not None:
-            most = ctx.config.dispatcherMaxRoundRobinBatchSize
+        while done < len(found) and (consumer := self.next_consumer(sub.consumers)) is not None:
+            most = sub.ctx.config.dispatcherMaxRoundRobinBatchSize
             turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
             run = found[done : done + turn]
-            self.send(ctx, topic, subscription, consumer, run)
+            self.send(sub, consumer, run)
             remaining -= sum(entry.messages for _, entry in run)
             done += len(run)
         return [position for position, _ in found[done:]]
 
-    def send(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, run: Found
-    ) -> None:
+    def send(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
         """Filter and send to one consumer, and remember what it has to ack."""
-        judged, (run, rescheduled) = run, filter_entries(ctx, topic, subscription, run, self.delayed)
+        judged, (run, rescheduled) = run, filter_entries(sub, run, self.delayed)
         if self.counts and len(run) < len(judged):
-            cursor = topic.cursors[subscription.name]
+            cursor = sub.cursor
             for position, _ in judged:
                 if position <= cursor.mark_delete or position in cursor.acked:
                     self.counts.pop(position, None)
         if rescheduled:
-            self.rescheduled.setdefault(redelivery_time(ctx), []).extend(rescheduled)
-        charged = send(ctx, topic, subscription, consumer, run, self.counts)
+            self.rescheduled.setdefault(redelivery_time(sub.ctx), []).extend(rescheduled)
+        charged = send(sub, consumer, run, self.counts)
         for (position, _), messages in zip(run, charged, strict=True):
             consumer.pending[position] = messages
         total = sum(charged)
         consumer.unacked += total
         self.total_permits -= total
-        self._add_unacked(ctx, topic, subscription, total)
-        limit = self.consumer_limit(ctx, topic, subscription)
+        self._add_unacked(sub, total)
+        limit = sub.consumer_limit
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
 

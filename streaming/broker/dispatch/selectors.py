@@ -11,12 +11,9 @@ from itertools import pairwise
 
 import msgspec
 
-from schemas.commands import IntRange
 from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.errors import BrokerError
-
-Handle = tuple[str, int]
-"""A consumer: (connection, id)."""
+from streaming.broker.subscription.consumer import Consumer, Handle
 
 RANGE_SIZE = 65536
 """Slots of the range selectors; the ring of consistent hashing has one less, as it does without 0."""
@@ -38,10 +35,14 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
     def slot(self, key_hash: int) -> int:
         return key_hash % self.size + 1
 
-    def add(self, consumer: Handle, name: str) -> None:
-        taken = {index for _, other, index in self.members if other == name}
+    def check(self, consumer: Consumer) -> None:
+        """Anybody may join."""
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins with its points."""
+        taken = {index for _, other, index in self.members if other == consumer.name}
         index = next(index for index in range(len(taken) + 1) if index not in taken)
-        self.members.append((consumer, name, index))
+        self.members.append((consumer.handle, consumer.name, index))
 
     def renewed(self) -> "ConsistentHashing":
         """The same without consumers."""
@@ -87,17 +88,20 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
     def slot(self, key_hash: int) -> int:
         return key_hash % self.size or 1
 
-    def add(self, consumer: Handle, name: str) -> None:
+    def check(self, consumer: Consumer) -> None:
+        """Anybody may join."""
+
+    def add(self, consumer: Consumer) -> None:
         """The newcomer gets the lower half of the widest range, of equals of the lowest."""
         if not self.bounds:
-            self.bounds.append((self.size, consumer))
+            self.bounds.append((self.size, consumer.handle))
             return
         low = widest = half = 0
         for bound, _ in self.bounds:
             if bound - low > widest:
                 widest, half = bound - low, bound - (bound - low >> 1)
             low = bound
-        insort(self.bounds, (half, consumer))
+        insort(self.bounds, (half, consumer.handle))
 
     def renewed(self) -> "AutoSplit":
         return AutoSplit(self.size)
@@ -121,8 +125,9 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
     def slot(self, key_hash: int) -> int:
         return key_hash % RANGE_SIZE or 1
 
-    def check(self, wanted: list[IntRange]) -> None:
-        """May a consumer have these ranges? Raises `BrokerError`."""
+    def check(self, consumer: Consumer) -> None:
+        """May the consumer have the ranges it asks for? Raises `BrokerError`."""
+        wanted = consumer.hash_ranges
         if not wanted:
             raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
         for given in wanted:
@@ -132,13 +137,14 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         if any(following[0] <= before[1] for before, following in pairwise(ordered)):
             raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy with overlap.")
         for start, end in ordered:
-            for first, last, consumer in self.ranges:
+            for first, last, owner in self.ranges:
                 if first <= end and start <= last:
-                    raise BrokerError("ConsumerAssignError", f"Range conflict with consumer {consumer}")
+                    raise BrokerError("ConsumerAssignError", f"Range conflict with consumer {owner}")
 
-    def assign(self, consumer: Handle, wanted: list[IntRange]) -> None:
-        """Give a consumer ranges that `check` allows."""
-        self.ranges = sorted([*self.ranges, *((given.start, given.end, consumer) for given in wanted)])
+    def add(self, consumer: Consumer) -> None:
+        """Give a consumer the ranges it asks for, which `check` allows."""
+        wanted = ((given.start, given.end, consumer.handle) for given in consumer.hash_ranges)
+        self.ranges = sorted([*self.ranges, *wanted])
 
     def renewed(self) -> "HashRangeExclusive":
         return HashRangeExclusive()

@@ -9,43 +9,42 @@ Pulsar retries a round without result after a backoff. Here rounds go on until a
 every event that could change something starts them again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import maxsize
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
-from schemas.commands import MessageMetadata
+from schemas.commands import KeySharedMeta, MessageMetadata
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.context import Context
-from streaming.broker.dispatch.dispatcher import Found
 from streaming.broker.dispatch.draining_hashes import DrainingHashes
 from streaming.broker.dispatch.multiple_consumers import NO_HASHES, MultipleConsumers
 from streaming.broker.dispatch.selectors import (
     RANGE_SIZE,
     AutoSplit,
     ConsistentHashing,
-    Handle,
     HashRangeExclusive,
     Selector,
 )
+from streaming.broker.dispatch.sending import Found
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
-
-if TYPE_CHECKING:
-    from streaming.broker.subscription.subscription import Subscription
-    from streaming.broker.topic import Topic
+from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.subscription.context import SubscriptionContext
 
 KeySharedMode = Literal["AUTO_SPLIT", "STICKY"]
+
+
+def key_shared(meta: KeySharedMeta | None) -> tuple[KeySharedMode, bool]:
+    """What a consumer asks for: its mode, and whether it takes messages out of order."""
+    return ("AUTO_SPLIT", False) if meta is None else (meta.keySharedMode, meta.allowOutOfOrderDelivery)
 
 
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     """`hashes`: of those positions of the replay set that were put there with one; `held` = how many, by hash.
 
-    `min_replayed` is of older states, and not used any more. `skip_replay`: the next round looks ahead. `stuck`: nothing
-    of the replay set can be sent until something happens other than new entries; it saves a search of the set for each
-    of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained, or acks moved the mark-delete.
+    `skip_replay`: the next round looks ahead. `stuck`: nothing of the replay set can be sent until something happens other
+    than new entries; it saves a search of the set for each of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained, or acks moved the mark-delete.
     """
 
     mode: KeySharedMode = "AUTO_SPLIT"
@@ -54,7 +53,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     draining: DrainingHashes = msgspec.field(default_factory=DrainingHashes)
     hashes: dict[Position, int] = msgspec.field(default_factory=dict)
     held: dict[int, int] = msgspec.field(default_factory=dict)
-    min_replayed: Position | None = None
     skip_replay: bool = False
     stuck: bool = False
     unblocks_at: int = -1
@@ -78,44 +76,48 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def ring_size(cls) -> int:
         return RANGE_SIZE - 1
 
-    def renewed(self) -> "StickyKeyMultipleConsumers":
+    def _renewed(self) -> Self:
         return type(self)(mode=self.mode, out_of_order=self.out_of_order, selector=self.selector.renewed())
 
     # -- consumers (§4, §5) ---------------------------------------------------------------------------------------
 
-    def check(self, consumer: Consumer) -> None:
-        """May the consumer have the hash ranges it asks for? Raises `BrokerError`."""
-        if isinstance(self.selector, HashRangeExclusive):
-            self.selector.check(consumer.hash_ranges)
+    def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        mode, out_of_order = key_shared(meta)
+        if self.mode != mode:
+            return (
+                f"Active subscription key_shared mode of '{self.mode}' is different than the connecting consumer's "
+                f"key_shared mode '{mode}'."
+            )
+        if self.out_of_order != out_of_order:
+            return (
+                f"Active subscription's allowOutOfOrderDelivery of {self.out_of_order} is different than the "
+                f"connecting consumer's {out_of_order}."
+            )
+        return None
 
-    def add_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
-        super().add_consumer(ctx, topic, subscription, consumer)
-        selector, handle = self.selector, consumer.handle
-        if isinstance(selector, HashRangeExclusive):
-            selector.assign(handle, consumer.hash_ranges)
-        else:
-            self._reassign(ctx, topic, subscription.consumers, lambda: selector.add(handle, consumer.name))
+    def check(self, consumer: Consumer) -> None:
+        self.selector.check(consumer)
+
+    def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        super().add_consumer(sub, consumer)
+        self._reassign(sub, sub.consumers, lambda: self.selector.add(consumer))
         self.stuck = False
         if self._polls:
-            self.dispatch(ctx, topic, subscription)  # with one more, one may look further ahead
+            self.dispatch(sub)  # with one more, one may look further ahead
 
-    def remove_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> bool:
+    def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         self.draining.forget(consumer.handle)
-        others = [other for other in subscription.consumers if other is not consumer]
-        self._reassign(ctx, topic, others, lambda: self.selector.remove(consumer.handle))
+        others = [other for other in sub.consumers if other is not consumer]
+        self._reassign(sub, others, lambda: self.selector.remove(consumer.handle))
         self.stuck = False
-        return super().remove_consumer(ctx, topic, subscription, consumer) or self._polls
+        return super().remove_consumer(sub, consumer) or self._polls
 
     @property
     def _polls(self) -> bool:  # might Pulsar be retrying? With a read waiting, or none allowed, it isn't
         return not self.pending_read and not self.blocked
 
     def _reassign(
-        self, ctx: Context, topic: "Topic", consumers: list[Consumer], change: Callable[[], None]
+        self, sub: SubscriptionContext, consumers: list[Consumer], change: Callable[[], None]
     ) -> None:
         """Change the selector; hashes with unacked entries that a consumer loses begin to drain, those it gets back end."""
         if not self._drains:
@@ -133,7 +135,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                 if had[hash_] and not has[hash_]:
                     self.draining.add(consumer.handle, hash_)
                 elif has[hash_] and not had[hash_] and self.draining.reduce(consumer.handle, hash_):
-                    self._read_soon(ctx, topic)
+                    self._read_soon(sub)
 
     @property
     def _drains(self) -> bool:
@@ -141,19 +143,17 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
 
     # -- triggers -------------------------------------------------------------------------------------------------
 
-    def flow(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer, permits: int
-    ) -> None:
+    def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
         self.stuck = False
-        super().flow(ctx, topic, subscription, consumer, permits)
+        super().flow(sub, consumer, permits)
 
-    def due(self, ctx: Context) -> int:
-        others = super().due(ctx)
+    def due(self) -> int:
+        others = super().due()
         return others if self.unblocks_at < 0 else min(self.unblocks_at, others if others >= 0 else maxsize)
 
-    def dispatch(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+    def dispatch(self, sub: SubscriptionContext) -> None:
         self.unblocks_at = -1
-        super().dispatch(ctx, topic, subscription)
+        super().dispatch(sub)
 
     def _unblock(self, consumer: Consumer) -> None:
         self.stuck = False
@@ -161,64 +161,69 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
 
     # -- entries that aren't pending any more ---------------------------------------------------------------------
 
-    def _release(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> int | None:
-        limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
-        if 0 < limit <= consumer.unacked:
+    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int | None:
+        if 0 < sub.policies.maxUnackedMessagesPerConsumer <= consumer.unacked:
             self.stuck = False
-        self._drain(ctx, topic, consumer, position)
-        return super()._release(ctx, topic, consumer, position)
+        self._drain(sub, consumer, position)
+        return super()._release(sub, consumer, position)
 
-    def _drain(self, ctx: Context, topic: "Topic", consumer: Consumer, position: Position) -> None:
+    def _drain(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
         """Count down the hash of an entry. When somebody waits for it, dispatch a little later, once for many acks."""
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
-            self._read_soon(ctx, topic)
+            self._read_soon(sub)
 
-    def _read_soon(self, ctx: Context, topic: "Topic") -> None:
+    def _read_soon(self, sub: SubscriptionContext) -> None:
         """Dispatch a little later, once for many causes."""
         self.stuck = False
         if self.unblocks_at < 0:
-            self.unblocks_at = ctx.clock + ctx.config.keySharedUnblockingIntervalMs
-            ctx.wake(topic.name, self.unblocks_at)
+            self.unblocks_at = sub.ctx.clock + sub.ctx.config.keySharedUnblockingIntervalMs
+            sub.wake(self.unblocks_at)
 
-    def timer(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
+    def timer(self, sub: SubscriptionContext) -> None:
         """Also: a read that waits is given up for what is to be replayed (`RescheduleReadHandler`)."""
-        if 0 <= self.unblocks_at <= ctx.clock and self.replay:
+        if 0 <= self.unblocks_at <= sub.ctx.clock and self.replay:
             self.pending_read = 0
-        super().timer(ctx, topic, subscription)
-
-    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
-        self._read_soon(ctx, topic)
+        super().timer(sub)
 
     def acknowledged_partly(
-        self, subscription: "Subscription", consumer: Consumer, position: Position, messages: int
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        position: Position,
+        stored: bytes | None,
+        ack_set: int,
     ) -> None:
         self.stuck = False
-        super().acknowledged_partly(subscription, consumer, position, messages)
+        super().acknowledged_partly(sub, consumer, position, stored, ack_set)
 
     def after_acks(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
+        self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        super().after_acks(ctx, topic, subscription, owners)
-        if 0 <= self.unblocks_at <= ctx.clock:
-            self.dispatch(ctx, topic, subscription)
+        if mark_delete_moved:
+            self._read_soon(sub)
+        super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
+        if 0 <= self.unblocks_at <= sub.ctx.clock:
+            self.dispatch(sub)
 
-    def mark_delete_moved(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> None:
-        super().mark_delete_moved(ctx, topic, subscription)
-        mark_delete = topic.cursors[subscription.name].mark_delete
+    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
+        super().mark_delete_moved(sub)
+        mark_delete = sub.cursor.mark_delete
         # what is gone drains, even where it stays in the consumer's count
-        for consumer in subscription.consumers:
+        for consumer in sub.consumers:
             for position in [position for position in consumer.hashes if position <= mark_delete]:
-                self._drain(ctx, topic, consumer, position)
-        self.dispatch(ctx, topic, subscription)
+                self._drain(sub, consumer, position)
+        self.dispatch(sub)
 
     # -- the replay set -------------------------------------------------------------------------------------------
 
     def _replay_all(
-        self, topic: "Topic", subscription: "Subscription", positions: "list[Position] | dict[Position, int]",
+        self,
+        sub: SubscriptionContext,
+        positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
-    ) -> None:  # fmt: skip
-        super()._replay_all(topic, subscription, positions, hashes)
+    ) -> None:
+        super()._replay_all(sub, positions, hashes)
         for position, hash_ in hashes.items():
             self._hold(position, hash_)
         self.stuck = False
@@ -246,12 +251,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self.draining = DrainingHashes()
         self.skip_replay, self.stuck, self.unblocks_at = False, False, -1
 
-    def _select(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", wanted: int
-    ) -> list[Position]:
+    def _select(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
         """Up to `wanted` positions to replay: those of a known hash only if its consumer can take them (§6), but when
         any order will do, nobody asks."""
-        budgets = self._budgets(ctx, topic, subscription)
+        budgets = self._budgets(sub)
         taken: list[Position] = []
         blocked: set[int] = set()
         for position in self.replay:
@@ -269,77 +272,79 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                 break
         return taken
 
+    # -- stats ----------------------------------------------------------------------------------------------------
+
+    def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        return {"keySharedMode": self.mode, "allowOutOfOrderDelivery": self.out_of_order}
+
     # -- dispatch (§6, §7) ----------------------------------------------------------------------------------------
 
-    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
-        cursor = topic.cursors[subscription.name]
-        wanted = self._read_size(ctx, subscription.consumers)
-        if wanted == 0 or self.delayed.pauses_all(ctx.clock, ctx.config):
+    def _round(self, sub: SubscriptionContext) -> bool:
+        cursor = sub.cursor
+        wanted = self._read_size(sub)
+        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
-        if self.delayed.buckets and (ready := self.delayed.take(wanted, ctx.clock, ctx.config)):
-            self._replay_all(topic, subscription, ready)
+        if self.delayed.buckets and (ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config)):
+            self._replay_all(sub, ready)
         self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False
         if not skip and not self.stuck:
-            if taken := self._select(ctx, topic, subscription, wanted):
+            if taken := self._select(sub, wanted):
                 self.forget({position for position in taken if position in cursor.acked})
                 if positions := [position for position in taken if position not in cursor.acked]:
-                    some = self._deal_out(ctx, topic, subscription, positions, from_replay=True)
+                    some = self._deal_out(sub, positions, from_replay=True)
                     return some or self.skip_replay or not self.out_of_order
                 return True
             self.stuck = True
-        if self.blocked or subscription.broker_blocked or self.pending_read:
+        if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False  # quirk: what a look ahead left out waits for the next cause to dispatch
-        room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
-        if room <= 0 or not self._anyone(ctx, topic, subscription):
+        room = self._look_ahead(sub) - len(self.replay)
+        if room <= 0 or not self._anyone(sub):
             return skip
         wanted = min(wanted, room)
-        positions = cursor.read(topic.ledger, wanted)
+        positions = cursor.read(sub.ledger, wanted)
         if not positions:
             self.pending_read = wanted
             return False
-        self._deal_out(ctx, topic, subscription, positions, from_replay=False)
+        self._deal_out(sub, positions, from_replay=False)
         return True
 
-    def _look_ahead(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
+    def _look_ahead(self, sub: SubscriptionContext) -> int:
         """With that many positions to replay, nothing new is read (§7)."""
-        config, consumers = ctx.config, len(subscription.consumers)
+        config, consumers = sub.ctx.config, len(sub.consumers)
         limits = [
             config.keySharedLookAheadMsgInReplayThresholdPerConsumer * consumers,
             config.keySharedLookAheadMsgInReplayThresholdPerSubscription,
         ]
         if max(limits) <= 0:
-            return self._unacked_bound(ctx, topic, subscription)
+            return self._unacked_bound(sub)
         return min(limit for limit in limits if limit > 0)
 
-    def _unacked_bound(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
-        policies = ctx.policies_of(topic)
-        per_consumer = policies.maxUnackedMessagesPerConsumer
-        limits = [policies.maxUnackedMessagesPerSubscription, per_consumer * len(subscription.consumers)]
+    def _unacked_bound(self, sub: SubscriptionContext) -> int:
+        limits = [
+            sub.policies.maxUnackedMessagesPerSubscription,
+            sub.policies.maxUnackedMessagesPerConsumer * len(sub.consumers),
+        ]
         return min((limit for limit in limits if limit > 0), default=maxsize)
 
-    def _anyone(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
+    def _anyone(self, sub: SubscriptionContext) -> bool:
         """Is there anyone to read new entries for?"""
-        limit = self.consumer_limit(ctx, topic, subscription)
-        return any(
-            not consumer.blocked and budget(consumer, limit) > 0 for consumer in subscription.consumers
-        )
+        limit = sub.consumer_limit
+        return any(not consumer.blocked and budget(consumer, limit) > 0 for consumer in sub.consumers)
 
-    def _budgets(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> dict[Handle, int]:
-        limit = self.consumer_limit(ctx, topic, subscription)
-        return {consumer.handle: budget(consumer, limit) for consumer in subscription.consumers}
+    def _budgets(self, sub: SubscriptionContext) -> dict[Handle, int]:
+        limit = sub.consumer_limit
+        return {consumer.handle: budget(consumer, limit) for consumer in sub.consumers}
 
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Must an entry wait although its consumer could take it?"""
         return self._drains and self.draining.blocks(handle, hash_)
 
-    def deal(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", found: Found, *, from_replay: bool
-    ) -> list[Position]:
+    def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Each entry to the consumer of its key; the positions that have to wait, each with its hash (§6)."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
-        room = self._look_ahead(ctx, topic, subscription) - len(self.replay)
-        budgets = self._budgets(ctx, topic, subscription)
+        room = self._look_ahead(sub) - len(self.replay)
+        budgets = self._budgets(sub)
         runs: dict[Handle, Found] = {handle: [] for handle in budgets}
         left: list[Position] = []
         blocked: set[int] = set()
@@ -364,10 +369,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             else:
                 budgets[handle] -= 1
                 runs[handle].append((position, entry))
-        for consumer in subscription.consumers:
+        for consumer in sub.consumers:
             run = runs[consumer.handle]
             if run:
-                self.send(ctx, topic, subscription, consumer, run)
+                self.send(sub, consumer, run)
                 for position, _ in run:
                     if position in consumer.pending:
                         consumer.hashes[position] = slots[position]
@@ -375,9 +380,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             # what was filtered out or acked in part took less than was reckoned: somebody may have room still
             self.stuck = self.stuck and not any(
                 spent <= 0 and runs[handle] and now > 0
-                for (handle, spent), now in zip(
-                    budgets.items(), self._budgets(ctx, topic, subscription).values(), strict=True
-                )
+                for (handle, spent), now in zip(budgets.items(), self._budgets(sub).values(), strict=True)
             )
         elif room > 0:
             self.skip_replay = any(

@@ -6,19 +6,13 @@ everything before that is acked. Pulsar reads on behind what it can't send witho
 are one.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from streaming.broker.context import Context
-from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, Handle
+from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
-
-if TYPE_CHECKING:
-    from streaming.broker.subscription.subscription import Subscription
-    from streaming.broker.topic import Topic
+from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.subscription.context import SubscriptionContext
 
 
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
@@ -34,48 +28,42 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     def _drains(self) -> bool:
         return False
 
-    def add_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> None:
-        super().add_consumer(ctx, topic, subscription, consumer)
-        cursor, ledger = topic.cursors[subscription.name], topic.ledger
-        if self.out_of_order or len(subscription.consumers) == 1 or cursor.read_position < cursor.mark_delete:
+    def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        super().add_consumer(sub, consumer)
+        cursor, ledger = sub.cursor, sub.ledger
+        if self.out_of_order or len(sub.consumers) == 1 or cursor.read_position < cursor.mark_delete:
             return
         since = ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
         if since > 1:
             self.joined.append((consumer.handle, cursor.read_position))
 
-    def remove_consumer(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", consumer: Consumer
-    ) -> bool:
+    def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
-        if len(subscription.consumers) <= 2:
+        if len(sub.consumers) <= 2:
             self.joined.clear()
-        super().remove_consumer(ctx, topic, subscription, consumer)
+        super().remove_consumer(sub, consumer)
         return True
 
     def forget_all(self) -> None:
         super().forget_all()
         self.joined.clear()
 
-    def mark_delete_acked(self, ctx: Context, topic: "Topic") -> None:
-        """What acks change is seen to at once."""
-
     def after_acks(
-        self, ctx: Context, topic: "Topic", subscription: "Subscription", owners: list[Consumer]
+        self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        super().after_acks(ctx, topic, subscription, owners)
-        passed = self.replay and self.replay[0] <= topic.cursors[subscription.name].mark_delete
-        if self._admit(topic, subscription) or passed:  # acks of what waits may make room for reading on
-            self.dispatch(ctx, topic, subscription)
+        """What acks change is dealt with at once."""
+        super().after_acks(sub, owners, mark_delete_moved=False)
+        passed = self.replay and self.replay[0] <= sub.cursor.mark_delete
+        if self._admit(sub) or passed:  # acks of what waits may make room for reading on
+            self.dispatch(sub)
 
-    def _round(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> bool:
-        self._admit(topic, subscription)
-        return super()._round(ctx, topic, subscription)
+    def _round(self, sub: SubscriptionContext) -> bool:
+        self._admit(sub)
+        return super()._round(sub)
 
-    def _admit(self, topic: "Topic", subscription: "Subscription") -> bool:
+    def _admit(self, sub: SubscriptionContext) -> bool:
         """Lift the restriction of those for whom everything older than them is acked. True: there were some."""
-        reached = topic.ledger.next_valid(topic.cursors[subscription.name].mark_delete)
+        reached = sub.ledger.next_valid(sub.cursor.mark_delete)
         waiting = [entry for entry in self.joined if entry[1] > reached]
         if len(waiting) == len(self.joined):
             return False
@@ -86,5 +74,5 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """The mark of whoever joined first holds for those after it, too."""
         return any(other == handle for other, _ in self.joined) and position >= self.joined[0][1]
 
-    def _look_ahead(self, ctx: Context, topic: "Topic", subscription: "Subscription") -> int:
-        return self._unacked_bound(ctx, topic, subscription)
+    def _look_ahead(self, sub: SubscriptionContext) -> int:
+        return self._unacked_bound(sub)

@@ -4,6 +4,7 @@ A cursor keeps no entries. Its backlog is a difference of two counters, so it co
 """
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -199,6 +200,12 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         else:
             self.acked.add(position)
         return True
+
+    def acknowledge_all(self, ledger: ManagedLedger, positions: Iterable[Position]) -> None:
+        """Individual acks of whole entries. Raises `CursorError` at the first one past the end."""
+        for position in positions:
+            self.acknowledge(ledger, position, None)
+        self.collapse(ledger)
 
     def collapse(self, ledger: ManagedLedger) -> None:
         """After individual acks: mark-delete over the first run when no entry lies before it (end of §4)."""

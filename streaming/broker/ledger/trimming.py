@@ -1,11 +1,17 @@
 """Rollover and trimming: ledgers end, caught-up cursors step over, whole consumed ledgers go (ledger.md §2.2, 2.3, 4)."""
 
+from collections.abc import Callable
+from typing import ParamSpec
+
 from schemas.effects import CursorMoved, LedgerClosed, LedgerDeleted
 from streaming.broker.context import Context
+from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.position import Position
-from streaming.broker.topic import Topic, emit_moved
+from streaming.broker.topic import Reason, Topic
+
+P = ParamSpec("P")
 
 
 def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
@@ -38,7 +44,7 @@ def advance_cursors(ctx: Context, topic: Topic) -> None:
         if info is None or following is None or mark_delete.entry + 1 < info.entries:
             continue
         target = Position(following, -1)
-        topic.change_cursor(ctx, cursor, lambda c=cursor, t=target: c.move(ledger, t, None))  # type: ignore[misc]
+        change_cursor(ctx, cursor, cursor.move, ledger, target, None)
 
 
 def rollover_due(ctx: Context, topic: Topic) -> int:
@@ -61,8 +67,28 @@ def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
         roll_over(ctx, topic, "managedLedgerInactiveLedgerRolloverTimeSeconds")
 
 
+def move_cursor(
+    ctx: Context,
+    topic: Topic,
+    cursor: ManagedCursor,
+    reason: Reason,
+    operation: Callable[P, object],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """The broker moves a cursor by its own decision, to the end of what that sets off.
+
+    The move is emitted and counted, the dispatcher forgets what was passed, ledgers that nobody needs any more go.
+    """
+    former = topic.record_move(ctx, cursor, reason, operation, *args, **kwargs)
+    subscription = topic.subscriptions.get(cursor.name)
+    if subscription is not None:
+        subscription.mark_delete_moved(topic.context_of(ctx, subscription))
+    free_ledgers(ctx, topic, cursor, former)
+
+
 def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Position | None) -> None:
-    """Trim if a cursor's key left a ledger (`former`: see `Topic.change_cursor`) and it alone was the slowest (§4b)."""
+    """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it alone was the slowest (§4b)."""
     if former is None:
         return
     others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
@@ -120,10 +146,8 @@ def _delete(ctx: Context, topic: Topic, doomed: list[tuple[int, str]], policy: s
     end = Position(last, ledger.ledgers[last].entries - 1)
     for cursor in topic.cursors.values():
         if cursor.mark_delete < end <= ledger.last_confirmed:
-            before, backlog = cursor.mark_delete, cursor.backlog(ledger)
-            topic.change_cursor(ctx, cursor, lambda c=cursor: c.move(ledger, end, None))  # type: ignore[misc]
-            left = backlog - cursor.backlog(ledger)
-            emit_moved(ctx, CursorMoved, topic, cursor, before, left, "ledger trimmed", policy)
+            reason = Reason(CursorMoved, "ledger trimmed", policy)
+            topic.record_move(ctx, cursor, reason, cursor.move, ledger, end, None)
     for id_, cause in doomed:
         info = ledger.ledgers.pop(id_)
         ledger.number_of_entries -= info.entries

@@ -6,8 +6,19 @@ succeeds without effect or is refused, as Pulsar has it.
 
 import re
 
+import msgspec
+
 from schemas import effects
-from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
+from schemas.commands import (
+    Ack,
+    CloseConsumer,
+    Flow,
+    GetLastMessageId,
+    KeySharedMeta,
+    Seek,
+    Subscribe,
+    Unsubscribe,
+)
 from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import (
     AckResponse,
@@ -18,15 +29,14 @@ from schemas.effects import (
 )
 from streaming.broker.context import Context
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
-from streaming.broker.dispatch.selectors import HashRangeExclusive
 from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer, pick_on_ring
 from streaming.broker.dispatch.sticky_key import KeySharedMode, StickyKeyMultipleConsumers
-from streaming.broker.dispatch.sticky_key_classic import ClassicStickyKeyMultipleConsumers
+from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.subscription.subscribing import is_free_name
-from streaming.broker.subscription.subscription import Subscription
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
@@ -88,7 +98,11 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     """Add the consumer. Raises `BrokerError` if it can't have the hash ranges it wants; nothing is changed then."""
     name = command.subscription
     subscription = topic.subscriptions.get(name)
-    dispatcher = subscription.dispatcher if subscription is not None else _dispatcher(ctx, command)
+    dispatcher = (
+        subscription.dispatcher
+        if subscription is not None
+        else new_dispatcher(command.subType, _in_order(command.keySharedMeta), ctx.config)
+    )
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
@@ -97,17 +111,17 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
         dispatcher.check(consumer)
     if subscription is None:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
-        subscription = topic.subscriptions[name] = Subscription(
+        subscription = topic.subscriptions[name] = PersistentSubscription(
             name, durable=False, type=command.subType, dispatcher=dispatcher, properties=properties
         )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
     topic.consumer_handles[consumer.handle] = name
     ctx.attach(command.connection, topic.name)
     if isinstance(dispatcher, SingleActiveConsumer):
-        before = dispatcher.active_consumer(subscription)
+        before = dispatcher.active_consumer(subscription.consumers)
         subscription.consumers.append(consumer)
         _pick(ctx, topic, subscription, dispatcher)
-        if dispatcher.failover and dispatcher.active_consumer(subscription) is before:
+        if dispatcher.failover and dispatcher.active_consumer(subscription.consumers) is before:
             ctx.emit(
                 ActiveConsumerChange(
                     topic.name, *consumer.handle, ActiveConsumerChangeFields(is_active=False)
@@ -116,27 +130,19 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
         return
     subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
     if isinstance(dispatcher, StickyKeyMultipleConsumers):
-        if isinstance(dispatcher.selector, HashRangeExclusive):
-            dispatcher.selector.assign(consumer.handle, consumer.hash_ranges)
-        else:
-            dispatcher.selector.add(consumer.handle, consumer.name)
+        dispatcher.selector.add(consumer)
 
 
-def _dispatcher(ctx: Context, command: Subscribe) -> SingleActiveConsumer | MultipleConsumers:
-    """A new dispatcher. Of those of a stored topic only what chooses a consumer is used here: they read nothing."""
-    match command.subType:
-        case "Shared":
-            return MultipleConsumers()
-        case "Key_Shared":
-            classic = ctx.config.subscriptionKeySharedUseClassicPersistentImplementation
-            kind = ClassicStickyKeyMultipleConsumers if classic else StickyKeyMultipleConsumers
-            return kind.create(ctx.config, _mode(command), out_of_order=False)
-        case _:
-            return SingleActiveConsumer(failover=command.subType == "Failover")
+def _in_order(meta: KeySharedMeta | None) -> KeySharedMeta | None:
+    """quirk: allowOutOfOrderDelivery is ignored."""
+    return None if meta is None else msgspec.structs.replace(meta, allowOutOfOrderDelivery=False)
 
 
 def _pick(
-    ctx: Context, topic: NonPersistentTopic, subscription: Subscription, dispatcher: SingleActiveConsumer
+    ctx: Context,
+    topic: NonPersistentTopic,
+    subscription: PersistentSubscription,
+    dispatcher: SingleActiveConsumer,
 ) -> None:
     """Choose the active consumer. It is active at once: there is no failover delay, and nobody is told.
 
@@ -157,7 +163,9 @@ def _pick(
 # -- leaving ------------------------------------------------------------------------------------------------------
 
 
-def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, consumer: Consumer) -> None:
+def detach(
+    ctx: Context, topic: NonPersistentTopic, subscription: PersistentSubscription, consumer: Consumer
+) -> None:
     """A consumer leaves, for whatever reason; its subscription goes with the last one."""
     del topic.consumer_handles[consumer.handle]
     subscription.consumers.remove(consumer)
@@ -176,7 +184,9 @@ def detach(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, 
         _pick(ctx, topic, subscription, subscription.dispatcher)
 
 
-def disconnect_all(ctx: Context, topic: NonPersistentTopic, subscription: Subscription, cause: str) -> None:
+def disconnect_all(
+    ctx: Context, topic: NonPersistentTopic, subscription: PersistentSubscription, cause: str
+) -> None:
     """The broker closes every consumer, and the subscription with them."""
     for consumer in list(subscription.consumers):
         ctx.emit(
@@ -257,7 +267,7 @@ def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMes
 
 def _find(
     topic: NonPersistentTopic, connection: str, consumer_id: int
-) -> tuple[Subscription, Consumer] | None:
+) -> tuple[PersistentSubscription, Consumer] | None:
     """The connected consumer that a client knows by this id, with its subscription."""
     name = topic.consumer_handles.get((connection, consumer_id))
     if name is None:

@@ -11,15 +11,15 @@ from schemas.effects import Message
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.dispatch import entry_filters
-from streaming.broker.dispatch.dispatcher import is_server_only
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.topic import PendingWrite, Topic
 
 SCHEME = "non-persistent://"
@@ -68,7 +68,7 @@ def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> Non
             topic.drops.setdefault(name, Rate()).record(entry.messages, ctx.clock, ctx.config)
 
 
-def _taker(subscription: Subscription, metadata: MessageMetadata) -> Consumer | None:
+def _taker(subscription: PersistentSubscription, metadata: MessageMetadata) -> Consumer | None:
     """The consumer that a message goes to. Permits gate on being more than 0, and may fall below it by a batch."""
     dispatcher = subscription.dispatcher
     if isinstance(dispatcher, StickyKeyMultipleConsumers):
@@ -77,10 +77,10 @@ def _taker(subscription: Subscription, metadata: MessageMetadata) -> Consumer | 
     if isinstance(dispatcher, MultipleConsumers):
         # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
         return dispatcher.next_consumer(subscription.consumers) if dispatcher.total_permits > 0 else None
-    return None if dispatcher is None else dispatcher.active_consumer(subscription)
+    return None if dispatcher is None else dispatcher.active_consumer(subscription.consumers)
 
 
-def _passes(ctx: Context, subscription: Subscription, entry: Entry) -> bool:
+def _passes(ctx: Context, subscription: PersistentSubscription, entry: Entry) -> bool:
     """Do the filters let it through? What they put off is lost as well. Delivery times count for nothing here."""
     names = ctx.config.entryFilterNames
     return not is_server_only(entry) and (
@@ -91,7 +91,7 @@ def _passes(ctx: Context, subscription: Subscription, entry: Entry) -> bool:
 def _send(
     ctx: Context,
     topic: NonPersistentTopic,
-    subscription: Subscription,
+    subscription: PersistentSubscription,
     consumer: Consumer,
     entry: Entry,
     payload: bytes,

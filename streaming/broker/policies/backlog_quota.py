@@ -3,14 +3,13 @@
 from schemas.effects import Evicted
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError, CursorError
-from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.ledger.trimming import move_cursor
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
 from streaming.broker.policies.message_expiry import expire_by_age
 from streaming.broker.position import Position
 from streaming.broker.producer import closing, dedup_cursor
 from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
-from streaming.broker.topic import OldestPosition, Topic, emit_moved
+from streaming.broker.topic import OldestPosition, Reason, Topic
 
 EVICTION_TARGET = 0.9
 """Eviction goes down to this part of the limit."""
@@ -119,22 +118,6 @@ def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[Back
         closing.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
 
 
-def _move(
-    ctx: Context, topic: Topic, cursor: ManagedCursor, target: Position, cause: str, policy: str
-) -> None:
-    """Mark-delete for an eviction: wipes the properties, tells the dispatcher, may free ledgers."""
-    ledger = topic.ledger
-    before, backlog = cursor.mark_delete, cursor.backlog(ledger)
-    former = topic.change_cursor(ctx, cursor, lambda: cursor.move(ledger, target, {}))
-    evicted = backlog - cursor.backlog(ledger)
-    emit_moved(ctx, Evicted, topic, cursor, before, evicted, cause, policy)
-    subscription = topic.subscriptions.get(cursor.name)
-    if subscription is not None:
-        subscription.evicted += evicted
-        subscription.mark_delete_moved(ctx, topic)
-    free_ledgers(ctx, topic, cursor, former)
-
-
 def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
     """Skip, slowest cursor by slowest cursor, in proportion to the bytes above 0.9 of the limit (§3.2)."""
     target = int(EVICTION_TARGET * limit)
@@ -151,9 +134,8 @@ def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
             return
         position = cursor.position_after(ledger, skip, exclude_acked=False)
         if position > cursor.mark_delete:
-            _move(
-                ctx, topic, cursor, position, f"backlog {size} B over its quota, down to {target} B", policy
-            )
+            reason = Reason(Evicted, f"backlog {size} B over its quota, down to {target} B", policy)
+            move_cursor(ctx, topic, cursor, reason, cursor.move, ledger, position, {})
         size, previous = topic.backlog_size(), cursor
 
 
@@ -161,15 +143,9 @@ def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
     """Drop what is older than the limit (§3.3): by entries when precise, else by whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
         for name in topic.known_subscriptions():
-            expire_by_age(
-                ctx,
-                topic,
-                topic.subscriptions[name],
-                int(EVICTION_TARGET * limit),
-                Evicted,
-                "message age",
-                policy,
-            )
+            subscription = topic.subscriptions[name]
+            reason = Reason(Evicted, "message age", policy)
+            expire_by_age(ctx, topic, subscription, int(EVICTION_TARGET * limit), reason)
         return
     ledger = topic.ledger
     while True:
@@ -181,14 +157,8 @@ def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
         following = ledger.next_ledger(cursor.mark_delete.ledger)
         if following is None:
             return
+        reason = Reason(Evicted, "the ledger's entries are over their age quota", policy)
         try:
-            _move(
-                ctx,
-                topic,
-                cursor,
-                Position(following, -1),
-                "the ledger's entries are over their age quota",
-                policy,
-            )
+            move_cursor(ctx, topic, cursor, reason, cursor.move, ledger, Position(following, -1), {})
         except CursorError:
             return

@@ -2,6 +2,7 @@
 
 from streaming.broker.context import Context
 from streaming.broker.errors import CursorError
+from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.trimming import free_ledgers, trim
 from streaming.broker.position import Position
@@ -54,7 +55,7 @@ def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
     try:
-        former = topic.change_cursor(ctx, cursor, lambda: cursor.move(topic.ledger, position, marks))
+        former = change_cursor(ctx, cursor, cursor.move, topic.ledger, position, marks)
     except CursorError:
         return
     topic.dedup.last_snapshot = ctx.clock

@@ -102,7 +102,7 @@ def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
     _receipt(ctx, topic, write, position, None)
     for subscription in topic.subscriptions.values():
         if subscription.consumers and subscription.dispatcher is not None:
-            subscription.dispatcher.new_entries(ctx, topic, subscription)
+            subscription.dispatcher.new_entries(topic.context_of(ctx, subscription))
     if write.last_of_ledger:
         roll_over(ctx, topic, "ledger full")
 

@@ -5,6 +5,9 @@ import msgspec
 from schemas.commands import IntRange
 from streaming.broker.position import Position
 
+Handle = tuple[str, int]
+"""A client's name for its producer or consumer: (connection, id)."""
+
 
 class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
@@ -30,7 +33,7 @@ class Consumer(msgspec.Struct, array_like=True):
     hash_ranges: list[IntRange] = []
 
     @property
-    def handle(self) -> tuple[str, int]:
+    def handle(self) -> Handle:
         return self.connection, self.consumer_id
 
     @property

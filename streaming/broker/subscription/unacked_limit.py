@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from streaming.broker.context import Context
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
-from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.topic import Topic
 
 Load = Callable[[str], Topic]
@@ -76,12 +75,10 @@ def _share(ctx: Context) -> int:
     return int(config.maxUnackedMessagesPerBroker * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked)
 
 
-def _owed(subscription: Subscription) -> int:
+def _owed(subscription: PersistentSubscription) -> int:
     """Its unacked messages, if limits apply to them."""
     dispatcher = subscription.dispatcher
-    if subscription.durable and isinstance(dispatcher, MultipleConsumers):
-        return dispatcher.total_unacked
-    return 0
+    return dispatcher.unacked_messages if subscription.durable and dispatcher is not None else 0
 
 
 def _count(state: UnackedMessages, topic: Topic) -> None:
@@ -115,7 +112,7 @@ def _release(ctx: Context, state: UnackedMessages, topic: Topic, load: Load, *, 
     if not any(subscription.broker_blocked for subscription in topic.subscriptions.values()):
         state.waiting.pop(topic.name, None)
     for subscription in released:
-        if isinstance(subscription.dispatcher, MultipleConsumers):
-            subscription.dispatcher.dispatch(ctx, topic, subscription)
+        if subscription.dispatcher is not None:
+            subscription.dispatcher.dispatch(topic.context_of(ctx, subscription))
     if released:
         check(ctx, state, topic, load)

@@ -1,0 +1,110 @@
+"""Reading entries, filtering them, and sending them to one consumer (mirrors `AbstractBaseDispatcher`)."""
+
+from schemas.effects import Message
+from schemas.entries import Entry
+from streaming.broker.dispatch import entry_filters
+from streaming.broker.dispatch.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
+from streaming.broker.ledger.ack_set import to_bits, to_words
+from streaming.broker.ledger.cursor_writes import change_cursor
+from streaming.broker.position import Position
+from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.context import SubscriptionContext
+
+Found = list[tuple[Position, Entry]]
+"""Entries read, in the order of their positions."""
+
+SERVER_ONLY_MARKERS = range(10, 22)
+"""Marker types (replicated subscriptions, transactions) that never reach a consumer."""
+
+
+def is_server_only(entry: Entry) -> bool:
+    """Is the entry a marker for brokers only?"""
+    return entry.metadata.marker_type is not None and entry.metadata.marker_type in SERVER_ONLY_MARKERS
+
+
+def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
+    """The entries at `positions`."""
+    return list(zip(positions, sub.ctx.entries.get_all(sub.topic, positions), strict=True))
+
+
+def filter_entries(
+    sub: SubscriptionContext, found: Found, delayed: DelayedDeliveryTracker | None
+) -> tuple[Found, list[Position]]:
+    """Leave out what no consumer gets now (dispatch_shared.md §8). Also returns the positions that a filter rescheduled.
+
+    Rejected entries and markers are acked. Entries with a delivery time are kept in `delayed` (None: sent at once).
+    """
+    ctx = sub.ctx
+    config = ctx.config
+    kept: Found = []
+    acked: list[Position] = []
+    rescheduled: list[Position] = []
+    for position, entry in found:
+        metadata = entry.metadata
+        if config.entryFilterNames:
+            result = entry_filters.judge(config.entryFilterNames, metadata, sub.subscription.properties)
+            if result == "REJECT":
+                acked.append(position)
+                continue
+            if result == "RESCHEDULE":
+                rescheduled.append(position)
+                continue
+        if metadata.marker_type is not None and is_server_only(entry):
+            acked.append(position)
+        elif (
+            delayed is None
+            or not config.delayedDeliveryEnabled
+            or not delayed.add(
+                position,
+                NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
+                ctx.clock,
+                config,
+            )
+        ):
+            kept.append((position, entry))
+    if acked:
+        _acknowledge(sub, acked)
+    return kept, rescheduled
+
+
+def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
+    """The broker acks for the subscription. Ledgers that become free go with the next check."""
+    cursor = sub.cursor
+    before = cursor.consumed
+    change_cursor(sub.ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    sub.subscription.acked += cursor.consumed - before
+    sub.check_end_of_topic()
+
+
+def send(
+    sub: SubscriptionContext, consumer: Consumer, found: Found, counts: dict[Position, int] | None
+) -> list[int]:
+    """Send entries to a consumer; the messages charged for each (those of a batch already acked are free).
+
+    `counts`: redelivery counts; None for a single active consumer, which gets its epoch instead.
+    """
+    ctx, topic, subscription = sub.ctx, sub.topic, sub.subscription
+    batches = sub.cursor.batches
+    name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
+    epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
+    charged, size, total = [], 0, 0
+    for position, entry in found:
+        total += entry.messages
+        messages, ack_set = entry.messages, None
+        if batches and (stored := batches.get(position)) is not None:
+            bits = to_bits(stored)
+            messages, ack_set = bits.bit_count(), to_words(bits)
+        charged.append(messages)
+        size += entry.size
+        ctx.emit(
+            Message(
+                topic, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
+                counts.get(position, 0) if counts else 0, ack_set, epoch,
+            )
+        )  # fmt: skip
+    consumer.permits -= sum(charged)
+    consumer.sent(total, len(found), size)
+    subscription.messages_out += total
+    subscription.bytes_out += size
+    subscription.dispatched += len(found)
+    return charged

@@ -1,0 +1,34 @@
+"""Changes of a cursor that must be written, which its rate limiter may put off (cursor.md §8)."""
+
+from collections.abc import Callable
+from typing import ParamSpec
+
+from streaming.broker.context import Context
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.position import Position
+
+P = ParamSpec("P")
+
+
+def change_cursor(
+    ctx: Context, cursor: ManagedCursor, operation: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> Position | None:
+    """Do `operation` with its arguments on a cursor, and account for the write.
+
+    Returns the former key if the key entered another ledger, else None (see `trimming.free_ledgers`). Whatever
+    `operation` raises passes through: then nothing has changed and nothing is written.
+    """
+    if not cursor.durable:
+        operation(*args, **kwargs)
+        return None
+    permits = cursor.permits_at(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
+    saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
+    key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
+    operation(*args, **kwargs)
+    if (cursor.mark_delete, cursor.consumed) == before and not cursor.acked and not cursor.batches:
+        return None
+    if permits < 1:
+        cursor.persisted = saved
+        return None
+    cursor.written(ctx.clock, permits)
+    return key if cursor.mark_delete.ledger != key.ledger else None

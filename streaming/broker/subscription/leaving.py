@@ -1,0 +1,92 @@
+"""Consumers and subscriptions go: CLOSE_CONSUMER, UNSUBSCRIBE, lost connections, deletion (rules: subscriptions.md §6, §7,
+protocol.md §6)."""
+
+from schemas.commands import Unsubscribe
+from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
+from streaming.broker.context import Context
+from streaming.broker.ledger.trimming import trim
+from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.persistent import PersistentSubscription
+from streaming.broker.topic import Topic
+
+
+def detach(ctx: Context, topic: Topic, subscription: PersistentSubscription, *consumers: Consumer) -> None:
+    """Consumers leave, for whatever reason: what they had goes to those that stay. A non-durable subscription goes with
+    its last one."""
+    subscription.last_active = ctx.clock
+    dispatcher = subscription.dispatcher
+    assert dispatcher is not None
+    sub, reads = topic.context_of(ctx, subscription), False
+    for consumer in consumers:
+        del topic.consumer_handles[consumer.handle]
+        reads |= dispatcher.remove_consumer(sub, consumer)
+    if not subscription.consumers:
+        if not subscription.durable:
+            delete(ctx, topic, subscription, "its last consumer left")
+    elif reads:
+        dispatcher.dispatch(sub)
+
+
+def disconnect_all(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
+    """The broker closes every consumer of a subscription, whose dispatcher isn't used any more."""
+    if subscription.consumers:
+        subscription.last_active = ctx.clock
+    close_consumers(ctx, topic, subscription, subscription.consumers, cause)
+    subscription.consumers.clear()
+
+
+def close_consumers(
+    ctx: Context, topic: Topic, subscription: PersistentSubscription, consumers: list[Consumer], cause: str
+) -> None:
+    """Tell them; their handles are free. The dispatcher is the caller's affair."""
+    for consumer in consumers:
+        ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
+        del topic.consumer_handles[consumer.handle]
+
+
+def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
+    """CLOSE_CONSUMER: success also when there is no such consumer."""
+    name = topic.consumer_handles.get((connection, consumer_id))
+    if name is not None:
+        subscription = topic.subscriptions[name]
+        detach(ctx, topic, subscription, subscription.consumer(connection, consumer_id))
+    ctx.emit(Success(topic.name, connection, request_id))
+
+
+def delete(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
+    """Remove a subscription and its cursor; ledgers it held back may go."""
+    disconnect_all(ctx, topic, subscription, cause)
+    del topic.subscriptions[subscription.name]
+    count_as_gone(topic, subscription)
+    cursor = topic.cursors.pop(subscription.name)
+    ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
+    if cursor.durable:
+        trim(ctx, topic)
+
+
+def count_as_gone(topic: Topic, subscription: PersistentSubscription) -> None:
+    """What it has sent counts for the topic from now on."""
+    topic.counters.messages_out_gone += subscription.messages_out
+    topic.counters.bytes_out_gone += subscription.bytes_out
+    subscription.messages_out = subscription.bytes_out = 0
+
+
+def unsubscribe(ctx: Context, topic: Topic, command: Unsubscribe) -> None:
+    """UNSUBSCRIBE of the only consumer, or of any with force (subscriptions.md §7)."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        ctx.emit(
+            Error(topic.name, command.connection, command.request_id, "MetadataError", "Consumer not found")
+        )
+        return
+    subscription = topic.subscriptions[name]
+    if not command.force and len(subscription.consumers) > 1:
+        cause = "Unconnected or shared consumer attempting to unsubscribe"
+        ctx.emit(Error(topic.name, command.connection, command.request_id, "MetadataError", cause))
+        return
+    caller = subscription.consumer(command.connection, command.consumer_id)
+    if not command.force:
+        subscription.consumers.remove(caller)
+        del topic.consumer_handles[command.connection, command.consumer_id]
+    delete(ctx, topic, subscription, "unsubscribed")
+    ctx.emit(Success(topic.name, command.connection, command.request_id))

@@ -1,0 +1,100 @@
+"""PersistentSubscription: consumers, their dispatcher, and acknowledgement (mirrors `PersistentSubscription`; rules:
+subscriptions.md §2, §4, §5). Its cursor has its name.
+"""
+
+from schemas.commands import Ack, MessageIdData
+from schemas.effects import AckResponse
+from streaming.broker.dispatch.types import AnyDispatcher
+from streaming.broker.errors import CursorError
+from streaming.broker.ledger.ack_set import from_words
+from streaming.broker.ledger.cursor_writes import change_cursor
+from streaming.broker.position import Position, from_wire
+from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.subscription import Subscription
+
+INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
+"""Types that keep pendingAcks, redelivery counts and unacked limits."""
+
+
+class PersistentSubscription(Subscription):
+    """`dispatcher` is None until the first consumer comes; it outlives the consumers."""
+
+    dispatcher: AnyDispatcher | None = None
+
+    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
+        """The mark-delete position moved by other means than an ack (TTL, skip, quota)."""
+        if self.dispatcher is not None:
+            self.dispatcher.mark_delete_moved(sub)
+        sub.check_end_of_topic()
+
+    def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
+        """Apply and answer an ACK. What the cursor refuses leaves no trace on the wire: the answer doesn't depend on it,
+        and comes before the messages that the ack makes room for.
+
+        Returns the cursor's former key if ledgers may have become free (see `change_cursor`).
+        """
+        ctx, cursor, ledger = sub.ctx, sub.cursor, sub.ledger
+        self.last_active = ctx.clock
+        individual = command.ack_type == "Individual"
+        index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
+        before, mark_delete = cursor.consumed, cursor.mark_delete
+        former = None
+        owners: list[Consumer] = []
+        try:
+            if individual:
+                former = change_cursor(
+                    ctx, cursor, self._individual, sub, consumer, command.message_id, index_acks, owners
+                )
+            elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
+                position, ack_set = _acked(command.message_id[0])
+                if ack_set is not None and not index_acks:
+                    position, ack_set = ledger.previous(position), None
+                former = change_cursor(ctx, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set)
+        except CursorError:
+            pass
+        self.acked += cursor.consumed - before
+        sub.check_end_of_topic()
+        if command.request_id is not None:
+            ctx.emit(AckResponse(sub.topic, command.connection, command.request_id, command.consumer_id))
+        if individual and self.dispatcher is not None:
+            self.dispatcher.after_acks(sub, owners, mark_delete_moved=cursor.mark_delete > mark_delete)
+        return former
+
+    def _individual(
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        message_ids: list[MessageIdData],
+        index_acks: bool,
+        owners: list[Consumer],
+    ) -> None:
+        """Ack each id. `owners` gets the consumers of the entries that were acked as a whole.
+
+        Raises `CursorError` if none was acked.
+        """
+        dispatcher, cursor = self.dispatcher, sub.cursor
+        assert dispatcher is not None  # there is a consumer
+        before = cursor.consumed
+        try:
+            for message_id in message_ids:
+                position, ack_set = _acked(message_id)
+                if ack_set is not None and not index_acks:
+                    dispatcher.forget_redeliveries(position)  # quirk: all that a partial ack does then
+                    continue
+                stored = cursor.batches.get(position)
+                left = cursor.acknowledge(sub.ledger, position, ack_set)
+                if ack_set and (left or position in cursor.batches):
+                    dispatcher.acknowledged_partly(sub, consumer, position, stored, ack_set)
+                elif (owner := dispatcher.acknowledged(sub, consumer, position)) is not None:
+                    owners.append(owner)
+        except CursorError:
+            if cursor.consumed == before:
+                raise
+            # quirk: the ids before the bad one stay acked
+        cursor.collapse(sub.ledger)
+
+
+def _acked(message_id: MessageIdData) -> tuple[Position, int | None]:
+    """The position, and the messages of its batch that stay unacked (a bit set; None: the whole entry is acked)."""
+    return from_wire(message_id.ledgerId, message_id.entryId), from_words(message_id.ack_set) or None

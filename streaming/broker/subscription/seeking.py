@@ -1,0 +1,107 @@
+"""A subscription is moved: SEEK, and what asks for positions (rules: subscriptions.md, cursor.md §7, protocol.md §6)."""
+
+from schemas.commands import GetLastMessageId, Seek
+from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
+from schemas.effects import CursorMoved, Error, GetLastMessageIdResponse, Success
+from streaming.broker.context import Context
+from streaming.broker.dispatch.sending import is_server_only
+from streaming.broker.ledger.ack_set import from_words
+from streaming.broker.ledger.message_finder import find_newest_before
+from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.position import Position, from_wire
+from streaming.broker.subscription.leaving import close_consumers, count_as_gone
+from streaming.broker.subscription.persistent import PersistentSubscription
+from streaming.broker.topic import Reason, Topic
+
+
+def seek(ctx: Context, topic: Topic, command: Seek) -> None:
+    """SEEK: its consumers are closed (of Exclusive: the active one), the cursor is reset, then SUCCESS."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    subscription = topic.subscriptions[name]
+    batch: int | None = None
+    if (wire := command.message_id) is not None:
+        target, cause = from_wire(wire.ledgerId, wire.entryId), "seek to a message id"
+        if ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
+            batch = from_words(wire.ack_set) or None
+    elif command.message_publish_time is not None:
+        target, cause = position_at(ctx, topic, command.message_publish_time), "seek to a publish time"
+    else:
+        _error(ctx, topic, command, "MetadataError", "seek needs a message id or a publish time")
+        return
+    reset(ctx, topic, subscription, target, cause, batch)
+    ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def position_at(ctx: Context, topic: Topic, time: int) -> Position:
+    """Where a seek to a publish time (ms) lands: after the newest entry published before it, else at the first."""
+    found = find_newest_before(ctx, topic, time)
+    if found is None:
+        return Position(next(iter(topic.ledger.ledgers), topic.ledger.current), 0)
+    return found.next()
+
+
+def reset(
+    ctx: Context,
+    topic: Topic,
+    subscription: PersistentSubscription,
+    target: Position,
+    cause: str,
+    batch: int | None = None,
+) -> None:
+    """Move a subscription to `target`, disconnecting who reads from it (of Failover: the active one). Acks after it are forgotten.
+
+    A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns. For
+    Pulsar only its cursor does: its counters begin anew.
+    """
+    ledger, dispatcher = topic.ledger, subscription.dispatcher
+    consumers = subscription.consumers
+    closed = [] if dispatcher is None else dispatcher.closed_by_seek(consumers)
+    close_consumers(ctx, topic, subscription, closed, cause)
+    subscription.last_active = ctx.clock
+    subscription.end_reached = False
+    cursor = topic.cursors[subscription.name]
+    former = topic.record_move(ctx, cursor, Reason(CursorMoved, cause), cursor.reset, ledger, target)
+    if batch is not None:
+        cursor.set_batch(target, batch)
+    if dispatcher is not None:
+        subscription.dispatcher = dispatcher.after_seek(consumers)
+    if not subscription.durable and not subscription.consumers:
+        count_as_gone(topic, subscription)
+    free_ledgers(ctx, topic, cursor, former)
+
+
+def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> None:
+    """GET_LAST_MESSAGE_ID: the last entry that a consumer could get, and the caller's mark-delete position."""
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        _error(ctx, topic, command, "MetadataError", "Consumer not found")
+        return
+    ledger, position, batch_index = topic.ledger, topic.ledger.last_confirmed, -1
+    while position.entry >= 0 and position.ledger in ledger.ledgers:
+        entry = ctx.entries.get(topic.name, position)
+        if not is_server_only(entry):
+            if (messages := entry.metadata.num_messages_in_batch) is not None:
+                batch_index = messages - 1
+            break
+        position = ledger.previous(position)
+    else:
+        position = Position(-1, -1)
+    mark_delete = topic.cursors[name].mark_delete
+    fields = GetLastMessageIdResponseFields(
+        batch_index=batch_index,
+        consumer_mark_delete_position=MarkDeletePosition(
+            ledgerId=mark_delete.ledger, entryId=mark_delete.entry
+        ),
+    )
+    ctx.emit(
+        GetLastMessageIdResponse(
+            topic.name, command.connection, command.request_id, command.consumer_id, *position, fields
+        )
+    )
+
+
+def _error(ctx: Context, topic: Topic, command: Seek | GetLastMessageId, error: str, cause: str) -> None:
+    ctx.emit(Error(topic.name, command.connection, command.request_id, error, cause))
