@@ -1,4 +1,4 @@
-"""The command `magnetar quality`, for typer. It imports what it needs when it is called."""
+"""`magnetar quality`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,16 +19,16 @@ _REASONS = 5
 
 def quality_command(
     path: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder of a replay or run, or a command log.")
+        Path, typer.Argument(metavar="DIR", help="The output folder of a replay or run, or a command log.")
     ],
     docs: Annotated[
-        Path | None, typer.Option(help="Where to write Data Docs; by default DIR/quality, or LOG.quality.")
+        Path | None,
+        typer.Option(help="Where to write Data Docs. The default is DIR/quality, or LOG.quality."),
     ] = None,
 ) -> None:
-    """Run the expectation suites over a log or an output folder, with Data Docs. Exit code 1 if a rule is broken."""
+    """Run the expectation suites over a log or an output folder and write Data Docs. The exit code is 1 if a rule is broken."""
     from rich.console import Console
 
-    from streaming.cli.app import expected_errors
     from streaming.log.table import LogError
     from streaming.quality import data_docs
     from streaming.quality.check import NothingToCheck, check

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.queries import KafkaConfigFile, credentials
+from streaming.cli.console import console
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import KafkaConfigFile, credentials
 
 if TYPE_CHECKING:
     from streaming.quarantine.store import Coordinates, Mended, OfRule
@@ -34,7 +36,6 @@ TopicOption = Annotated[str | None, typer.Option(help="Only records of this topi
 
 @contextmanager
 def _expected() -> Iterator[None]:
-    from streaming.cli.app import expected_errors
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.produce import NotProduced
@@ -199,7 +200,6 @@ def _plain(each: OfRule) -> dict[str, Any]:
 
 
 def _table(found: list[OfRule]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -215,8 +215,7 @@ def _table(found: list[OfRule]) -> None:
         texts = (each.rule, f"{each.records:,}", f"{each.resubmitted:,}", iso(each.first), iso(each.last),
                  str(each.example), _printable(each.cause))  # fmt: skip
         table.add_row(*map(Text, texts))
-    # A table cut to 80 columns is of no use in a file.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    console().print(table)
 
 
 def readable(value: bytes) -> str:

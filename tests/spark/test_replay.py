@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
-from streaming.cli.queries import replay_command, table, to_json
+from streaming.cli.replay import replay_command, table, to_json
 from streaming.log.files import write_log
 from streaming.replay import NotEmptyError, ReplayResult, replay, replay_in_process
 from streaming.spark.operator import BrokerType

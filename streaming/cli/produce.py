@@ -1,0 +1,70 @@
+"""`magnetar produce`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from streaming.cli.console import progress
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import Ingress, KafkaConfigFile, credentials
+
+
+def produce_command(
+    log: Annotated[
+        str,
+        typer.Argument(
+            help="A command log (.jsonl, .jsonl.gz, Parquet), or the topic to copy: kafka://HOST:PORT/TOPIC."
+        ),
+    ],
+    ingress: Ingress,
+    kafka_config: KafkaConfigFile = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="The number of partitions, if the topic has to be created.")
+    ] = None,
+    ticks: Annotated[
+        str | None,
+        typer.Option(help="When copying a topic: the --store of its query, for the times of its triggers."),
+    ] = None,
+    paced: Annotated[
+        bool, typer.Option(help="Send in real time, spaced by the timestamps in the log.")
+    ] = False,
+) -> None:
+    """Send a command log to a Kafka topic, or copy one topic to another with more partitions."""
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.produce import NotProduced, produce_log
+    from streaming.kafka.repartition import repartition_topic
+    from streaming.kafka.url import KafkaUrlError
+    from streaming.log.table import LogError
+    from streaming.run import stop_signals
+
+    topic = log.startswith("kafka://")
+    if ticks is not None and not topic:
+        raise typer.BadParameter("--ticks is only for copying a topic, kafka://HOST:PORT/TOPIC")
+    notes: list[str] = []
+    with (
+        expected_errors(
+            LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError, KafkaUnreachable, NotProduced
+        ),
+        stop_signals() as stop,
+        progress() as bar,
+    ):
+        task = bar.add_task("reading", total=None)
+        begun = time.perf_counter()
+        common: dict[str, Any] = {
+            "partitions": partitions,
+            "config": credentials(kafka_config),
+            "paced": paced,
+            "progress": lambda done, total: bar.update(task, description="sent", completed=done, total=total),
+            "stop": stop,
+        }
+        if topic:
+            _, sent, notes = repartition_topic(log, ingress, store=ticks, **common)
+        else:
+            sent = produce_log(log, ingress, **common)
+    for note in notes:
+        typer.echo(f"magnetar: {note}", err=True)
+    typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")

@@ -1,0 +1,151 @@
+"""`magnetar replay`, and a replay's result as a table or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.console import console, progress
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import Clock
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from streaming.replay import ReplayResult
+
+_SHOWN = 40
+_WIDE = 130
+_COLUMNS = {
+    "topic": "topic",
+    "subscription": "subscription",
+    "entries": "entries",
+    "duplicates": "duplicates",
+    "unknown": "unknown",
+    "dispatched": "dispatched",
+    "acked": "acked",
+    "expired": "expired",
+    "evicted": "evicted",
+    "trimmed": "trimmed",
+    "backlog": "backlog",
+    "storage": "storage, B",
+    "mark_delete": "mark-delete",
+}
+
+
+def replay_command(
+    log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
+    out: Annotated[Path, typer.Option(help="A new or empty folder for the results.")],
+    policies: Annotated[
+        Path | None,
+        typer.Option(help="A log of ADMIN and BROKER_CONFIG commands that override those in the log."),
+    ] = None,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="The number of micro-batches. The result does not depend on it.")
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="The number of ingress partitions. The default is the log's own, or 4."),
+    ] = None,
+    clock: Annotated[Clock, typer.Option(help="What advances time.")] = Clock.log,
+    cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
+    spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
+    overwrite: Annotated[bool, typer.Option(help="Delete an earlier replay's results first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Replay a command log: what would the broker have done?"""
+    from streaming.log.table import LogError
+    from streaming.replay import NotEmptyError, replay, replay_in_process
+    from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.failure import QueryFailed, explained
+
+    with (
+        expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError, QueryFailed),
+        progress() as bar,
+        explained(f"The results in {out} are not complete"),
+    ):
+        task = bar.add_task("starting Spark" if spark else "reading", total=None)
+
+        def show(done: int, total: int, rows: int) -> None:
+            bar.update(task, description=f"{rows:,} rows", completed=done, total=total)
+
+        common: dict[str, Any] = {
+            "policies": policies,
+            "batches": batches,
+            "partitions": partitions,
+            "overwrite": overwrite,
+            "progress": show,
+        }
+        if not spark:
+            if clock != Clock.log:
+                raise typer.BadParameter("--no-spark has no trigger, so its clock is always the log's")
+            result = replay_in_process(log, out, **common)
+        else:
+            result = replay(log, out, clock=clock.value, cores=cores, **common)
+    if as_json:
+        typer.echo(to_json(result))
+    else:
+        terminal = console()
+        terminal.print(table(result, width=terminal.width), _summary(result), sep="\n")
+
+
+def to_json(result: ReplayResult) -> str:
+    """A replay's result as one JSON object: times in seconds, sizes in bytes."""
+    fields = {name: getattr(result, name) for name in ("records", "batches", "seconds", "rows", "stats")}
+    return json.dumps({"out": str(result.out)} | fields, indent=2, default=str)
+
+
+def table(result: ReplayResult, *, width: int = 200, shown: int = _SHOWN) -> Table:
+    """A replay's result as a table: one row per topic and subscription, `shown` at most.
+
+    On a terminal of fewer than 130 columns, columns that hold nothing but zeros are left out.
+    """
+    from rich.table import Table
+
+    stats = result.stats
+    prefix = _common_namespace([str(each["topic"]) for each in stats])
+    columns = [
+        key
+        for key in _COLUMNS
+        if width >= _WIDE or key in ("topic", "entries", "backlog") or any(each.get(key) for each in stats)
+    ]
+    rows = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    for key in columns:
+        text = key in ("topic", "subscription", "mark_delete")
+        rows.add_column(_COLUMNS[key], justify="left" if text else "right", overflow="fold", no_wrap=not text)
+    for each in stats[:shown]:
+        rows.add_row(str(each["topic"])[len(prefix):], *(_cell(each.get(key)) for key in columns[1:]))  # fmt: skip
+    notes = [f"topics are in {prefix}"] * bool(prefix)
+    if len(stats) > shown:
+        notes.append(f"{len(stats) - shown:,} more rows: see --json")
+    rows.caption = "; ".join(notes) or None
+    return rows
+
+
+def _common_namespace(topics: list[str]) -> str:
+    """The namespace (with its slash) that holds all topics, or nothing."""
+    namespaces = {topic[: topic.rfind("/") + 1] for topic in topics}
+    return namespaces.pop() if len(namespaces) == 1 else ""
+
+
+def _summary(result: ReplayResult) -> str:
+    bad = result.rows.get("QUARANTINED", 0)
+    unsupported = result.rows.get("UNSUPPORTED", 0)
+    notes = f", {bad:,} in quarantine" * bool(bad) + f", {unsupported:,} unsupported" * bool(unsupported)
+    return (
+        f"{result.records:,} records in {result.seconds:.1f} s ({result.batches:,} micro-batches): "
+        f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ":".join(map(str, value))
+    return str(value)

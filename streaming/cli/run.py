@@ -1,0 +1,145 @@
+"""`magnetar run`, and what it shows while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.console import console
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import Clock, Ingress, KafkaConfigFile, credentials
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from streaming.spark.query import Written
+
+_REPORT_EVERY_SECONDS = 10.0
+
+
+def run_command(
+    ingress: Ingress,
+    checkpoint: Annotated[
+        Path,
+        typer.Option(
+            help="The folder for Spark's offsets and state. With the same folder, the query resumes."
+        ),
+    ],
+    store: Annotated[str, typer.Option(help="A folder or URL for entries, output tables and quarantine.")],
+    responses: Annotated[
+        str | None, typer.Option(help="A topic for responses to clients: kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option(help="A topic for quarantined records: kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    kafka_config: KafkaConfigFile = None,
+    trigger: Annotated[str, typer.Option(help="The shortest time between micro-batches.")] = "1s",
+    clock: Annotated[Clock, typer.Option(help="What advances time.")] = Clock.trigger,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="The number of partitions, if the ingress topic has to be created.")
+    ] = 4,
+    cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
+    shuffle_partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Parallel tasks, fixed by the first micro-batch. 1 gives the shortest micro-batches."
+        ),
+    ] = None,
+    max_offsets: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The largest number of records in a micro-batch. The default is 200,000, or 128 MB."
+        ),
+    ] = None,
+    tables: Annotated[bool, typer.Option(help="Also write every output row to tables.")] = True,
+    quality: Annotated[
+        bool,
+        typer.Option(
+            help="Check all output rows, and check samples with Great Expectations in a separate process."
+        ),
+    ] = True,
+) -> None:
+    """Run the broker on a Kafka topic until Ctrl-C or SIGTERM."""
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.url import KafkaUrlError
+    from streaming.run import run, stop_signals
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.failure import QueryFailed, explained
+    from streaming.spark.query import BadTrigger
+
+    live = Live(console(stderr=True))
+    with (
+        expected_errors(
+            KafkaUrlError,
+            KafkaConfigError,
+            KafkaUnreachable,
+            IngressChanged,
+            BadTrigger,
+            JarsUnavailableError,
+            JavaNotFoundError,
+            QueryFailed,
+        ),
+        stop_signals() as stop,
+        live,
+        explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
+    ):
+        run(
+            ingress,
+            checkpoint.absolute(),
+            store,
+            responses=responses,
+            dead_letters=dead_letters,
+            config=credentials(kafka_config),
+            tables=tables,
+            trigger=trigger,
+            clock=clock.value,
+            partitions=partitions,
+            cores=cores,
+            shuffle_partitions=shuffle_partitions,
+            records_a_batch=max_offsets,
+            quality=quality,
+            on_batch=live.batch,
+            on_start=lambda _: live.say("running; Ctrl-C stops it"),
+            stop=stop,
+        )
+
+
+class Live:
+    """What the query has done so far: on a terminal one line that updates itself, else a line every 10 s."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows: Counter[str] = Counter()
+        self._said = 0.0
+        self._status = console.status("starting Spark")
+
+    def __enter__(self) -> Live:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._status.stop()
+        self.say("stopped" if error[0] is None else "failed")
+
+    def batch(self, written: Written) -> None:
+        """Counts what a micro-batch wrote: `streaming.run.run`'s `on_batch`."""
+        for (_, kind), count in written.rows.items():
+            self._rows[kind] += count
+        counts = ", ".join(f"{count:,} {kind.lower()}" for kind, count in self._rows.most_common(6))
+        text = f"batch {written.batch_id:,}: {counts or 'nothing yet'}"
+        self._status.update(text)
+        if not self._console.is_terminal and time.monotonic() - self._said >= _REPORT_EVERY_SECONDS:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._said = time.monotonic()
+        self._console.print(text, highlight=False)
