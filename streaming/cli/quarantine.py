@@ -1,4 +1,4 @@
-"""The commands `magnetar quarantine …`, for typer. They import what they need when they are called."""
+"""`magnetar quarantine`: inspect, export and resubmit quarantined records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from streaming.cli.errors import expected_errors
 from streaming.cli.options import KafkaConfigFile, credentials
 
 if TYPE_CHECKING:
-    from streaming.quarantine.store import Coordinates, Mended, OfRule
+    from streaming.quarantine.store import Coordinates, Repaired, RuleSummary
 
 quarantine_app = typer.Typer(
-    help="Records that are no command: look at them, mend them, put them back.", no_args_is_help=True
+    help="Inspect, repair and resubmit the records that the query quarantined.", no_args_is_help=True
 )
 
 _SHOWN = 4096
 _NAMED = 5
 
 Store = Annotated[
-    str, typer.Argument(metavar="STORE", help="The --store of a run, or the folder of a replay.")
+    str, typer.Argument(metavar="STORE", help="The --store of a run, or the output folder of a replay.")
 ]
-Origin = Annotated[
-    str, typer.Argument(metavar="PARTITION:OFFSET", help="Where the record was in the ingress.")
-]
+Origin = Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="The record's place in the ingress.")]
 RuleOption = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 TopicOption = Annotated[str | None, typer.Option(help="Only records of this topic.")]
 
@@ -53,9 +51,11 @@ def list_command(
     store: Store,
     rule: RuleOption = None,
     topic: TopicOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: times in ms since the epoch.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; times are in ms since the epoch.")
+    ] = False,
 ) -> None:
-    """How many records broke which rule, and when; with the last one as an example."""
+    """Count records by the rule that they broke, with the times and the last record as an example."""
     import msgspec
 
     from streaming.quarantine.store import Quarantine
@@ -75,9 +75,9 @@ def list_command(
 def show_command(
     store: Store,
     record: Origin,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes, and nothing else.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the value.")] = False,
 ) -> None:
-    """One record: where it came from, what is wrong with it, its value as text or in hex."""
+    """Show one record: its place, what is wrong with it, and its value as text or hex."""
     from streaming.quarantine.store import Quarantine, iso
 
     origin = _origin(record)
@@ -105,9 +105,9 @@ def export_command(
     store: Store,
     rule: RuleOption = None,
     topic: TopicOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that were resubmitted.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also export records that were resubmitted.")] = False,
 ) -> None:
-    """Write the records to the standard output as a command log (JSON Lines), to be mended and resubmitted."""
+    """Write the records to the standard output as a command log (JSON Lines), ready to repair and resubmit."""
     from streaming.quarantine.store import Quarantine, coordinates_of, line
 
     with _expected():
@@ -123,29 +123,34 @@ def export_command(
             sys.stdout.buffer.write(line(row) + b"\n")
             written += 1
     sys.stdout.buffer.flush()
-    notes = f"; {left_out:,} were resubmitted before (--all gives them too)" * bool(left_out)
+    notes = f"; {left_out:,} were resubmitted before (--all includes them)" * bool(left_out)
     typer.echo(f"{written:,} records{notes}", err=True)
 
 
 @quarantine_app.command("resubmit")
 def resubmit_command(
     store: Store,
-    mended: Annotated[
-        str, typer.Argument(metavar="MENDED", help="An export that was edited (.jsonl), or PARTITION:OFFSET.")
+    repaired: Annotated[
+        str, typer.Argument(metavar="REPAIRED", help="An edited export (.jsonl), or PARTITION:OFFSET.")
     ],
     value: Annotated[
-        Path | None, typer.Option(help="With PARTITION:OFFSET: a file with its new value; else as it was.")
+        Path | None,
+        typer.Option(help="With PARTITION:OFFSET: a file with the new value. The default is the old value."),
     ] = None,
     ingress: Annotated[
-        str | None, typer.Option(help="Of a run: the commands' topic, kafka://HOST:PORT/TOPIC.")
+        str | None, typer.Option(help="For a run: the Kafka topic of the commands, kafka://HOST:PORT/TOPIC.")
     ] = None,
     kafka_config: KafkaConfigFile = None,
-    log: Annotated[Path | None, typer.Option(help="Of a replay: the log that was replayed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="With --log: where to write the mended log.")] = None,
-    partitions: Annotated[int | None, typer.Option(min=1, help="With --log: as the replay had it.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what was resubmitted before.")] = False,
+    log: Annotated[Path | None, typer.Option(help="For a replay: the log that was replayed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --log: the repaired log to write.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="With --log: the --partitions of the replay.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also send records that were resubmitted before.")
+    ] = False,
 ) -> None:
-    """Put mended records back. All are checked first: if one would be quarantined again, none is sent."""
+    """Resubmit repaired records. All are checked first: if one would be quarantined again, none is sent."""
     if (ingress is None) == (log is None) or (log is None) != (out is None):
         raise typer.BadParameter(
             "give --ingress for the records of a run, or --log and --out for those of a replay"
@@ -155,7 +160,7 @@ def resubmit_command(
         from streaming.quarantine.store import Quarantine
 
         quarantine = Quarantine(store)
-        records = _mended(quarantine, mended, value)
+        records = _repaired(quarantine, repaired, value)
         if ingress is not None:
             places = resubmit.to_ingress(
                 quarantine, records, ingress, config=credentials(kafka_config), again=again
@@ -167,20 +172,22 @@ def resubmit_command(
             typer.echo(f"{len(records):,} records to {ingress}: {shown}{more}")
         elif log is not None and out is not None:
             resubmit.to_log(quarantine, records, log, out, partitions=partitions, again=again)
-            typer.echo(f"{log} with {len(records):,} records mended -> {out}")
+            typer.echo(f"{log} with {len(records):,} records repaired -> {out}")
 
 
-def _mended(quarantine: Any, mended: str, value: Path | None) -> list[Mended]:
-    from streaming.quarantine.store import Coordinates, Mended, read_mended
+def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repaired]:
+    from streaming.quarantine.store import Coordinates, Repaired, read_repaired
 
-    origin = Coordinates.parse(mended)
+    origin = Coordinates.parse(repaired)
     if origin is None:
         if value is not None:
-            raise typer.BadParameter("--value goes with PARTITION:OFFSET: a file of records has their values")
-        return read_mended(mended)
+            raise typer.BadParameter(
+                "--value is only for PARTITION:OFFSET: a file of records contains their values"
+            )
+        return read_repaired(repaired)
     row = quarantine.record(origin)
     new = row["value"] if value is None else value.read_bytes()
-    return [Mended(origin, round(row["timestamp"].timestamp() * 1000), row["topic"], new)]
+    return [Repaired(origin, round(row["timestamp"].timestamp() * 1000), row["topic"], new)]
 
 
 def _origin(text: str) -> Coordinates:
@@ -192,14 +199,14 @@ def _origin(text: str) -> Coordinates:
     return found
 
 
-def _plain(each: OfRule) -> dict[str, Any]:
+def _plain(each: RuleSummary) -> dict[str, Any]:
     example = {"partition": each.example.partition, "offset": each.example.offset,
                "topic": each.topic, "cause": each.cause}  # fmt: skip
     numbers = {name: getattr(each, name) for name in ("rule", "records", "resubmitted", "first", "last")}
     return numbers | {"example": example}
 
 
-def _table(found: list[OfRule]) -> None:
+def _table(found: list[RuleSummary]) -> None:
     from rich.table import Table
     from rich.text import Text
 

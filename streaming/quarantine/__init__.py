@@ -1,1 +1,1 @@
-"""Quarantined records: look at them, repair them, send them again."""
+"""Quarantined records: inspect them, repair them and resubmit them."""

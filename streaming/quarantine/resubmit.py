@@ -1,4 +1,4 @@
-"""Mended records put back: into the ingress topic of a live query, or into the log that was replayed."""
+"""Resubmit repaired records: to the ingress topic of a live query, or in the log that was replayed."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.files import read_log, write_log
 from streaming.log.partition import PARTITIONS, ingress_partition, partition_log
 from streaming.log.table import LOGICAL
-from streaming.quarantine.store import Coordinates, Mended, Quarantine, QuarantineError, coordinates_of
+from streaming.quarantine.store import Coordinates, Quarantine, QuarantineError, Repaired, coordinates_of
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
 ORIGIN = "magnetar.resubmitted"
-"""The header of a record that was put back: where it was when it was quarantined, ``PARTITION:OFFSET``."""
+"""The header of a resubmitted record: its coordinates when it was quarantined, ``PARTITION:OFFSET``."""
 
 
 def to_ingress(
     quarantine: Quarantine,
-    mended: Sequence[Mended],
+    repaired: Sequence[Repaired],
     ingress: str,
     *,
     config: KafkaConfig = PLAIN,
     again: bool = False,
 ) -> list[Coordinates]:
-    """Sends `mended` to the topic `ingress` (``kafka://…``) and gives their coordinates there.
+    """Sends `repaired` to the topic `ingress` (``kafka://…``) and gives their coordinates there.
 
-    A record goes to the ingress partition it was in, for there is its topic, with the time of sending. If it was given
-    another topic, to that of `streaming.log.partition.ingress_partition`. All are checked before the first is sent. `config`:
-    credentials.
+    A record returns to its ingress partition, where its topic lives, with the time of sending. A record whose topic was
+    changed goes to that topic's partition (see `streaming.log.partition.ingress_partition`). All records are checked before
+    the first is sent. `config`: credentials.
 
     Raises:
         QuarantineError, KafkaUrlError, KafkaConfigError, KafkaUnreachable: nothing was sent.
-        NotProduced: Kafka didn't confirm some; the quarantine's notes say which.
+        NotProduced: Kafka did not confirm some records; the quarantine's notes say which.
     """
     url = KafkaUrl.parse(ingress)
     if quarantine.of_replay:
         raise QuarantineError(
-            f"{quarantine.url} is of a replay: its records are in a log, not in a topic. Give --log, the log that was "
-            "replayed, and --out, the log to be written; nothing was put back"
+            f"{quarantine.url} belongs to a replay: its records are in a log, not in a topic. Give --log, the log that "
+            "was replayed, and --out, the log to write; nothing was resubmitted"
         )
     now = int(time.time() * 1000)
-    mended = [each._replace(timestamp=now) for each in mended]
-    quarantine.check(mended, again=again)
+    repaired = [each._replace(timestamp=now) for each in repaired]
+    quarantine.check(repaired, again=again)
     producer, partitions = _connect(url, config)
     try:
-        places = _places(quarantine, mended, url, partitions)
-        notebook = quarantine.note(ingress, [each.origin for each in mended])
-        return _send(producer, url, mended, places, notebook.write)
+        places = _places(quarantine, repaired, url, partitions)
+        notebook = quarantine.note(ingress, [each.origin for each in repaired])
+        return _send(producer, url, repaired, places, notebook.write)
     finally:
         producer.close()
 
@@ -83,47 +83,49 @@ def _connect(url: KafkaUrl, config: KafkaConfig) -> tuple[KafkaProducer, int]:
     except KafkaError as error:
         producer.close()
         raise KafkaUnreachable(
-            f"Kafka at {url.bootstrap} has no topic {url.topic!r}, or doesn't say: give the ingress that the query reads"
+            f"Kafka at {url.bootstrap} has no topic {url.topic!r}, or does not say: give the ingress that the query reads"
         ) from error
 
 
-def _places(quarantine: Quarantine, mended: Sequence[Mended], url: KafkaUrl, partitions: int) -> list[int]:
-    """The ingress partition of each."""
-    before = _originals(quarantine, mended)
+def _places(
+    quarantine: Quarantine, repaired: Sequence[Repaired], url: KafkaUrl, partitions: int
+) -> list[int]:
+    """The ingress partition of each record."""
+    before = _originals(quarantine, repaired)
     places = [
         each.origin.partition
         if each.topic is None or each.topic == before[each.origin]["topic"]
         else ingress_partition(each.topic, partitions)
-        for each in mended
+        for each in repaired
     ]
     if (most := max(places)) >= partitions:
         raise QuarantineError(
             f"topic {url.topic} has {partitions} partitions, and a record was in partition {most}: give the ingress "
-            "that the query reads; nothing was put back"
+            "that the query reads; nothing was resubmitted"
         )
     return places
 
 
-def _originals(quarantine: Quarantine, mended: Sequence[Mended]) -> dict[Coordinates, dict[str, Any]]:
-    """The rows of the quarantine that `mended` are of."""
-    rows = quarantine.records(among=[each.origin for each in mended])
+def _originals(quarantine: Quarantine, repaired: Sequence[Repaired]) -> dict[Coordinates, dict[str, Any]]:
+    """The quarantined rows that `repaired` replace."""
+    rows = quarantine.records(among=[each.origin for each in repaired])
     return dict(zip(coordinates_of(rows), rows.to_pylist(), strict=True))
 
 
 def _send(
     producer: KafkaProducer,
     url: KafkaUrl,
-    mended: Sequence[Mended],
+    repaired: Sequence[Repaired],
     partitions: Sequence[int],
     write: Callable[[Sequence[Coordinates | None]], None],
 ) -> list[Coordinates]:
-    """Sends, waits, and writes where each is now."""
+    """Sends the records, waits for Kafka, and notes where each is now."""
     from kafka.errors import KafkaError
 
     futures: list[Any] = []
     places: list[Coordinates | None] = []
     failed: KafkaError | None = None
-    for each, partition in zip(mended, partitions, strict=True):
+    for each, partition in zip(repaired, partitions, strict=True):
         key = None if each.topic is None else each.topic.encode()
         headers = [(ORIGIN, str(each.origin).encode())]
         try:
@@ -138,11 +140,11 @@ def _send(
         except KafkaError as error:
             failed = error
             places.append(None)
-    places += [None] * (len(mended) - len(places))
+    places += [None] * (len(repaired) - len(places))
     write(places)
     if failed is not None:
         raise NotProduced(
-            f"Kafka at {url.bootstrap} confirmed {len(places) - places.count(None):,} of {len(mended):,} records: "
+            f"Kafka at {url.bootstrap} confirmed {len(places) - places.count(None):,} of {len(repaired):,} records: "
             f"{failed!r}. `magnetar quarantine list` counts the others as resubmitted, and `show` says which were not "
             "confirmed: if they are not in the topic, resubmit those with --again"
         ) from failed
@@ -151,28 +153,28 @@ def _send(
 
 def to_log(
     quarantine: Quarantine,
-    mended: Sequence[Mended],
+    repaired: Sequence[Repaired],
     log: str | Path,
     out: str | Path,
     *,
     partitions: int | None = None,
     again: bool = False,
 ) -> None:
-    """Writes to `out` the log that was replayed, `mended` in the places of the records they mend.
+    """Writes the log that was replayed to `out`, with `repaired` in place of the original records.
 
-    A record's time is the line's. `partitions`: as the replay had it. A log with ingress partitions of its own keeps
-    them, so there no record may change its topic.
+    A record gets the timestamp of its line. `partitions`: those of the replay. A log that has ingress partitions keeps them,
+    so its records may not change their topics.
 
     Raises `QuarantineError`, `LogError`, `FileNotFoundError`; then nothing was written.
     """
-    quarantine.check(mended, again=again)
+    quarantine.check(repaired, again=again)
     if (out := Path(out)).exists():
-        raise QuarantineError(f"{out} is there already: name another file; nothing was put back")
+        raise QuarantineError(f"{out} already exists: choose another file; nothing was resubmitted")
     records = read_log(log)
-    originals = _originals(quarantine, mended)
-    rows: dict[int, Mended] = {}
+    originals = _originals(quarantine, repaired)
+    rows: dict[int, Repaired] = {}
     for each, row in zip(
-        mended, _rows(records, [m.origin for m in mended], partitions, str(log)), strict=True
+        repaired, _rows(records, [m.origin for m in repaired], partitions, str(log)), strict=True
     ):
         was = originals[each.origin]
         found = None if row is None else records.slice(row, 1).to_pylist()[0]
@@ -180,40 +182,40 @@ def to_log(
             raise QuarantineError(
                 f"record {each.origin} of {log} is not the one in quarantine: give the log that was replayed into "
                 f"{quarantine.url}, with the --partitions of that replay, if any; one with --policies has other "
-                "offsets: replay without them first; nothing was put back"
+                "offsets: replay without them first; nothing was resubmitted"
             )
         if "partition" in found and each.topic != found["topic"]:
             raise QuarantineError(
                 f"record {each.origin} was given the topic {each.topic}, but {log} has ingress partitions, and a topic "
-                "never spans two: leave its topic; nothing was put back"
+                "never spans two: keep its topic; nothing was resubmitted"
             )
         if rows.setdefault(row, each)[1:] != each[1:]:
             raise QuarantineError(
-                f"records {rows[row].origin} and {each.origin} are one in {log}, and were mended differently: leave "
-                "one of them out; nothing was put back"
+                f"records {rows[row].origin} and {each.origin} are one record in {log} and were repaired differently: "
+                "remove one of them; nothing was resubmitted"
             )
     try:
         write_log(out, _replaced(records, rows))
     except BaseException:
         out.unlink(missing_ok=True)
         raise
-    origins = [each.origin for each in mended]
+    origins = [each.origin for each in repaired]
     quarantine.note(str(out), origins).write(origins)
 
 
 def _rows(
     records: pa.Table, origins: Sequence[Coordinates], partitions: int | None, name: str
 ) -> list[int | None]:
-    """The rows of a log that the records were in a replay of it; None: it has no such record."""
+    """For each origin its row in the log; None if the replayed log has no such record."""
     numbers = pa.array(np.arange(len(records), dtype=np.int64))
     if "partition" in records.column_names:
         if partitions is not None:
             raise QuarantineError(
-                f"{name} has ingress partitions of its own: replay it without --partitions first; nothing was put back"
+                f"{name} has ingress partitions of its own: replay it without --partitions first; nothing was resubmitted"
             )
         placed = records.set_column(RECORD.get_field_index("timestamp"), RECORD.field("timestamp"), numbers)
     else:
-        # Partitioning looks at no time, so a record's number can travel in its place.
+        # Partitioning ignores timestamps, so a record's number can travel in their place.
         numbered = records.set_column(
             LOGICAL.get_field_index("timestamp"), LOGICAL.field("timestamp"), numbers
         )
@@ -225,8 +227,8 @@ def _rows(
     return [found.get(origin) for origin in origins]
 
 
-def _replaced(records: pa.Table, rows: dict[int, Mended]) -> pa.Table:
-    """`records` with other times, topics and values in some rows."""
+def _replaced(records: pa.Table, rows: dict[int, Repaired]) -> pa.Table:
+    """`records` with the timestamps, topics and values of `rows`."""
     parts, begin = [], 0
     for row in sorted(rows):
         each = rows[row]

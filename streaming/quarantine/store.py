@@ -1,13 +1,13 @@
-"""Quarantined records for people: found by rule and topic, written as a command log to be mended, checked again; and
-the notes of those that were put back.
+"""The quarantine of a run or a replay: find records by rule and topic, export them as a command log, check repaired ones,
+and keep notes of those that were resubmitted.
 
-A record is named by its coordinates in the ingress, ``PARTITION:OFFSET``. Its line in an export is one of a command log
-(see `streaming.log.files`) with its coordinates, and its fields if the value is an object, in MessagePack too. What is no object
-is whole in the field ``value`` (text) or ``value_base64``; an object with fields named as coordinates or as these two
-is whole in ``value``.
+Its coordinates in the ingress, ``PARTITION:OFFSET``, identify a record. An export has one line per record, as in a command
+log (see `streaming.log.files`): the record's coordinates and, if its value is an object in JSON or MessagePack, the fields of
+that object. Any other value is in the field ``value`` (text) or ``value_base64``. So is, in ``value``, an object that has a
+field with the name of a coordinate or of one of these two.
 
-``<store>/quarantine/_resubmitted/<ms>-<hex>.json``: a resubmission. It is written before anything is sent, and again
-when Kafka has confirmed it, so whatever dies, nothing is put back twice unawares.
+``<store>/quarantine/_resubmitted/<ms>-<hex>.json`` notes a resubmission. It is written before anything is sent and again when
+Kafka has confirmed it: whatever crashes, no record is resubmitted twice unnoticed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class QuarantineError(ValueError):
-    """What was asked of a quarantine can't be done; nothing was put back. The text says why and what to do."""
+    """A request to a quarantine can't be met, and nothing was resubmitted. The text says why and what to do."""
 
 
 class Coordinates(NamedTuple):
-    """Where a record is in the ingress."""
+    """The place of a record in the ingress."""
 
     partition: int
     offset: int
 
     @classmethod
     def parse(cls, text: str) -> Coordinates | None:
-        """Of ``PARTITION:OFFSET``; None if the text isn't that."""
+        """Parses ``PARTITION:OFFSET``; None if the text has another form."""
         found = re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)
         return None if found is None else cls(int(found[1]), int(found[2]))
 
@@ -59,8 +59,8 @@ class Coordinates(NamedTuple):
         return f"{self.partition}:{self.offset}"
 
 
-class Mended(NamedTuple):
-    """A record as it is to be put back. `timestamp`: ms since the epoch."""
+class Repaired(NamedTuple):
+    """A record in the form in which to resubmit it. `timestamp`: ms since the epoch."""
 
     origin: Coordinates
     timestamp: int
@@ -69,7 +69,8 @@ class Mended(NamedTuple):
 
 
 class Resubmission(NamedTuple):
-    """When (ms since the epoch) and where to a record was put back, and its coordinates there; None: not confirmed."""
+    """A record was resubmitted `at` a time (ms since the epoch) `to` a topic or log. `place`: its coordinates there; None until
+    Kafka confirms it."""
 
     at: int
     to: str
@@ -80,8 +81,8 @@ class Resubmission(NamedTuple):
         return f"{iso(self.at)} to {self.to} {where}"
 
 
-class OfRule(NamedTuple):
-    """The quarantined records that broke a rule. Times: the partition's clock, ms since the epoch."""
+class RuleSummary(NamedTuple):
+    """The quarantined records that broke one rule. `first` and `last`: the partition's clock, ms since the epoch."""
 
     rule: str
     records: int
@@ -119,7 +120,7 @@ class Quarantine:
 
     @property
     def of_replay(self) -> bool:
-        """Whether the records came from a log rather than from Kafka."""
+        """Whether the records came from a replayed log, not from Kafka."""
         return bool(self._storage.files("store", recursive=True))
 
     def records(
@@ -150,8 +151,8 @@ class Quarantine:
             raise QuarantineError(f"record {origin} is not in the quarantine of {self.url}")
         return rows[0]
 
-    def by_rule(self, *, rule: str | None = None, topic: str | None = None) -> list[OfRule]:
-        """A summary; the rule with the most records first. The example is the last record."""
+    def by_rule(self, *, rule: str | None = None, topic: str | None = None) -> list[RuleSummary]:
+        """One summary per rule, the rule with the most records first. The example is the last record."""
         names = [name for name in QUARANTINE.names if name != "value"]
         table = self.records(rule=rule, topic=topic, columns=names)
         noted = self.resubmitted()
@@ -163,7 +164,7 @@ class Quarantine:
             (last,) = own.slice(len(own) - 1).to_pylist()
             example = Coordinates(last["partition"], last["offset"])
             found.append(
-                OfRule(
+                RuleSummary(
                     each, len(own), back, times["min"], times["max"], example, last["topic"], last["cause"]
                 )
             )
@@ -172,7 +173,7 @@ class Quarantine:
     # -- notes
 
     def resubmitted(self) -> dict[Coordinates, Resubmission]:
-        """The last resubmission of each record that was put back."""
+        """The last resubmission of each resubmitted record."""
         found = {}
         for info in self._storage.files(_NOTES):
             with self._storage.open(self._storage.relative(info)) as file:
@@ -183,37 +184,37 @@ class Quarantine:
         return found
 
     def note(self, to: str, origins: Sequence[Coordinates]) -> Notebook:
-        """Notes that records are about to be put back."""
+        """Notes that records are about to be resubmitted."""
         notebook = Notebook(
             self._storage, _Note(int(time.time() * 1000), to, [_Put(*each) for each in origins])
         )
         notebook.write([None] * len(origins))
         return notebook
 
-    # -- mended records
+    # -- repaired records
 
-    def check(self, mended: Sequence[Mended], *, again: bool) -> None:
-        """Raises `QuarantineError` if one isn't in this quarantine, breaks a rule still, or, unless `again`, was put
-        back before."""
+    def check(self, repaired: Sequence[Repaired], *, again: bool) -> None:
+        """Raises `QuarantineError` if a record isn't in this quarantine, still breaks a rule, or was resubmitted before
+        (unless `again`)."""
         known = set(
-            coordinates_of(self.records(among=[m.origin for m in mended], columns=QUARANTINE.names[:3]))
+            coordinates_of(self.records(among=[m.origin for m in repaired], columns=QUARANTINE.names[:3]))
         )
-        strange = [m.origin for m in mended if m.origin not in known]
+        strange = [m.origin for m in repaired if m.origin not in known]
         if strange:
             raise QuarantineError(
-                f"not in the quarantine of {self.url}: {_listed(map(str, strange))}; a line's partition and offset say "
-                "which record it mends; nothing was put back"
+                f"not in the quarantine of {self.url}: {_listed(map(str, strange))}; a line's partition and offset "
+                "identify the record that it repairs; nothing was resubmitted"
             )
         noted = {} if again else self.resubmitted()
-        before = [f"{m.origin} ({noted[m.origin]})" for m in mended if m.origin in noted]
+        before = [f"{m.origin} ({noted[m.origin]})" for m in repaired if m.origin in noted]
         if before:
             raise QuarantineError(
-                f"resubmitted before: {_listed(before)}; take these out, or give --again; nothing was put back"
+                f"resubmitted before: {_listed(before)}; remove these, or give --again; nothing was resubmitted"
             )
-        bad = [f"{m.origin} ({rule}: {cause})" for m, rule, cause in refused(mended)]
+        bad = [f"{m.origin} ({rule}: {cause})" for m, rule, cause in refused(repaired)]
         if bad:
             raise QuarantineError(
-                f"{len(bad):,} of {len(mended):,} records would be quarantined again: {_listed(bad)}; nothing was put back"
+                f"{len(bad):,} of {len(repaired):,} records would be quarantined again: {_listed(bad)}; nothing was resubmitted"
             )
 
 
@@ -226,19 +227,19 @@ class Notebook:
         self._path = f"{_NOTES}/{note.at:013d}-{uuid4().hex[:8]}.json"
 
     def write(self, places: Sequence[Coordinates | None]) -> None:
-        """Where the records are now, in the order they were given; None: not confirmed."""
+        """Notes where the records are now, in the order in which they were given; None: not confirmed."""
         for put, place in zip(self._note.records, places, strict=True):
             put.place = place
         self._storage.publish(self._path, lambda stream: stream.write(msgspec.json.encode(self._note)))
 
 
-def refused(mended: Sequence[Mended]) -> Iterator[tuple[Mended, str, str]]:
-    """Of `mended` those that the query would quarantine, with rule and cause: it asks the same gate and broker."""
+def refused(repaired: Sequence[Repaired]) -> Iterator[tuple[Repaired, str, str]]:
+    """Those of `repaired` that the query would quarantine, with rule and cause, according to the same gate and broker."""
     from streaming.broker.broker import Broker
     from streaming.quality.gate import judge
 
-    commands = judge([m.topic for m in mended], [m.value for m in mended])
-    for record, command in zip(mended, commands, strict=True):
+    commands = judge([each.topic for each in repaired], [each.value for each in repaired])
+    for record, command in zip(repaired, commands, strict=True):
         broker = Broker(record.origin.partition, NoEntries())
         broker.apply(0, record.timestamp, record.topic, command, record.value)
         for row in broker.take():
@@ -275,7 +276,7 @@ def _shown(value: bytes) -> dict[str, Any]:
 
 
 def as_json(value: bytes) -> bytes | None:
-    """A record's value as one line of JSON, bytes in base64, if it is an object in JSON or MessagePack; else None."""
+    """A value that is an object in JSON or MessagePack as one line of JSON, with bytes in base64; None for any other."""
     try:
         if value.lstrip()[:1] == b"{":
             value.decode()
@@ -296,35 +297,35 @@ def _is_text(key: object) -> bool:
     return isinstance(key, str)
 
 
-def read_mended(path: str | Path) -> list[Mended]:
+def read_repaired(path: str | Path) -> list[Repaired]:
     """The records of an export that somebody edited. Raises `LogError`, `FileNotFoundError`, `QuarantineError`."""
     log = read_log(path)
     if not len(log):
-        raise QuarantineError(f"{path}: no records in it; nothing was put back")
+        raise QuarantineError(f"{path}: no records in it; nothing was resubmitted")
     values = log["value"].to_pylist()
     if ".jsonl" in Path(path).name:
-        # A log hands such lines on, for the query to quarantine; here a person slipped.
+        # In a log such lines are for the query to quarantine; here they are typing errors.
         for number, value in enumerate(values, 1):
             try:
                 _fields(value)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise QuarantineError(
-                    f"{path}: record {number} is no JSON object ({error}); it begins {value[:60]!r}; nothing was put back"
+                    f"{path}: record {number} is not a JSON object ({error}); it begins {value[:60]!r}; nothing was resubmitted"
                 ) from None
     if "partition" not in log.column_names:
         raise QuarantineError(
-            f"{path}: its lines name no partition and offset, so no quarantined record; begin with `magnetar "
-            "quarantine export`; nothing was put back"
+            f"{path}: its lines have no partition and offset, so they identify no quarantined record; begin with "
+            "`magnetar quarantine export`; nothing was resubmitted"
         )
     rows = log.drop_columns(["value"]).to_pylist()
     return [
-        Mended(Coordinates(row["partition"], row["offset"]), row["timestamp"], row["topic"], _value(value))
+        Repaired(Coordinates(row["partition"], row["offset"]), row["timestamp"], row["topic"], _value(value))
         for row, value in zip(rows, values, strict=True)
     ]
 
 
 def _value(value: bytes) -> bytes:
-    """What `_shown` made of a value, back again."""
+    """The value that `_shown` represented."""
     try:
         fields = _fields(value)
         if fields.keys() == {_VALUE}:

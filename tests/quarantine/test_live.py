@@ -1,4 +1,4 @@
-"""Mended records go back through the ingress of a live query; and what Kafka doesn't confirm is told."""
+"""Repaired records go back through the ingress of a live query; what Kafka does not confirm is reported."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What is quarantined can be found, taken out, mended and put into the log again; and only what the query would take."""
+"""What is quarantined can be found, taken out, repaired and put into the log again; and only what the query would take."""
 
 import json
 from pathlib import Path
@@ -21,12 +21,12 @@ from streaming.log.table import LOGICAL
 from streaming.quarantine.resubmit import to_log
 from streaming.quarantine.store import (
     Coordinates,
-    Mended,
     Quarantine,
     QuarantineError,
+    Repaired,
     as_json,
     line,
-    read_mended,
+    read_repaired,
     refused,
 )
 from streaming.replay import replay_in_process
@@ -217,11 +217,11 @@ def test_unedited_it_is_what_it_was(
     lines = [line(row) for row in read_quarantine(str(folder)).to_pylist()]
     assert not any(b"\n" in each for each in lines)
     (folder / "bad.jsonl").write_bytes(b"\n".join(lines))
-    mended = read_mended(folder / "bad.jsonl")
-    assert [m.origin for m in mended] == [Coordinates(3, n) for n in range(len(records))]
-    assert [m.topic for m in mended] == [topic for topic, _ in records]
-    assert {m.timestamp for m in mended} == {1000}
-    for (_, value), each in zip(records, mended, strict=True):
+    repaired = read_repaired(folder / "bad.jsonl")
+    assert [m.origin for m in repaired] == [Coordinates(3, n) for n in range(len(records))]
+    assert [m.topic for m in repaired] == [topic for topic, _ in records]
+    assert {m.timestamp for m in repaired} == {1000}
+    for (_, value), each in zip(records, repaired, strict=True):
         found = as_json(value)
         assert each.value == (value if found is None else found) or json.loads(each.value) == json.loads(
             found or b"0"
@@ -262,11 +262,11 @@ def test_what_the_query_refuses_is_refused_with_the_same_words() -> None:
         for row in applied[1].to_pylist()
         if row["kind"] == "QUARANTINED"
     ]
-    mended = [
-        Mended(Coordinates(0, r["offset"]), r["timestamp"], r["topic"], r["value"])
+    repaired = [
+        Repaired(Coordinates(0, r["offset"]), r["timestamp"], r["topic"], r["value"])
         for r in records.to_pylist()
     ]
-    assert [(m.origin.offset, rule, cause) for m, rule, cause in refused(mended)] == wanted
+    assert [(m.origin.offset, rule, cause) for m, rule, cause in refused(repaired)] == wanted
     assert len(wanted) > 8
 
 
@@ -289,26 +289,26 @@ def edited(out: Path, path: Path, **changes: dict[str, Any]) -> Path:
 
 
 def message(sequence_id: int) -> dict[str, Any]:
-    return {"producer": "p", "sequence_id": sequence_id, "payload": "mended"}
+    return {"producer": "p", "sequence_id": sequence_id, "payload": "repaired"}
 
 
-def test_a_mended_log_replays_without_quarantine(log: Path, out: Path, tmp_path: Path) -> None:
+def test_a_repaired_log_replays_without_quarantine(log: Path, out: Path, tmp_path: Path) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p0_0=message(3) | {"topic": OTHER}, p1_0=message(4), p3_1=message(2),
                  p3_2=message(3), p3_3=message(5))  # fmt: skip
-    ran = magnetar("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.parquet")
+    ran = magnetar("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.parquet")
     assert ran.exit_code == 0, ran.output
-    assert f"{log} with 5 records mended -> {tmp_path / 'mended.parquet'}" in ran.stdout
+    assert f"{log} with 5 records repaired -> {tmp_path / 'repaired.parquet'}" in ran.stdout
     assert "6 records in quarantine, 5 of them resubmitted" in magnetar("list", out).stdout
     assert magnetar("export", out).stdout.count("\n") == 1
-    # The last one is good but for its time; so it needs no file, and the log that is half mended serves.
-    mended = tmp_path / "all.parquet"
-    one = magnetar("resubmit", out, "3:4", "--log", tmp_path / "mended.parquet", "--out", mended)
+    # The last one is good but for its time; so it needs no file, and the log that is half repaired serves.
+    repaired = tmp_path / "all.parquet"
+    one = magnetar("resubmit", out, "3:4", "--log", tmp_path / "repaired.parquet", "--out", repaired)
     assert one.exit_code == 0, one.output
 
-    before, after = read_log(log), read_log(mended)
+    before, after = read_log(log), read_log(repaired)
     assert after.schema == LOGICAL
     assert after["timestamp"].to_pylist() == [*before["timestamp"].to_pylist()[:6], START + 5, START + 9]
-    result = replay_in_process(mended, tmp_path / "again")
+    result = replay_in_process(repaired, tmp_path / "again")
     assert "QUARANTINED" not in result.rows
     receipts = read_table(str(tmp_path / "again" / "tables"), "SEND_RECEIPT")
     assert sorted(receipts["sequence_id"].to_pylist()) == [1, 2, 3, 3, 4, 5, 6, 9]
@@ -322,17 +322,17 @@ def test_a_log_with_partitions(tmp_path: Path) -> None:
     (name,) = origins(out)
     key = f"p{name.replace(':', '_')}"
     moved = edited(out, tmp_path / "moved.jsonl", **{key: message(2) | {"topic": OTHER}})
-    assert "a topic never spans two: leave its topic" in complaint(
-        "resubmit", out, moved, "--log", log, "--out", tmp_path / "mended.jsonl"
+    assert "a topic never spans two: keep its topic" in complaint(
+        "resubmit", out, moved, "--log", log, "--out", tmp_path / "repaired.jsonl"
     )
     bad = edited(out, tmp_path / "bad.jsonl", **{key: message(2)})
     several = complaint(
-        "resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl", "--partitions", 3
+        "resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.jsonl", "--partitions", 3
     )
     assert "has ingress partitions of its own" in several
-    assert magnetar("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl").exit_code == 0
-    assert replay_in_process(tmp_path / "mended.jsonl", tmp_path / "again").rows["SEND_RECEIPT"] == 3
-    before, after = read_log(log), read_log(tmp_path / "mended.jsonl")
+    assert magnetar("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.jsonl").exit_code == 0
+    assert replay_in_process(tmp_path / "repaired.jsonl", tmp_path / "again").rows["SEND_RECEIPT"] == 3
+    before, after = read_log(log), read_log(tmp_path / "repaired.jsonl")
     assert after.select(["partition", "offset", "timestamp"]).equals(
         before.select(["partition", "offset", "timestamp"])
     )
@@ -346,11 +346,11 @@ def test_copies_of_one_record(tmp_path: Path) -> None:
     assert origins(out) == {"0:0": "broker_config", "1:0": "broker_config"}
     good: dict[str, Any] = {"command": "BROKER_CONFIG", "settings": {"maxMessageSize": 7}}
     unlike = edited(out, tmp_path / "unlike.jsonl", p0_0=good, p1_0=good | {"settings": {}})
-    options = ("--log", log, "--out", tmp_path / "mended.jsonl", "--partitions", 2)
-    assert "records 0:0 and 1:0 are one in" in complaint("resubmit", out, unlike, *options)
+    options = ("--log", log, "--out", tmp_path / "repaired.jsonl", "--partitions", 2)
+    assert "records 0:0 and 1:0 are one record in" in complaint("resubmit", out, unlike, *options)
     bad = edited(out, tmp_path / "bad.jsonl", p0_0=good, p1_0=good)
     assert magnetar("resubmit", out, bad, *options).exit_code == 0
-    assert json.loads(read_log(tmp_path / "mended.jsonl")["value"][0].as_py()) == good
+    assert json.loads(read_log(tmp_path / "repaired.jsonl")["value"][0].as_py()) == good
 
 
 # -- refusals: nothing is written
@@ -358,12 +358,12 @@ def test_copies_of_one_record(tmp_path: Path) -> None:
 
 def test_what_is_still_bad(log: Path, out: Path, tmp_path: Path) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p1_0=message(-4), p3_1=message(2), p3_2={"value": "rubbish"})
-    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl")
+    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.jsonl")
     assert said.startswith(
         "2 of 3 records would be quarantined again: 1:0 (input.PUBLISH/sequence_id_range: "
     )
     assert "3:2 (malformed: " in said
-    assert not (tmp_path / "mended.jsonl").exists()
+    assert not (tmp_path / "repaired.jsonl").exists()
     assert Quarantine(str(out)).resubmitted() == {}
 
 
@@ -372,32 +372,32 @@ def test_a_whole_value_that_can_not_be_read(
     log: Path, out: Path, tmp_path: Path, field: dict[str, Any]
 ) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p3_2=field)
-    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl")
+    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.jsonl")
     assert "3:2 (malformed: " in said
 
 
 @pytest.mark.parametrize("slip", ['"producer":"p,', '"producer":"p"', "\ud800", "\xff"])
 def test_a_slip_of_the_pen(log: Path, out: Path, tmp_path: Path, slip: str) -> None:
-    """A line that is no JSON must not be taken for the record after the one before it: 3:2 is in quarantine too."""
+    """A line that is not JSON must not be taken for the record after the one before it: 3:2 is in quarantine too."""
     bad = edited(out, tmp_path / "bad.jsonl", p3_1=message(2), p3_2=message(3))
     before, last = bad.read_text().splitlines()
     bad.write_bytes(
         f"{before}\n\n".encode() + last.replace('"producer": "p",', slip).encode("utf-8", "surrogatepass")
     )
-    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.jsonl")
-    assert f"{bad}: record 2 is no JSON object (" in said
+    said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.jsonl")
+    assert f"{bad}: record 2 is not a JSON object (" in said
     assert 'it begins b\'{"partition": 3' in said
 
 
 def test_twice(log: Path, out: Path, tmp_path: Path) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p1_0=message(4), p3_1=message(2))
-    mended = tmp_path / "mended.parquet"
-    assert magnetar("resubmit", out, bad, "--log", log, "--out", mended).exit_code == 0
+    repaired = tmp_path / "repaired.parquet"
+    assert magnetar("resubmit", out, bad, "--log", log, "--out", repaired).exit_code == 0
     said = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "twice.parquet")
     assert said.startswith("resubmitted before: 1:0 (20")
-    assert f" to {mended} as 1:0), 3:1" in said
+    assert f" to {repaired} as 1:0), 3:1" in said
     assert "give --again" in said
-    assert f"to {mended} as 1:0" in magnetar("show", out, "1:0").stdout
+    assert f"to {repaired} as 1:0" in magnetar("show", out, "1:0").stdout
     assert "2 were resubmitted before" in magnetar("export", out).stderr
     again = magnetar("resubmit", out, bad, "--log", log, "--out", tmp_path / "twice.parquet", "--again")
     assert again.exit_code == 0
@@ -406,7 +406,7 @@ def test_twice(log: Path, out: Path, tmp_path: Path) -> None:
 
 def test_files_that_are_no_use(log: Path, out: Path, tmp_path: Path) -> None:
     bad = edited(out, tmp_path / "bad.jsonl", p1_0=message(4))
-    options = ("--log", log, "--out", tmp_path / "mended.parquet")
+    options = ("--log", log, "--out", tmp_path / "repaired.parquet")
     nameless = tmp_path / "nameless.jsonl"
     nameless.write_text(json.dumps({"topic": TOPIC} | message(4)))
     assert "begin with `magnetar quarantine export`" in complaint("resubmit", out, nameless, *options)
@@ -416,11 +416,11 @@ def test_files_that_are_no_use(log: Path, out: Path, tmp_path: Path) -> None:
     assert f"not in the quarantine of {out}: 3:77" in complaint("resubmit", out, nameless, *options)
     assert "no such log" in complaint("resubmit", out, tmp_path / "absent.jsonl", *options)
     assert "its records are in a log" in complaint("resubmit", out, bad, "--ingress", "kafka://127.0.0.1:1/t")
-    assert "is there already" in complaint("resubmit", out, bad, "--log", log, "--out", log)
+    assert "already exists" in complaint("resubmit", out, bad, "--log", log, "--out", log)
     other = tmp_path / "other.parquet"
     write_log(other, log_of(*GOOD))
     assert "is not the one in quarantine" in complaint("resubmit", out, bad, "--log", other, *options[2:])
-    unknown = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "mended.csv")
+    unknown = complaint("resubmit", out, bad, "--log", log, "--out", tmp_path / "repaired.csv")
     assert "expected a name ending in" in unknown
     for wrong in ((), ("--log", log), ("--out", log), ("--ingress", "kafka://127.0.0.1:1/t", *options),
                   (*options, "--value", bad)):  # fmt: skip
@@ -430,10 +430,10 @@ def test_files_that_are_no_use(log: Path, out: Path, tmp_path: Path) -> None:
 
 def test_half_a_log_is_not_left(out: Path, log: Path, tmp_path: Path) -> None:
     """Rubbish of several lines, which JSON Lines can't have, is still in the log."""
-    mended = read_mended(edited(out, tmp_path / "bad.jsonl", p1_0=message(4)))
+    repaired = read_repaired(edited(out, tmp_path / "bad.jsonl", p1_0=message(4)))
     with pytest.raises(ValueError, match="write Parquet"):
-        to_log(Quarantine(str(out)), mended, log, tmp_path / "mended.jsonl")
-    assert not (tmp_path / "mended.jsonl").exists()
+        to_log(Quarantine(str(out)), repaired, log, tmp_path / "repaired.jsonl")
+    assert not (tmp_path / "repaired.jsonl").exists()
 
 
 def test_a_note_does_not_disturb_the_query(out: Path, log: Path, tmp_path: Path) -> None:
@@ -441,8 +441,8 @@ def test_a_note_does_not_disturb_the_query(out: Path, log: Path, tmp_path: Path)
     import pyarrow.parquet as pq
 
     before = pq.read_table(out / "quarantine").num_rows
-    to_log(Quarantine(str(out)), read_mended(edited(out, tmp_path / "b.jsonl", p1_0=message(4))), log,
-           tmp_path / "mended.parquet")  # fmt: skip
+    to_log(Quarantine(str(out)), read_repaired(edited(out, tmp_path / "b.jsonl", p1_0=message(4))), log,
+           tmp_path / "repaired.parquet")  # fmt: skip
     sink = QuarantineSink(str(out))
     sink.begin(1)
     sink.write(1, 0, output([Quarantined("t", "malformed", "new", b"")], offset=50))
