@@ -1,0 +1,255 @@
+"""The order of imports: each room imports only what it is allowed to, and no files import each other in a circle.
+
+docs/architecture.md explains the order. What is not listed here fails, wherever the import stands.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.imports import Tree
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("streaming", "sinks", "schemas", "tools")
+
+
+class Room(NamedTuple):
+    """What a room may import besides itself and the standard library, as words."""
+
+    rooms: str = ""
+    libraries: str = ""
+
+
+ROOMS = {
+    "tools": Room("streaming.traces streaming.broker schemas", "msgspec pytest"),
+    "streaming.cli": Room(
+        "streaming.demo streaming.replay streaming.run streaming.spark streaming.quarantine streaming.traces "
+        "streaming.kafka streaming.quality streaming.log streaming.runtime streaming",
+        "typer rich msgspec",
+    ),
+    "streaming.demo": Room("streaming.traces streaming.broker sinks schemas", "pyarrow"),
+    "streaming.replay": Room(
+        "streaming.spark streaming.quality streaming.log streaming.broker sinks schemas", "pyarrow"
+    ),
+    "streaming.run": Room("streaming.spark streaming.kafka streaming.quality streaming.log sinks"),
+    "streaming.spark": Room(
+        "streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
+        "pyspark py4j pandas pyarrow numpy msgspec",
+    ),
+    "streaming.quarantine": Room(
+        "streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas",
+        "kafka pyarrow numpy msgspec",
+    ),
+    "streaming.traces": Room("streaming.broker schemas", "pyarrow msgspec"),
+    "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka pyarrow msgspec"),
+    "streaming.quality": Room(
+        "streaming.log streaming.broker sinks schemas",
+        "great_expectations grpc pandas pyarrow numpy msgspec",
+    ),
+    "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
+    "streaming.broker": Room("schemas", "msgspec"),
+    "sinks": Room("schemas", "kafka pyarrow numpy msgspec"),
+    "schemas": Room("", "pyarrow msgspec"),
+    "streaming.runtime": Room(),
+    "streaming": Room(),
+}
+"""From the top: a room imports only rooms further down."""
+
+STANDARD_LIBRARY = {
+    "streaming.broker": (
+        "__future__ base64 bisect collections functools heapq itertools math re sys.maxsize typing urllib.parse"
+    ),
+}
+"""The standard library's part that a room may use, if not all of it. The core has no clock, randomness or I/O."""
+
+BUILTINS = {
+    "streaming.broker": (
+        "Exception KeyError LookupError ValueError abs all any bool bytes classmethod dict enumerate float frozenset "
+        "getattr int isinstance iter len list map max memoryview min next object property range set setattr sorted str "
+        "sum super tuple type zip"
+    ),
+}
+"""The built-in names that a room may use, if not all of them: not open, print, id or hash."""
+
+FINDERS = {"streaming.runtime.jars", "streaming.runtime.java"}
+"""Modules that may ask where an installed package is (``find_spec``); that imports nothing."""
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in."""
+    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
+
+
+def forbidden(tree: Tree) -> set[str]:
+    """The imports of a tree that its rooms don't allow, each as ``module: name``."""
+    found = set()
+    for each in tree.imports():
+        room = room_of(each.module)
+        target = tree.file_of(each.name)
+        if target is not None:
+            allowed = room_of(target) in (room, *ROOMS[room].rooms.split())
+        else:
+            top = each.name.partition(".")[0]
+            allowed = top in ROOMS[room].libraries.split() or _is_standard(each.name, room)
+        if not allowed:
+            found.add(f"{each.module}: {each.name}")
+    for each in tree.dynamic_imports():
+        if not (each.name == "find_spec" and each.module in FINDERS):
+            found.add(f"{each.module}: {each.name}()")
+    for module in tree.files:
+        if (room := room_of(module)) in BUILTINS:
+            found |= {f"{module}: {name}" for name in tree.builtins(module) - {*BUILTINS[room].split()}}
+    return found
+
+
+def _is_standard(name: str, room: str) -> bool:
+    if room not in STANDARD_LIBRARY:
+        return name.partition(".")[0] in sys.stdlib_module_names
+    return any(f"{name}.".startswith(f"{allowed}.") for allowed in STANDARD_LIBRARY[room].split())
+
+
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    return Tree(ROOT, PACKAGES)
+
+
+def test_each_room_imports_what_it_may(tree: Tree) -> None:
+    assert forbidden(tree) == set()
+
+
+def test_there_is_no_circle_of_files(tree: Tree) -> None:
+    assert tree.circles() == []
+
+
+def test_rooms_are_in_order(tree: Tree) -> None:
+    """A list that allows what is further up would allow a circle of rooms."""
+    names = list(ROOMS)
+    for number, (name, room) in enumerate(ROOMS.items()):
+        assert set(room.rooms.split()) <= set(names[number + 1 :]), name
+    assert {room_of(module) for module in tree.files} == set(ROOMS)
+
+
+def test_nothing_is_allowed_in_vain(tree: Tree) -> None:
+    """A list that is longer than it must be lets the next wrong import pass."""
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for each in tree.imports():
+        target = tree.file_of(each.name)
+        used[room_of(each.module)].add(each.name.partition(".")[0] if target is None else room_of(target))
+    for name, room in ROOMS.items():
+        assert {*room.rooms.split(), *room.libraries.split()} <= used[name], name
+
+
+def test_the_core_comes_without_heavy_modules() -> None:
+    code = "import sys, streaming.broker.broker; print(sorted({'pyspark', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+# -- the test itself
+
+
+def made(folder: Path, files: dict[str, str]) -> Tree:
+    """A tree of files, by path without the ending."""
+    for name, text in files.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Tree(folder, PACKAGES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "import sys",
+        "from sys import modules",
+        "from urllib import request",
+        "import os.path",
+        "import numpy as np",
+        "def f():\n    import random",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import datetime",
+        "from streaming import log",
+        "from streaming.log import x",
+        "from ..log.x import y",
+        "print(1)",
+        "def f(x):\n    return [hash(y) for y in x]",
+        "key = id",
+        "class A:\n    def f(self):\n        return open('x')",
+        "__builtins__['open']",
+        "def f(print): pass\nprint(1)",
+    ],
+)
+def test_the_core_may_not(tmp_path: Path, text: str) -> None:
+    assert forbidden(
+        made(tmp_path, {"streaming/broker/a": text, "streaming/log/x": "", "streaming/log/__init__": ""})
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import base64\nfrom sys import maxsize\nfrom urllib.parse import unquote\nfrom collections.abc import Callable",
+        "import msgspec.json\nfrom schemas.commands import Send\nfrom streaming.broker import b\nfrom . import b",
+        "class A:\n    id: int\n    def open(self, hash): return hash + sum(x for x in [hash])",
+        "def print(x): pass\nprint(1)",
+    ],
+)
+def test_the_core_may(tmp_path: Path, text: str) -> None:
+    files = {"streaming/broker/a": text, "streaming/broker/b": "", "schemas/commands": ""}
+    assert forbidden(made(tmp_path, files)) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("sinks/a", "from streaming.kafka.config import KafkaConfig"),
+        ("streaming/kafka/a", "import pyspark"),
+        ("streaming/kafka/a", "def f():\n    from streaming.spark import failure"),
+        ("streaming/log/a", "from streaming.kafka import produce"),
+        ("streaming/traces/a", "import importlib\nimportlib.import_module('pyspark')"),
+        ("streaming/traces/a", "from importlib import import_module as load"),
+        ("streaming/traces/a", "__import__('pyspark')"),
+        ("streaming/run", "from streaming.cli.app import app"),
+        ("schemas/a", "import sinks"),
+        ("tools/a", "from tests.imports import Tree"),
+    ],
+)
+def test_a_room_may_not(tmp_path: Path, file: str, text: str) -> None:
+    others = dict.fromkeys(("streaming/kafka/config", "streaming/kafka/produce", "streaming/spark/failure",
+                            "streaming/cli/app", "sinks/__init__"), "")  # fmt: skip
+    assert forbidden(made(tmp_path, others | {file: text}))
+
+
+def test_circles_are_found(tmp_path: Path) -> None:
+    tree = made(
+        tmp_path,
+        {
+            "sinks/a": "from sinks import b",
+            "sinks/b": "def f():\n    from sinks.c import x",
+            "sinks/c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sinks.a",
+            "sinks/d": "import sinks.a",
+            "schemas/__init__": "from schemas.one import One",
+            "schemas/one": "from sinks.other import x",
+            "sinks/other": "from schemas import two",
+            "schemas/two": "",
+        },
+    )
+    assert tree.circles() == [["schemas", "schemas.one", "sinks.other"], ["sinks.a", "sinks.b", "sinks.c"]]
+
+
+def test_a_package_that_hands_names_on_is_no_circle(tmp_path: Path) -> None:
+    tree = made(
+        tmp_path,
+        {
+            "sinks/__init__": "from sinks.a import A",
+            "sinks/a": "from sinks.b import B",
+            "sinks/b": "import re",
+            "tools/x": "from sinks import A\nfrom sinks.b import B",
+        },
+    )
+    assert tree.circles() == []
