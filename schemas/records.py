@@ -30,3 +30,6 @@ RECORD = pa.schema(
         ),
     ]
 )
+
+LARGEST = 16 << 20
+"""The size of the largest record in Kafka, in bytes: a Pulsar message may have 5 MiB, and base64 adds a third."""

@@ -1,4 +1,4 @@
-"""Dead letters: quarantined records in a Kafka topic, for whoever watches or mends them elsewhere.
+"""Dead letters: quarantined records in a Kafka topic, for whoever watches or repairs them elsewhere.
 
 A record has the key and the value that the refused one had, and these headers (UTF-8) beside the identity that
 `sinks.kafka` describes: ``magnetar.rule``, ``magnetar.cause`` and, if the record named one, ``magnetar.topic``.
@@ -16,8 +16,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from schemas.effects import KINDS, Quarantined
-from sinks.kafka import LARGEST, KafkaSink, NotSent, Outgoing, read_records
-from streaming.kafka.config import PLAIN, KafkaConfig
+from schemas.records import LARGEST
+from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
 
 _LONGEST = 4096  # characters of a topic's name or a cause: a bad record's may be as long as the record
 _LIMIT = "max.message.bytes"
@@ -39,7 +39,7 @@ class KafkaDeadLetters(KafkaSink):
     _what = "dead letters"
     _not_sent = DeadLettersNotSent
 
-    def __init__(self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN) -> None:
+    def __init__(self, bootstrap: str, topic: str, config: ClientConfig | None = None) -> None:
         """As of `KafkaSink`."""
         super().__init__(bootstrap, topic, config)
         self._partitions = 1
@@ -76,7 +76,7 @@ class KafkaDeadLetters(KafkaSink):
 
 
 def read_dead_letters(
-    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[Any]:
     """The dead letters as kafka-python's records, from the topic's beginning, repeats dropped. Ends after `timeout`
     seconds without a new one; None: never."""

@@ -7,8 +7,8 @@ one micro-batch, see `drop_repeats`.
 """
 
 import base64
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -20,12 +20,9 @@ from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, Message, SendReceipt
 from schemas.entries import EntryNotFound
 from schemas.outputs import IDENTITY
+from schemas.records import LARGEST
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
-from streaming.kafka.config import PLAIN, KafkaConfig
-
-LARGEST = 16 << 20
-"""Bytes of the largest record: a Pulsar message may have 5 MiB, a third more in base64."""
 
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
@@ -41,6 +38,13 @@ _Position = tuple[str, int, int]
 class _Content(NamedTuple):
     metadata: MessageMetadata
     payload: bytes
+
+
+class ClientConfig(Hashable, Protocol):
+    """How to connect to a Kafka with TLS or a password. Sinks are pickled: it should hold a path and no secret."""
+
+    def client(self) -> dict[str, Any]:
+        """Keyword arguments for a client of kafka-python, read anew for each connection."""
 
 
 class NotSent(RuntimeError):
@@ -67,8 +71,8 @@ class KafkaSink:
     _what: ClassVar[str]
     _not_sent: ClassVar[type[NotSent]]
 
-    def __init__(self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN) -> None:
-        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `config`: credentials, by the path of a file."""
+    def __init__(self, bootstrap: str, topic: str, config: ClientConfig | None = None) -> None:
+        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `config`: None for neither TLS nor a password."""
         self._bootstrap = bootstrap
         self._config = config
         self._topic = topic
@@ -80,7 +84,7 @@ class KafkaSink:
             # Said here once and at once; a worker's producer would wait for the topic to appear.
             try:
                 admin = KafkaAdminClient(
-                    bootstrap_servers=self._bootstrap.split(","), **self._config.client()
+                    bootstrap_servers=self._bootstrap.split(","), **_client(self._config)
                 )
                 try:
                     if self._topic not in admin.list_topics():
@@ -135,7 +139,12 @@ class KafkaResponses(KafkaSink):
     _not_sent = ResponsesNotSent
 
     def __init__(
-        self, bootstrap: str, topic: str, config: KafkaConfig = PLAIN, *, store: LedgerStore | None = None
+        self,
+        bootstrap: str,
+        topic: str,
+        config: ClientConfig | None = None,
+        *,
+        store: LedgerStore | None = None,
     ) -> None:
         """`bootstrap`, `topic`, `config`: as of `KafkaSink`. `store`: where the entries of earlier
         micro-batches are; without it only messages published in the batch that delivers them can be sent."""
@@ -186,10 +195,14 @@ class KafkaResponses(KafkaSink):
         return contents
 
 
-_producers: dict[tuple[str, KafkaConfig], KafkaProducer] = {}
+_producers: dict[tuple[str, ClientConfig | None], KafkaProducer] = {}
 
 
-def _producer(bootstrap: str, config: KafkaConfig) -> KafkaProducer:
+def _client(config: ClientConfig | None) -> dict[str, Any]:
+    return {} if config is None else config.client()
+
+
+def _producer(bootstrap: str, config: ClientConfig | None) -> KafkaProducer:
     """One for the process: Spark unpickles the sink for every task."""
     if (bootstrap, config) not in _producers:
         _producers[bootstrap, config] = KafkaProducer(
@@ -203,7 +216,7 @@ def _producer(bootstrap: str, config: KafkaConfig) -> KafkaProducer:
             bootstrap_timeout_ms=_PATIENCE_MS,
             max_block_ms=_PATIENCE_MS,
             reconnect_backoff_max_ms=2_000,  # else it may wait for longer than the patience lasts
-            **config.client(),
+            **_client(config),
         )
     return _producers[bootstrap, config]
 
@@ -272,7 +285,7 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
 
 
 def read_responses(
-    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[dict[str, Any]]:
     """The values of all responses from the topic's beginning, repeats dropped, `payload` as bytes. In order for a
     connection. Ends after `timeout` seconds without a new record; None: never."""
@@ -284,7 +297,7 @@ def read_responses(
 
 
 def read_records(
-    bootstrap: str, topic: str, *, timeout: float | None = None, config: KafkaConfig = PLAIN
+    bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[Any]:
     """The Kafka records of a sink's topic from its beginning, repeats dropped. Ends after `timeout` seconds without a
     new record; None: never."""
@@ -295,7 +308,7 @@ def read_records(
         enable_auto_commit=False,
         allow_auto_create_topics=False,
         consumer_timeout_ms=float("inf") if timeout is None else timeout * 1000,
-        **config.client(),
+        **_client(config),
     )
     try:
         yield from drop_repeats(consumer)

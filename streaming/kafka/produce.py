@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from schemas.records import LARGEST
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import LARGEST, ensure_topic
+from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.log.files import read_log
 from streaming.log.partition import PARTITIONS, partition_log

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from schemas.records import LARGEST
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.url import KafkaUrl
@@ -12,9 +13,6 @@ from streaming.log.partition import PARTITIONS
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
-
-LARGEST = 16 << 20
-"""The largest record, in bytes: a Pulsar message may have 5 MiB, and base64 adds a third."""
 
 _TOPIC_CONFIG = {
     # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.records import RECORD
+from schemas.records import LARGEST, RECORD
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced
-from streaming.kafka.topics import LARGEST
 from streaming.kafka.url import KafkaUrl
 from streaming.log.files import read_log, write_log
 from streaming.log.partition import PARTITIONS, ingress_partition, partition_log
