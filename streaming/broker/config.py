@@ -3,13 +3,25 @@
 Names are Pulsar's. A difference between versions is a setting here, never a test of the version elsewhere.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from schemas.units import unit
 from streaming.broker.dispatch import entry_filters
 
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+
+Millis = Annotated[int, unit("ms")]
+Seconds = Annotated[int, unit("s")]
+FractionalSeconds = Annotated[float, unit("s")]
+Minutes = Annotated[int, unit("min")]
+FractionalMinutes = Annotated[float, unit("min")]
+Bytes = Annotated[int, unit("bytes")]
+Mebibytes = Annotated[int, unit("MiB")]
+Gibibytes = Annotated[float, unit("GiB")]
+Entries = Annotated[int, unit("entries")]
+Messages = Annotated[int, unit("messages")]
 
 
 class BadSetting(ValueError):
@@ -23,128 +35,230 @@ LARGEST = 10**15
 
 
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Defaults are those of profile ``4.x``. Units are in Pulsar's names; 0 usually means off or unlimited."""
+    """The broker's settings, by Pulsar's names. Defaults are those of profile ``4.x``."""
 
+    # General
     profile: str = "4.x"
+    """The profile that gave the defaults: the command's field `profile`, not one of its `settings`."""
     clusterName: str = "standalone"
-    statsUpdateFrequencyInSecs: int = 60
-    # managed ledger
-    managedLedgerMaxEntriesPerLedger: int = 50000
-    managedLedgerMinLedgerRolloverTimeMinutes: float = 10
-    managedLedgerMaxLedgerRolloverTimeMinutes: float = 240
-    managedLedgerMaxSizePerLedgerMbytes: int = 2048
-    managedLedgerInactiveLedgerRolloverTimeSeconds: int = 0
-    retentionCheckIntervalInSeconds: int = 120
-    defaultRetentionTimeInMinutes: int = 0
-    defaultRetentionSizeInMB: int = 0
-    # cursors
+    """The cluster's name, with which generated producer names begin."""
+    statsUpdateFrequencyInSecs: Seconds = 60
+    """The length of the intervals over which the rates in stats are averaged. Less than 1 counts as 1."""
+
+    # Ledgers and retention
+    managedLedgerMaxEntriesPerLedger: Entries = 50000
+    """A ledger with this many entries is full: it closes, and another one opens."""
+    managedLedgerMinLedgerRolloverTimeMinutes: FractionalMinutes = 10
+    """A full ledger stays open until it is older than this. 0: it closes at once."""
+    managedLedgerMaxLedgerRolloverTimeMinutes: FractionalMinutes = 240
+    """A ledger of this age is full."""
+    managedLedgerMaxSizePerLedgerMbytes: Mebibytes = 2048
+    """A ledger of this size is full."""
+    managedLedgerInactiveLedgerRolloverTimeSeconds: Seconds = 0
+    """A ledger that took no entry for longer than this closes at the next retention check. 0: off."""
+    retentionCheckIntervalInSeconds: Seconds = 120
+    """The interval of the retention check (`consumedLedgers`), which trims ledgers. 0: off."""
+    defaultRetentionTimeInMinutes: Minutes = 0
+    """How long ledgers are kept after every subscription has acknowledged them, where no policy says so. −1: forever."""
+    defaultRetentionSizeInMB: Mebibytes = 0
+    """How much is kept after every subscription has acknowledged it, where no policy says so. −1: everything."""
+
+    # Cursors
     managedLedgerDefaultMarkDeleteRateLimit: float = 1.0
-    managedLedgerCursorPositionFlushSeconds: int = 60
+    """How often each cursor's position may be written, in writes per second. A position that the limit holds
+    back trims no ledgers until it is written. 0 or less: no limit."""
+    managedLedgerCursorPositionFlushSeconds: Seconds = 60
+    """The interval of the check (`cursorFlush`) that writes the positions held back. 0: off."""
     managedLedgerMaxUnackedRangesToPersist: int = 10000
-    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: int = 60000
+    """How many runs of individual acks of a subscription survive an unload. Messages acknowledged beyond them are
+    delivered again."""
+    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Millis = 60000
+    """How far clients' clocks may differ when the closing times of ledgers narrow a search by time. −1: the search covers
+    all that is stored."""
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
-    # producers
-    maxMessageSize: int = 5 * 1024 * 1024
-    maxConcurrentNonPersistentMessagePerConnection: int = 1000
+    """Whether single messages of a batch can be acknowledged. If not, a batch is acknowledged as a whole."""
+
+    # Producers
+    maxMessageSize: Bytes = 5 * 1024 * 1024
+    """The largest payload. Chunks may be larger."""
+    maxConcurrentNonPersistentMessagePerConnection: Messages = 1000
+    """How many messages of a connection may be in flight on a non-persistent topic; further ones are dropped."""
     maxProducersPerTopic: int = 0
+    """The most producers of a topic. 0: no limit."""
     encryptionRequireOnProducer: bool = False
-    keepAliveIntervalSeconds: int = 30
-    # deduplication
+    """Whether producers must encrypt."""
+    keepAliveIntervalSeconds: Seconds = 30
+    """For this long after the broker closed a producer, what its client still sends is ignored. After it, a SEND closes
+    the connection."""
+
+    # Deduplication
     brokerDeduplicationEnabled: bool = False
+    """Whether messages are deduplicated by producer name and sequence id."""
     brokerDeduplicationMaxNumberOfProducers: int = 10000
-    brokerDeduplicationEntriesInterval: int = 1000
-    brokerDeduplicationSnapshotIntervalSeconds: int = 120
-    brokerDeduplicationSnapshotFrequencyInSeconds: int = 120
-    brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
-    # subscriptions and dispatch
+    """How many producers' sequence ids a snapshot holds."""
+    brokerDeduplicationEntriesInterval: Entries = 1000
+    """A snapshot of the sequence ids is taken after this many entries."""
+    brokerDeduplicationSnapshotIntervalSeconds: Seconds = 120
+    """The periodic check takes a snapshot if the last one is at least this old. 0 or less: it takes none."""
+    brokerDeduplicationSnapshotFrequencyInSeconds: Seconds = 120
+    """The interval of that check (`deduplicationSnapshot`). 0: off."""
+    brokerDeduplicationProducerInactivityTimeoutMinutes: Minutes = 360
+    """The sequence ids of a producer that has been disconnected for longer than this are forgotten. The check
+    (`inactiveProducers`) runs three times in this interval. 0: off."""
+
+    # Topics, subscriptions and dispatch
     subscriptionTypesEnabled: str = "Exclusive,Shared,Failover,Key_Shared"
+    """The subscription types that consumers may ask for, separated by commas."""
     allowAutoSubscriptionCreation: bool = True
+    """Whether SUBSCRIBE creates a subscription that does not exist. If not, it is refused (SubscriptionNotFound)."""
     allowAutoTopicCreation: bool = True
+    """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
     maxTopicsPerNamespace: int = 0
-    """Of an ingress partition, which is the broker here: each counts the topics it has."""
+    """The most topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
     maxSubscriptionsPerTopic: int = 0
+    """The most subscriptions of a topic. 0: no limit."""
     maxConsumersPerTopic: int = 0
+    """The most consumers of a topic. 0: no limit."""
     maxConsumersPerSubscription: int = 0
-    maxUnackedMessagesPerConsumer: int = 50000
-    maxUnackedMessagesPerSubscription: int = 200000
-    dispatcherMaxReadBatchSize: int = 100
-    dispatcherMaxRoundRobinBatchSize: int = 20
+    """The most consumers of a subscription. 0: no limit."""
+    maxUnackedMessagesPerConsumer: Messages = 50000
+    """A consumer of Shared or Key_Shared with this many unacknowledged messages gets no more. 0 or less: no limit."""
+    maxUnackedMessagesPerSubscription: Messages = 200000
+    """A Shared or Key_Shared subscription with this many unacknowledged messages gets no more. 0 or less: no limit."""
+    dispatcherMaxReadBatchSize: Entries = 100
+    """How many entries a dispatcher reads at a time."""
+    dispatcherMaxRoundRobinBatchSize: Entries = 20
+    """How many entries a consumer of Shared gets in a turn."""
     preciseDispatcherFlowControl: bool = False
-    subscriptionExpirationTimeMinutes: int = 0
-    subscriptionExpiryCheckIntervalInMinutes: int = 5
-    activeConsumerFailoverDelayTimeMillis: int = 1000
+    """Whether dispatchers read as many entries as the permits are worth, by the average size of a consumer's batches. If
+    not, they count an entry as one message."""
+    subscriptionExpirationTimeMinutes: Minutes = 0
+    """A durable subscription that has had no consumers for longer than this is deleted. 0: off."""
+    subscriptionExpiryCheckIntervalInMinutes: Minutes = 5
+    """The interval of that check (`inactiveSubscriptions`). 0: off."""
+    activeConsumerFailoverDelayTimeMillis: Millis = 1000
+    """How long a Failover subscription waits before another consumer takes over."""
     activeConsumerFailoverConsistentHashing: bool = False
+    """Whether a hash ring chooses the active consumer on partitions, too. If not, the partition's number does."""
     delayedDeliveryEnabled: bool = True
-    delayedDeliveryTickTimeMillis: int = 1000
+    """Whether messages with a `deliver_at_time` wait for it."""
+    delayedDeliveryTickTimeMillis: Millis = 1000
+    """How precise delivery times are, and the least time between two looks at delayed messages."""
     isDelayedDeliveryDeliverAtTimeStrict: bool = False
-    delayedDeliveryMaxDelayInMillis: int = 0
-    delayedDeliveryFixedDelayDetectionLookahead: int = 50000
-    dispatcherEntryFilterRescheduledMessageDelay: int = 1000
+    """Whether no message is delivered before its time. If not, it may come up to a tick early."""
+    delayedDeliveryMaxDelayInMillis: Millis = 0
+    """A message with a longer delay is refused (NotAllowedError). 0: no limit."""
+    delayedDeliveryFixedDelayDetectionLookahead: Messages = 50000
+    """With this many delayed messages that all have about the same delay, the dispatcher reads no more until one is due.
+    0: off."""
+    dispatcherEntryFilterRescheduledMessageDelay: Millis = 1000
+    """After this time, a filter judges an entry again that it put off. At least 1."""
     entryFilterNames: str = ""
-    maxUnackedMessagesPerBroker: int = 0
+    """The entry filters in force, separated by commas. `PropertyFilter` is there: a subscription with a property
+    ``filter.NAME`` gets only messages whose property NAME has the same value. `entry_filters.register` adds others."""
+    maxUnackedMessagesPerBroker: Messages = 0
+    """With this many unacknowledged messages in the ingress partition, the subscriptions that have most of them get no
+    more, until there are less than half. 0: no limit."""
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
+    """The part of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
+
+    # Key_Shared
     subscriptionKeySharedEnable: bool = True
+    """Whether Key_Shared is allowed."""
     subscriptionKeySharedUseConsistentHashing: bool = True
+    """Whether a hash ring divides the keys among consumers. If not, each new consumer halves the widest range."""
     subscriptionKeySharedConsistentHashingReplicaPoints: int = 100
+    """How many points a consumer has on the hash ring."""
     subscriptionKeySharedUseClassicPersistentImplementation: bool = False
-    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = 2000
-    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = 20000
-    keySharedUnblockingIntervalMs: int = 10
-    # TTL
+    """Whether a new consumer waits until all messages read before it joined are acknowledged (2.x). If not, it waits for
+    those of its own keys (4.x)."""
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: Messages = 2000
+    """With this many messages per consumer that wait for their keys' consumers, nothing new is read. 0: off."""
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: Messages = 20000
+    """With this many messages that wait for their keys' consumers, nothing new is read. 0: off."""
+    keySharedUnblockingIntervalMs: Millis = 10
+    """How long acks that free a key are collected before messages of that key are sent."""
+
+    # Time to live
     brokerEntryMetadataInterceptors: str = ""
-    """AppendBrokerTimestampMetadataInterceptor (with or without its package): entries get the broker's time."""
-    ttlDurationDefaultInSeconds: int = 0
-    messageExpiryCheckIntervalInMinutes: float = 5
-    # backlog quota
+    """AppendBrokerTimestampMetadataInterceptor, with or without its package: entries get the broker's time, which goes
+    before the client's publish time. Empty: they do not."""
+    ttlDurationDefaultInSeconds: Seconds = 0
+    """Messages older than this expire, where no policy says otherwise. 0: never."""
+    messageExpiryCheckIntervalInMinutes: FractionalMinutes = 5
+    """The interval of the check (`messageExpiry`). 0: off."""
+
+    # Backlog quotas
     backlogQuotaCheckEnabled: bool = True
-    backlogQuotaCheckIntervalInSeconds: float = 60
-    backlogQuotaDefaultLimitGB: float = -1
-    backlogQuotaDefaultLimitBytes: int = -1
-    backlogQuotaDefaultLimitSecond: int = -1
+    """Whether backlog quotas are checked periodically. The creation of a producer checks them in any case."""
+    backlogQuotaCheckIntervalInSeconds: FractionalSeconds = 60
+    """The interval of the check (`backlogQuota`). 0: off."""
+    backlogQuotaDefaultLimitGB: Gibibytes = -1
+    """The largest backlog of a topic, where no policy says so. 0 or less: `backlogQuotaDefaultLimitBytes` holds."""
+    backlogQuotaDefaultLimitBytes: Bytes = -1
+    """The largest backlog of a topic, where no policy says so. Less than 0: no limit."""
+    backlogQuotaDefaultLimitSecond: Seconds = -1
+    """The greatest age of a topic's oldest unacknowledged message, where no policy says so. 0 or less: no limit."""
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
+    """What happens beyond those limits. producer_request_hold, producer_exception: producers are closed and new ones
+    refused. consumer_backlog_eviction: the oldest messages leave the backlog."""
     preciseTimeBasedBacklogQuotaCheck: bool = False
-    # what differs between Pulsar versions and has no setting there (see docs/profiles.md)
+    """Whether the age is that of the oldest message itself. If not, it is the time since its ledger was closed."""
+
+    # What differs between Pulsar versions without a setting there
+    # These names are Magnetar's. See docs/profiles.md.
     activeConsumerFailoverRingForNonPartitioned: bool = True
-    """Failover on a topic that is no partition picks by the hash ring (4.x), or the first by priority and name (2.x)."""
+    """Failover on a topic that is not a partition: a hash ring chooses the active consumer (4.x). If false, the first by
+    priority and name is active (2.x)."""
     messageExpirySharedPosition: bool = True
-    """TTL: one search on the slowest cursor moves every subscription (4.x), or each subscription is searched (2.x)."""
+    """TTL: one search on the slowest cursor moves every subscription (4.x). If false, each subscription is searched
+    (2.x)."""
     messageExpirySearchActiveEntries: bool = False
-    """Expiry of one subscription searches its unacked entries alone (2.x), or all that is stored (4.x)."""
+    """Expiry of one subscription searches its unacknowledged entries only (2.x). If false, all that is stored (4.x)."""
     messageExpiryStopsAtOpenLedger: bool = True
-    """The closure-time pass ends before the open ledger (4.x), or takes its close time of 0 for an old one (2.x)."""
+    """The pass over closing times ends before the open ledger (4.x). If false, the open ledger's closing time of 0 counts
+    as old (2.x)."""
     backlogSizeWholeLedgers: bool = True
-    """A ledger acked to its end counts nothing (4.x), or keeps the remainder of its size / entries (2.x)."""
+    """A ledger that is acknowledged to its end counts nothing (4.x). If false, the remainder of its size / entries stays
+    in the backlog (2.x)."""
     backlogQuotaSkipByFactor: bool = False
-    """Size eviction multiplies entries by the part of the backlog over an exact 0.9 of the limit (2.x), or truncates the
-    target to bytes and divides last (4.x)."""
+    """Size eviction multiplies the entries by the part of the backlog over an exact 0.9 of the limit (2.x). If false, it
+    truncates the target to bytes and divides last (4.x)."""
     backlogQuotaSparesProducersForDedupCursor: bool = True
-    """When dedup's cursor is the slowest, a snapshot is tried and producers stay for that round (4.x), or they go (2.x)."""
+    """If deduplication's cursor is the slowest, a snapshot is tried and producers stay for that round (4.x). If false,
+    they are closed (2.x)."""
     backlogQuotaSkipsFencedTopics: bool = True
-    """The quota check leaves fenced topics alone (4.x), or acts on them too (2.x)."""
+    """The quota check leaves fenced topics alone (4.x). If false, it acts on them, too (2.x)."""
     backlogQuotaMessageAge: bool = True
-    """There are quotas of type message_age (4.x), or of size alone: age quotas that are set have no effect (2.x)."""
+    """There are quotas of type message_age (4.x). If false, age quotas have no effect (2.x)."""
     deduplicationChecksLastChunkOnly: bool = True
-    """Only the last chunk of a message is judged and recorded (4.x), or each is, so that all but the first are
-    duplicates (2.x). Read when a topic is loaded or told of a policy."""
+    """Deduplication judges and records the last chunk of a message only (4.x). If false, it judges each, so that all but
+    the first are duplicates (2.x). Takes effect when a topic is loaded or a policy changes."""
     retentionWithoutDurableCursor: bool = True
-    """Retention holds on topics without a durable cursor (4.x), or they keep no closed ledger at all (2.x)."""
+    """Retention holds on topics without a durable cursor (4.x). If false, they keep no closed ledger (2.x)."""
     retentionCheckEveryTopic: bool = True
-    """The retention check trims every topic (4.x), or only those for which any level sets a retention (2.x)."""
+    """The retention check trims every topic (4.x). If false, only those for which some level sets a retention (2.x)."""
     subscriptionBacklogSizeWithoutAcked: bool = False
-    """A subscription's backlogSize takes individually acked entries off (HEAD), or counts all after the mark-delete."""
+    """A subscription's backlogSize leaves out entries that are acknowledged individually (later than 4.0). If false, it
+    counts all after the mark-delete position."""
     removePendingAcksOnMarkDeleteMove: bool = False
-    """A mark-delete moved by TTL, skip or eviction takes entries off the consumers' unacked ones (HEAD), or not."""
+    """If TTL, a skip or an eviction moves a mark-delete position, the entries it passes no longer count as unacknowledged
+    by consumers (later than 4.0)."""
     moveCursorOverConsumedLedger: bool = False
-    """At a rollover a cursor acked to the end of its ledger moves to before the next one (HEAD), or stays."""
+    """At a rollover, a cursor that is acknowledged to the end of its ledger moves to before the next one (later than
+    4.0). If false, it stays."""
     keepOldestPositionWhenUnknown: bool = True
-    """Age quota: when the age becomes unknown the last known one holds until there is no backlog (4.0), or none (HEAD)."""
+    """Age quota: if the age becomes unknown, the last known one holds until there is no backlog (4.0). If false, none
+    does (later)."""
     delayedDeliveryRoundsTimes: bool = False
-    """Delivery times are rounded to the largest power of two in the tick (HEAD), or kept as they are (4.0)."""
+    """Delivery times are rounded down to a multiple of the largest power of two in the tick (later than 4.0). If false,
+    they are kept as they are (4.0)."""
     trimAtRolloverSparesClosedLedger: bool = False
-    """Without a durable cursor: a rollover that finds no older ledger to trim leaves the one that it closed (as recorded
-    from 4.0.7), or trims that too (ledger.md, Determinism)."""
+    """Without a durable cursor, a rollover that finds no older ledger to trim leaves the one that it closed (as recorded
+    from 4.0.7). If false, it trims that, too (ledger.md, Determinism)."""
     trimLedgerAckedToItsEnd: bool = True
-    """A closed ledger whose last entry is the slowest mark-delete may go (4.x), or waits till the next is entered (2.x)."""
+    """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
+    that position is in the next one (2.x)."""
 
 
 PROFILES: dict[str, dict[str, Any]] = {
