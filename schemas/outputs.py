@@ -1,7 +1,6 @@
-"""The output rows of the query: one wide table, one row an effect, null where a kind has no such column.
+"""The output rows of the query: the columns of all kinds. A row is one effect and null where its kind has no column.
 
-The kinds and which columns each fills: `schemas.effects`. `OUTPUT` is the operator's schema (Spark's types are
-derived from it); the table sink writes one table a kind with only that kind's columns.
+`schemas.effects` says which columns each kind fills. The table sink writes one table per kind, with that kind's columns.
 """
 
 import pyarrow as pa
@@ -9,47 +8,54 @@ import pyarrow as pa
 from schemas.records import column
 
 IDENTITY = ("partition", "offset", "ordinal")
-"""What makes a row unique: readers drop repeats by it."""
+"""What makes a row unique. Readers drop repeated rows by it."""
+
+_EPOCH = "ms since the epoch"
 
 OUTPUT = pa.schema(
     [
-        column("partition", pa.int32(), "ingress partition", nullable=False),
-        column("offset", pa.int64(), "the record that caused it (a timer's effects: the record that passed it)",
-               nullable=False),
-        column("ordinal", pa.int32(), "0, 1, … among the effects since the record before", nullable=False),
-        column("clock", pa.int64(), "the partition's clock when it happened, ms since the epoch", nullable=False),
-        column("kind", pa.string(), "the effect, see schemas.effects", nullable=False),
-        column("topic", pa.string(), "full topic name"),
-        column("connection", pa.string(), "the client's connection that gets the answer; empty: none"),
-        column("request_id", pa.int64(), "echo of the request"),
-        column("producer_id", pa.int64(), "client-chosen, unique on its connection"),
-        column("producer_name", pa.string(), "name of the producer on the topic"),
-        column("sequence_id", pa.int64(), "(lowest) sequence id of the message or batch"),
-        column("highest_sequence_id", pa.int64(), "highest sequence id of a batch; null: none was given"),
-        column("consumer_id", pa.int64(), "client-chosen, unique on its connection"),
-        column("subscription", pa.string(), "subscription (or the cursor pulsar.dedup)"),
-        column("ledger_id", pa.int64(), "ledger, numbered from 1 in each topic; −1 in the receipt of a duplicate"),
-        column("entry_id", pa.int64(), "entry in its ledger, from 0; −1 in the receipt of a duplicate"),
-        column("before_ledger", pa.int64(), "mark-delete position before: ledger"),
-        column("before_entry", pa.int64(), "mark-delete position before: entry (−1: before the first)"),
-        column("after_ledger", pa.int64(), "mark-delete position after: ledger"),
-        column("after_entry", pa.int64(), "mark-delete position after: entry"),
-        column("entries", pa.int64(), "entries concerned"),
-        column("size", pa.int64(), "bytes as stored: of the entry or of the ledger"),
-        column("messages", pa.int32(), "messages in the entry"),
-        column("redelivery_count", pa.int32(), "times redelivered before, 0 at first"),
-        column("ack_set", pa.list_(pa.int64()), "words of the bit set of unacked messages of a batch (bit 1 = unacked)"),
-        column("consumer_epoch", pa.int64(), "epoch in force when the entry was read"),
-        column("publish_time", pa.int64(), "the client's publish time, ms since the epoch"),
-        column("broker_timestamp", pa.int64(), "the broker's time of the entry, if it notes one, ms since the epoch"),
-        column("partition_key", pa.string(), "the message's key"),
-        column("error", pa.string(), "ServerError name"),
-        column("rule", pa.string(), "quarantine: the rule that was broken"),
-        column("cause", pa.string(), "why it happened, in words"),
-        column("policy", pa.string(), "the policy's value and level that caused it"),
-        column("fields", pa.string(), "JSON: what only this kind has"),
-        column("metadata", pa.binary(), "the entry's MessageMetadata in MessagePack; null when the other columns say all"),
-        column("payload", pa.binary(), "the entry's payload; quarantine: the raw value"),
+        column("partition", pa.int32(), "The ingress partition.", nullable=False),
+        column("offset", pa.int64(), "The record that caused the row. For a timer's rows: the record whose timestamp "
+               "passed the timer. For the trigger's: the last record before.", nullable=False),
+        column("ordinal", pa.int32(), "The row's number among those of its offset: 0, 1, …", nullable=False),
+        column("clock", pa.int64(), "The partition's clock when it happened.", unit=_EPOCH, nullable=False),
+        column("kind", pa.string(), "The kind of row.", nullable=False),
+        column("topic", pa.string(), "The full topic name."),
+        column("connection", pa.string(), "The client's connection that gets the answer."),
+        column("request_id", pa.int64(), "The request's id, as the client chose it."),
+        column("producer_id", pa.int64(), "The client's number for the producer, unique on its connection."),
+        column("producer_name", pa.string(), "The producer's name, unique on the topic."),
+        column("sequence_id", pa.int64(), "The sequence id of the message, or the lowest of a batch."),
+        column("highest_sequence_id", pa.int64(), "The highest sequence id of a batch. Null: the client gave none."),
+        column("consumer_id", pa.int64(), "The client's number for the consumer, unique on its connection."),
+        column("subscription", pa.string(), "The subscription."),
+        column("ledger_id", pa.int64(), "The ledger, numbered from 1 in each topic."),
+        column("entry_id", pa.int64(), "The entry in its ledger, from 0."),
+        column("before_ledger", pa.int64(), "The mark-delete position before: the ledger."),
+        column("before_entry", pa.int64(), "The mark-delete position before: the entry. −1: before the ledger's first."),
+        column("after_ledger", pa.int64(), "The mark-delete position after: the ledger."),
+        column("after_entry", pa.int64(), "The mark-delete position after: the entry. −1: before the ledger's first."),
+        column("entries", pa.int64(), "How many entries it concerns.", unit="entries"),
+        column("size", pa.int64(), "The size of the entry as stored: headers, metadata and payload.", unit="bytes"),
+        column("messages", pa.int32(), "The number of messages in the entry.", unit="messages"),
+        column("redelivery_count", pa.int32(), "How often the entry was redelivered before. 0 at first; always 0 on "
+               "Exclusive and Failover.", unit="times"),
+        column("ack_set", pa.list_(pa.int64()), "The messages of a batch that are not acknowledged yet: words of a bit "
+               "set, bit 1 is \"not acknowledged\"."),
+        column("consumer_epoch", pa.int64(), "The consumer's epoch when the entry was read. Null: it gave none, or the "
+               "subscription is Shared or Key_Shared."),
+        column("publish_time", pa.int64(), "The client's publish time.", unit=_EPOCH),
+        column("broker_timestamp", pa.int64(), "The broker's time of the entry. Null: `brokerEntryMetadataInterceptors` "
+               "is not set.", unit=_EPOCH),
+        column("partition_key", pa.string(), "The message's key."),
+        column("error", pa.string(), "The error's name in the protocol (ServerError)."),
+        column("rule", pa.string(), "The rule that the record breaks."),
+        column("cause", pa.string(), "Why it happened, in words."),
+        column("policy", pa.string(), "The value of the policy that caused it, and the level that sets it. Null: no policy "
+               "did."),
+        column("fields", pa.string(), "What only this kind has, as JSON."),
+        column("metadata", pa.binary(), "The entry's MessageMetadata, in MessagePack. Null: the other columns say all."),
+        column("payload", pa.binary(), "The entry's payload."),
     ]
 )  # fmt: skip
 
