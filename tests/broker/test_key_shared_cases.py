@@ -955,6 +955,25 @@ def test_a_key_is_with_one_consumer_and_in_order(
     life.finish()
 
 
+def test_an_ack_of_what_waits_makes_room_for_new_entries() -> None:
+    """Consumer 0 is at its limit and acks an entry that waits for it: the search of the replay set drops the entry."""
+    limits = {"maxUnackedMessagesPerConsumer": 1, "dispatcherMaxReadBatchSize": 1}
+    ring = {
+        "subscriptionKeySharedUseConsistentHashing": True,
+        "subscriptionKeySharedConsistentHashingReplicaPoints": 1,
+    }
+    look_ahead = {
+        "keySharedLookAheadMsgInReplayThresholdPerConsumer": 0,
+        "keySharedLookAheadMsgInReplayThresholdPerSubscription": 0,
+    }
+    life = Life({**limits, **ring, **look_ahead}, KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True))
+    life.step("join", 0, 20)
+    for key in (0, 1, 1, 0):
+        life.step("publish", key)
+    life.step("join", 1, 2)
+    life.step("ack of anything", 0, 1)
+
+
 @given(st.fixed_dictionaries(CHOICES), META, lives(nacks=True))
 @RANDOM
 def test_everything_arrives_with_nacks_too(

@@ -186,6 +186,14 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.pending_read = 0
         super().timer(sub)
 
+    def acknowledged(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position
+    ) -> Consumer | None:
+        owner = super().acknowledged(sub, consumer, position)
+        if owner is None:  # it may be in the replay set, where it takes the room of others
+            self.stuck = False
+        return owner
+
     def acknowledged_partly(
         self,
         sub: SubscriptionContext,
