@@ -28,7 +28,7 @@ from schemas.commands import (
     decode_or_refuse,
     to_json,
 )
-from schemas.effects import Effect, LedgerDeleted, Message, SendReceipt
+from schemas.effects import AdminResponse, Effect, LedgerDeleted, Message, SendReceipt
 from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
@@ -319,6 +319,11 @@ def one(effects: Iterable[Effect], kind: type[E]) -> E:
     """The only effect of a kind."""
     (found,) = of(effects, kind)
     return found
+
+
+def response(effects: Iterable[Effect]) -> Any:
+    """The body of the only answer to an admin call."""
+    return one(effects, AdminResponse).fields.response
 
 
 def of(effects: Iterable[Effect], kind: type[E]) -> list[E]:

@@ -55,6 +55,7 @@ def test_batching_case_02_a_batch_is_stored_as_it_came() -> None:
     )  # fmt: skip
     receipt = one(effects, SendReceipt)
     assert (receipt.payload, receipt.messages) == (payload, 2)
+    assert receipt.metadata is not None
     assert receipt.metadata.uncompressed_size == 19
     assert one(effects, Message).messages == 2
 

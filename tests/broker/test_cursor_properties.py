@@ -452,7 +452,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.feature("C1", "D3", "D4")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5), st.booleans(), STEPS)
 def test_a_random_life_agrees_with_the_model(entries_per_ledger: int, head: bool, steps: list[Step]) -> None:
     life = Life(entries_per_ledger, head)
@@ -466,7 +466,6 @@ BOUNDS = st.builds(Position, st.integers(0, 4), st.integers(-1, 6))
 
 
 @pytest.mark.feature("D3")
-@settings(deadline=None)
 @given(st.sets(POSITIONS), st.lists(BOUNDS, max_size=3), BOUNDS, BOUNDS)
 def test_ack_holes_are_a_set_of_positions(
     positions: set[Position], discarded: list[Position], start: Position, end: Position

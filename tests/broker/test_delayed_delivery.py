@@ -12,7 +12,7 @@ from tests.broker.kit import Run, Stored, of, one, sent
 
 pytestmark = pytest.mark.feature("E6")
 
-ROUNDED = {"delayedDeliveryRoundsTimes": True}
+ROUNDED: dict[str, Any] = {"delayedDeliveryRoundsTimes": True}
 """The spec's rule, of the development line."""
 
 BASE = 2**40

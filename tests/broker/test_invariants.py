@@ -188,8 +188,6 @@ def among(given_record: Record, few: list[int], topics: list[str], clients: list
 
 
 @given(logs())
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_whatever_the_commands(log: list[Record]) -> None:
     Watched().run(log)

@@ -36,7 +36,6 @@ from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.dispatch.selectors import (
     AutoSplit,
     ConsistentHashing,
-    Handle,
     HashRangeExclusive,
     Selector,
 )
@@ -45,7 +44,7 @@ from streaming.broker.dispatch.sticky_key_classic import ClassicStickyKeyMultipl
 from streaming.broker.dispatch.sticky_key_hash import NONE_KEY, sticky_key
 from streaming.broker.errors import BrokerError
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 
 pytestmark = pytest.mark.feature("E4")
@@ -505,7 +504,7 @@ def test_one_mode_at_a_time() -> None:
     one(join(run, 1, 0), Success)
     error = one(join(run, 2, 0, **sticky((0, 9))), Error)
     assert (error.error, "key_shared mode of 'AUTO_SPLIT'" in error.cause) == ("ConsumerBusy", True)
-    loose = {"keySharedMeta": KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True)}
+    loose: dict[str, Any] = {"keySharedMeta": KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True)}
     assert one(join(run, 2, 0, **loose), Error).error == "ConsumerBusy"
     assert one(run.subscribe("s", "Shared", id_=3), Error).error == "ConsumerBusy"
     run.close_consumer("s", id_=1)
@@ -538,7 +537,7 @@ def test_a_refused_consumer_leaves_its_subscription() -> None:
 def test_out_of_order_delivery() -> None:
     """Neither do hashes drain, nor does what waits hold back what is new."""
     run = Run()
-    loose = {"keySharedMeta": KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True)}
+    loose: dict[str, Any] = {"keySharedMeta": KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True)}
     join(run, 1, permits=1, **loose)
     assert sent(publish(run, [MOVES, MOVES]), 1) == [0]
     assert sent(join(run, 2, **loose), 2) == [1]
@@ -671,7 +670,7 @@ def test_expired_entries_drain() -> None:
 
 def test_seek_keeps_the_mode() -> None:
     run = Run()
-    meta = {"keySharedMeta": KeySharedMeta("STICKY", [IntRange(0, 65535)])}
+    meta: dict[str, Any] = {"keySharedMeta": KeySharedMeta("STICKY", [IntRange(0, 65535)])}
     join(run, 1, **meta)
     publish(run, KEYS)
     run.admin("POST", "/subscription/s/resetcursor", {"ledgerId": 1, "entryId": 0})
@@ -933,7 +932,7 @@ META = st.builds(
     st.sampled_from(["AUTO_SPLIT", "AUTO_SPLIT", "AUTO_SPLIT", "STICKY"]),
     allowOutOfOrderDelivery=st.sampled_from([False, False, False, True]),
 )
-RANDOM = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RANDOM = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(st.fixed_dictionaries(CHOICES), META, lives(nacks=False))

@@ -3,9 +3,9 @@
 import pytest
 
 from schemas.commands import Ack, BrokerConfig, MessageIdData, MessageMetadata, Send
-from schemas.effects import AdminResponse, Expired, Quarantined, SendError, SendReceipt, Unsupported
+from schemas.effects import Expired, Quarantined, SendError, SendReceipt, Unsupported
 from streaming.broker.producer.message_size import broker_entry_metadata_size
-from tests.broker.kit import START, Run, of, one
+from tests.broker.kit import START, Run, of, one, response
 
 TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 
@@ -53,10 +53,10 @@ def test_the_rate_of_expiry_is_of_the_last_interval() -> None:
     run.wait(11)
     run.check("messageExpiry")
     run.wait(60)
-    stats = one(run.admin("GET", "/stats"), AdminResponse).fields.response
+    stats = response(run.admin("GET", "/stats"))
     assert stats["subscriptions"]["s"]["msgRateExpired"] == 6 / 60
     run.wait(60)
-    stats = one(run.admin("GET", "/stats"), AdminResponse).fields.response
+    stats = response(run.admin("GET", "/stats"))
     assert stats["subscriptions"]["s"]["msgRateExpired"] == 0
 
 

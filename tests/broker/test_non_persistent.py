@@ -51,7 +51,7 @@ from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.broker.stats import stats
-from tests.broker.kit import TOPIC, Run, feed, of, one
+from tests.broker.kit import TOPIC, Run, feed, of, one, response
 
 pytestmark = pytest.mark.feature("A8")
 
@@ -84,8 +84,10 @@ class NonPersistent(Run):
         assert isinstance(status, int)
         return status
 
-    def flow(self, connection: str, permits: int, id_: int = 1) -> None:
-        assert self.do(Flow(connection=connection, consumer_id=id_, messagePermits=permits)) == []
+    def flow(self, name: str, permits: int, *, id_: int = 1, topic: str = NAME) -> list[Effect]:
+        effects = super().flow(name, permits, id_=id_, topic=topic)
+        assert effects == []
+        return effects
 
     @property
     def here(self) -> NonPersistentTopic:
@@ -98,7 +100,7 @@ class NonPersistent(Run):
 
     def stats_with_drops(self) -> dict[str, Any]:
         """As an administrator gets them."""
-        found: dict[str, Any] = one(self.admin("GET", "/stats", topic=NAME), AdminResponse).fields.response
+        found: dict[str, Any] = response(self.admin("GET", "/stats", topic=NAME))
         return found
 
     def dropped(self, subscription: str) -> int:
@@ -168,6 +170,7 @@ def test_the_short_form() -> None:
     run.publish(0, payload="lost", topic=NAME)
     run.subscribe("s", permits=10)
     message = one(run.publish(1, payload="x", key="k", properties={"a": "b"}, topic=NAME), Message)
+    assert message.metadata is not None
     assert (message.payload, message.metadata.partition_key) == (b"x", "k")
     assert message.metadata.properties[0].value == "b"
     assert message.metadata.publish_time == run.now
@@ -497,7 +500,7 @@ def test_acks_redelivery_and_seeks_do_nothing() -> None:
     assert ack(connection="nobody", request_id=4) == []
     assert run.do(RedeliverUnacknowledgedMessages(connection="s", consumer_id=1)) == []
     for fields in ({"message_id": MessageIdData(-1, -1)}, {"message_publish_time": 5}):
-        seek = Seek(connection="s", consumer_id=1, request_id=5, **fields)  # type: ignore[arg-type]
+        seek = Seek(connection="s", consumer_id=1, request_id=5, **fields)
         assert run.do(seek) == [Success(NAME, "s", 5)]
     assert one(run.do(Seek(connection="s", consumer_id=1, request_id=6)), Error).error == "MetadataError"
     assert run.stats() == before

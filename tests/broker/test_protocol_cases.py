@@ -457,10 +457,11 @@ def test_policies_are_told_at_their_level() -> None:
     run.publish(0)
     run.subscribe("s")
     quota = {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"}
-    for ask in (
-        lambda *call: run.admin(*call),
-        lambda method, call, *body: run.namespace(method, call[1:], *body),
-    ):
+
+    def of_namespace(method: str, call: str, *body: Any) -> list[Effect]:
+        return run.namespace(method, call[1:], *body)
+
+    for ask in (run.admin, of_namespace):
         assert called(ask("GET", "/retention")) == (204, None)
         ask("POST", "/retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2})
         ask("POST", "/backlogQuota", quota)

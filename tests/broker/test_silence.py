@@ -1,7 +1,7 @@
 """Long silences: the rounds of checks that do nothing are passed over, and nobody can tell."""
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -48,9 +48,7 @@ def with_silences(draw: st.DrawFn) -> list[Record]:
 
 
 @given(with_silences())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_passing_over_rounds_makes_no_difference(log: list[Record]) -> None:
     assert folded(Broker, log) == folded(Patient, log)
 
@@ -58,7 +56,7 @@ def test_passing_over_rounds_makes_no_difference(log: list[Record]) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"ttlDurationDefaultInSeconds": 60}, {"brokerDeduplicationEnabled": True}]
 )
-def test_years_pass_in_a_moment(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_years_pass_in_a_moment(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that begins with a time in seconds, or goes on after years: with a backlog, cursors to flush and a consumer."""
     run = Run(
         managedLedgerMaxEntriesPerLedger=2,
@@ -102,12 +100,12 @@ class Both:
         def call(*arguments: Any, **fields: Any) -> list[Effect]:
             effects, same = (getattr(run, name)(*arguments, **fields) for run in self.runs)
             assert effects == same
-            return cast(list[Effect], effects)
+            return list(effects)
 
         return call
 
     def silence(self, hours: float) -> list[Effect]:
-        effects = cast(list[Effect], self.wait(hours * 3600))
+        effects = self.wait(hours * 3600)
         assert self.runs[0].broker.encode() == self.runs[1].broker.encode()
         return effects
 

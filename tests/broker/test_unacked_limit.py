@@ -147,7 +147,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=80), st.sampled_from([0.1, 0.3, 1.0]), st.sets(st.integers(0, 80)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_everything_arrives_and_cuts_do_not_show(
     steps: list[tuple[Any, ...]], share: float, cuts: set[int]
 ) -> None:

@@ -53,8 +53,9 @@ from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.ack_set import first_unacked, from_words
 from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
+from streaming.broker.subscription.consumer import Handle
 from streaming.broker.subscription.persistent import INDIVIDUAL_TYPES, PersistentSubscription
-from streaming.broker.topic import Handle, Topic
+from streaming.broker.topic import Topic
 from tests.broker.kit import START, feed
 
 Record = tuple[int, str | None, AnyCommand | Publish]

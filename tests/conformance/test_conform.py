@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.traces import RECORDED
 from streaming.traces.conform import compare_trace, known_gaps
-from streaming.traces.frames import crc32c
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, read_trace
 
@@ -211,7 +211,7 @@ def made(*records: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def into(cmd: str, **fields: Any) -> dict[str, Any]:
-    more = {name: fields.pop(name) for name in ("metadata", "payload") if name in fields}
+    more: dict[str, Any] = {name: fields.pop(name) for name in ("metadata", "payload") if name in fields}
     return {"dir": "in", "conn": 0, "cmd": cmd, "fields": fields, **more}
 
 

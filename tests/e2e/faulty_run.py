@@ -79,11 +79,11 @@ def fold_with_faults(
     staged = folder / "staged"
     if not staged.exists():
         source.stage(records, staged, batches=6)
-    store = LedgerStore(url, Disk("ledgers", faults))  # type: ignore[arg-type]
+    store = LedgerStore(url, Disk("ledgers", faults))
     sinks: list[Sink] = [
         store,
         QuarantineSink(url),
-        TableSink(f"{url}/tables", Disk("tables", faults)),  # type: ignore[arg-type]
+        TableSink(f"{url}/tables", Disk("tables", faults)),
         Halfway(KafkaResponses(bootstrap, topic, store=LedgerStore(url)), faults / "responses-1"),
     ]
     running = query.start(

@@ -51,7 +51,7 @@ def test_sinks_that_fail_halfway_and_a_query_started_again(
     records = partition_log(Traffic(4, START).write(400), PARTITIONS)
     kafka.create_topic("halfway", PARTITIONS)
     put_faults(tmp_path, ["ledgers-3", "tables-5", "responses-1", "ledgers-9"])
-    said = []
+    said: list[str] = []
     while waiting_faults(tmp_path) or not said:
         with pytest.raises(QueryFailed) as raised, explained(ADVICE):
             fold_with_faults(spark, records, tmp_path, kafka.bootstrap, "halfway")

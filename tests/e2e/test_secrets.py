@@ -4,6 +4,7 @@ Everything that could tell is made to tell: Spark's own log at INFO (its Kafka c
 Spark's event log (plans and properties), and all temporary files below the test's folder.
 """
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -72,7 +73,7 @@ def test_the_password_is_nowhere_but_in_its_file(
         assert query.process is not None
         found = of_processes(query.process.pid)
         living = files(watched)
-        assert query.stop(15) == 0
+        assert query.stop(signal.SIGTERM) == 0
     finally:
         query.close()
 

@@ -58,7 +58,7 @@ class SecuredKafka:
             "ssl.ca.location": str(self.trust),
             "ssl.keystore.location": str(self.key),
         }
-        lines = [f"{key}={value}\n" for key, value in (right | changed).items() if value is not None]
+        lines = [f"{key}={value}\n" for key, value in {**right, **changed}.items() if value is not None]
         return self._write(f"{name}.properties", "".join(lines).encode())
 
     def _write(self, name: str, content: bytes) -> Path:

@@ -45,7 +45,7 @@ def log(*lines: Line) -> pa.Table:
 
 
 def merged(*lines: Line, **more: Any) -> list[tuple[int, str | None, bytes]]:
-    return [tuple(row.values()) for row in merge_partitions(log(*lines), **more).log.to_pylist()]  # type: ignore[misc]
+    return [tuple(row.values()) for row in merge_partitions(log(*lines), **more).log.to_pylist()]
 
 
 # ---- the property
@@ -84,7 +84,7 @@ def logical(draw: st.DrawFn) -> pa.Table:
 
 
 @given(logical(), st.integers(1, 5), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_topic_sees_what_it_saw(first: pa.Table, before: int, after: int) -> None:
     old = partition_log(first, before)
     dump = old.sort_by([("partition", "ascending"), ("offset", "ascending")])  # one partition after the other

@@ -66,7 +66,7 @@ def test_ten_thousand_are_refused_and_their_neighbours_unchanged() -> None:
 
 
 @pytest.mark.feature("J6")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**64))
 def test_whatever_the_dice(kind: str, seed: int) -> None:
     bad = KINDS[kind](Random(seed))

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ingress(kafka: LocalKafka) -> Iterator[str]:
+def ingress(kafka: LocalKafka) -> str:
     url = KafkaUrl(kafka.bootstrap, f"resubmit-{uuid4().hex}")
     ensure_topic(url, 1)
     return f"kafka://{url.bootstrap}/{url.topic}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming.runtime import jars
+from streaming.runtime.cache import cache_dir
 
 ONE = "org.example:one:1.0"
 TWO = "org.example:two:2.0"
@@ -85,4 +86,4 @@ def test_two_at_once_fetch_once(repository: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "somewhere")
-    assert jars.cache_dir() == Path.home() / ".cache" / "magnetar"
+    assert cache_dir() == Path.home() / ".cache" / "magnetar"

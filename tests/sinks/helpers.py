@@ -23,15 +23,17 @@ def output(effects: Iterable[Effect], *, partition: int = 0, offset: int = 0, cl
         row = effect._asdict() | {"kind": KINDS[type(effect)]}
         if row.get("fields") is not None:
             row["fields"] = msgspec.json.encode(row["fields"]).decode()
+        if row.get("metadata") is not None:
+            row["metadata"] = msgspec.msgpack.encode(row["metadata"])
         rows.append(row | {"partition": partition, "offset": offset + i, "ordinal": 0, "clock": clock})
     return pa.Table.from_pylist(rows, schema=OUTPUT)
 
 
 def receipt(ledger_id: int, entry_id: int, *, topic: str = TOPIC, connection: str = "") -> SendReceipt:
-    """The receipt of an entry that `entry` can tell; every third has packed metadata."""
+    """The receipt of an entry that `entry` can tell; every third has metadata."""
     metadata = None
     if entry_id % 3 == 0:
-        metadata = msgspec.msgpack.encode(metadata_of(topic, ledger_id, entry_id))
+        metadata = metadata_of(topic, ledger_id, entry_id)
     return SendReceipt(
         topic=topic,
         connection=connection,

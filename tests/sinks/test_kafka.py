@@ -1,6 +1,7 @@
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -74,11 +75,11 @@ def topic(kafka: LocalKafka) -> str:
     return name
 
 
-def read(kafka: LocalKafka, topic: str, count: int) -> list[dict[str, object]]:
+def read(kafka: LocalKafka, topic: str, count: int) -> list[dict[str, Any]]:
     """The first `count` responses, and that there are no more."""
     found = list(read_responses(kafka.bootstrap, topic, timeout=1.5))
     assert len(found) == count
-    return sorted(found, key=lambda value: value["offset"])  # type: ignore[no-any-return, arg-type, return-value]
+    return sorted(found, key=lambda value: value["offset"])
 
 
 @pytest.mark.feature("J5")

@@ -201,7 +201,7 @@ def test_a_reader_of_metadata_reads_no_payload(url: str) -> None:
     LedgerStore(url).write(0, 0, output([*large, *(r._replace(ledger_id=2) for r in large), closed(1, 64)]))
     assert sum(map(len, tree(Path(url)).values())) > 12_800_000
     filesystem = Mortal()
-    reader = LedgerStore(url, filesystem).reader(0)  # type: ignore[arg-type]
+    reader = LedgerStore(url, filesystem).reader(0)
     assert len(reader.read(TOPIC, 1, 0, 63)) == 64  # sealed
     assert len(reader.read(TOPIC, 2, 0, 63)) == 64  # a segment
     assert filesystem.bytes_read < 200_000  # mostly the ends of the files, where footers are looked for
@@ -211,7 +211,7 @@ def test_a_reader_of_metadata_reads_no_payload(url: str) -> None:
 def test_what_was_read_is_read_once(url: str) -> None:
     LedgerStore(url).write(0, 0, output([*receipts(1, 0, 99), closed(1, 100)]))
     filesystem = Mortal()
-    store = LedgerStore(url, filesystem)  # type: ignore[arg-type]
+    store = LedgerStore(url, filesystem)
     store.reader(0).read(TOPIC, 1, 0, 50)
     once = filesystem.bytes_read
     for first in range(50):
@@ -249,7 +249,7 @@ def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path, batch_id
         folder = tmp_path / str(lives)
         play(LedgerStore(str(folder)), batch_id - 1)
         committed = read_entries(str(folder)).to_pylist()
-        store = LedgerStore(str(folder), Mortal(lives))  # type: ignore[arg-type]
+        store = LedgerStore(str(folder), Mortal(lives))
         try:
             store.begin(batch_id)
             store.write(batch_id, 0, output(HISTORY[batch_id], offset=100 * batch_id))

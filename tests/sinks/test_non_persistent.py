@@ -26,9 +26,7 @@ def passed_on(number: int, payload: bytes) -> list[Effect]:
     metadata = MessageMetadata("p", number, 5000, partition_key=f"key {number}")
     return [
         SendReceipt(NAME, "c", 1, "p", number, None, 0, 0, None, 40, 1, 5000, f"key {number}"),
-        Message(
-            NAME, "c", 1, "sub", 0, 0, 1, 40, 0, metadata=msgspec.msgpack.encode(metadata), payload=payload
-        ),
+        Message(NAME, "c", 1, "sub", 0, 0, 1, 40, 0, metadata=metadata, payload=payload),
     ]
 
 
@@ -92,8 +90,10 @@ def test_stored_messages_are_still_read_from_their_ledger(sent: Sent, tmp_path: 
 def test_the_ledger_store_takes_nothing_of_it(id_: int, tmp_path: Path) -> None:
     store = LedgerStore(tmp_path.as_uri())
     store.begin(0)
-    own = passed_on(0, b"x")[0]._replace(ledger_id=id_, entry_id=id_)  # type: ignore[union-attr]
-    store.write(0, 0, output([own, passed_on(0, b"x")[1], *receipts(1, 0, 1)]))
+    receipt, message = passed_on(0, b"x")
+    assert isinstance(receipt, SendReceipt)
+    receipt = receipt._replace(ledger_id=id_, entry_id=id_)
+    store.write(0, 0, output([receipt, message, *receipts(1, 0, 1)]))
     table: pa.Table = store.scan()
     assert table.num_rows == 2
     assert NAME not in table["topic"].to_pylist()

@@ -111,7 +111,7 @@ BATCH = st.tuples(st.lists(STEP, max_size=4), st.integers(1, 3), st.none() | st.
 
 
 @pytest.mark.feature("J2")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(BATCH, min_size=1, max_size=60))
 def test_random_batches_with_crashes(
     batches: list[tuple[list[tuple[int, str, int]], int, int | None]],
@@ -130,7 +130,7 @@ def test_random_batches_with_crashes(
             ]
             rows = output(effects, partition=1, offset=batch_id * 100)
             if lives is not None:
-                mortal = LedgerStore(url, Mortal(lives))  # type: ignore[arg-type]
+                mortal = LedgerStore(url, Mortal(lives))
                 try:
                     mortal.begin(batch_id)
                     mortal.write(batch_id, 1, rows)
@@ -157,7 +157,7 @@ def test_a_crash_while_merging(tmp_path: Path) -> None:
         for batch_id in range(segments.FAN_IN):
             write(LedgerStore(url), batch_id)
         try:
-            write(LedgerStore(url, Mortal(lives)), segments.FAN_IN)  # type: ignore[arg-type]
+            write(LedgerStore(url, Mortal(lives)), segments.FAN_IN)
         except Killed:
             lives += 1
         else:

@@ -84,11 +84,11 @@ def test_a_rerun_leaves_the_same_files(url: str) -> None:
 def test_a_crash_at_any_moment_is_repaired_by_the_rerun(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     filesystem = Mortal()
-    TableSink(str(whole), filesystem).write(1, 0, output(EFFECTS))  # type: ignore[arg-type]
+    TableSink(str(whole), filesystem).write(1, 0, output(EFFECTS))
     for lives in range(filesystem.calls):
         folder = tmp_path / str(lives)
         with pytest.raises(Killed):
-            TableSink(str(folder), Mortal(lives)).write(1, 0, output(EFFECTS))  # type: ignore[arg-type]
+            TableSink(str(folder), Mortal(lives)).write(1, 0, output(EFFECTS))
         read_table(str(folder))  # nothing half-written shows
         sink = TableSink(str(folder))
         sink.begin(1)

@@ -109,4 +109,6 @@ def traffic(*, messages: int = 72, partitions: int = 4) -> pa.Table:
         if n % 20 == 10:
             records.append((time, topic, b"\xff\x00 rubbish"))
     records.append((1000 * messages + 400_000, None, {"command": "TICK"}))
-    return partition_log(log_of(*((START + time, *rest) for time, *rest in records)), partitions)
+    return partition_log(
+        log_of(*((START + time, topic, value) for time, topic, value in records)), partitions
+    )

@@ -1,7 +1,7 @@
 """The operator by itself, with a stand-in for Spark's group state and for the broker."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -51,7 +51,7 @@ def frame(*offsets: int, topic: str = "t", payload: str = "x", step: int = 10) -
 
 def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out: bool = False) -> pa.Table:
     state.hasTimedOut, state.timeout = timed_out, None
-    function = op.operator(store=Nowhere(), clock=clock, broker=FakeBroker, judge=decode_only)
+    function = op.operator(store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only)
     chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
     tables = [unpack(packed) for each in chunks for packed in each["effects"]]
     assert [each["rows"][0] for each in chunks] == [len(table) for table in tables]

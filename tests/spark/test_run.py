@@ -71,10 +71,11 @@ def test_what_is_no_interval(text: str) -> None:
 def test_a_topic_for_two_things(tmp_path: Path, same: list[str]) -> None:
     """The query would read its own rows, without end."""
     other = {} if len(same) == 1 else dict.fromkeys(same, "kafka://127.0.0.1:1/other")
+    topics: dict[str, Any] = dict.fromkeys(same, "kafka://127.0.0.1:1/t") | other
     with pytest.raises(KafkaUrlError, match="need a topic each"):
         run(
             "kafka://127.0.0.1:1/t",
             tmp_path,
             str(tmp_path),
-            **dict.fromkeys(same, "kafka://127.0.0.1:1/t") | other,
+            **topics,
         )

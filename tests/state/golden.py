@@ -83,7 +83,10 @@ def record(life: Life) -> GoldenLife:
 def restored(golden: GoldenLife) -> Broker:
     """Today's broker with a golden state."""
     store = Stored()
-    store.entries = {(topic, ledger, entry): Entry(*rest) for topic, ledger, entry, *rest in golden.entries}
+    store.entries = {
+        (topic, ledger, entry): Entry(metadata, size, time)
+        for topic, ledger, entry, metadata, size, time in golden.entries
+    }
     return Broker.decode(golden.state, store)
 
 

@@ -52,13 +52,13 @@ def _name(type_: Any, found: Shape) -> str:
         case inspect.TupleType(item_types=items):
             return f"({', '.join(_name(each, found) for each in items)})"
         case inspect.LiteralType(values=values):
-            return " | ".join(map(repr, sorted(values)))
+            return " | ".join(map(repr, sorted(values, key=str)))
         case _:
             limits = {
-                name: value for name in ("ge", "le") if (value := getattr(type_, name, None)) is not None
+                name: limit for name in ("ge", "le") if (limit := getattr(type_, name, None)) is not None
             }
             name = type(type_).__name__.removesuffix("Type").lower()
-            return name + "".join(f" {name} {value}" for name, value in limits.items())
+            return name + "".join(f" {name} {limit}" for name, limit in limits.items())
 
 
 def _structure(type_: inspect.StructType, found: Shape) -> dict[str, Any]:
