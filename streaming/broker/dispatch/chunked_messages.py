@@ -19,8 +19,10 @@ def assign(
     Returns the entries of each consumer, in the order of `consumers`, and the positions that nobody could take.
     Permits are counted in entries here. `chunk_owners` is kept up to date.
     """
-    permits = {id(consumer): max(consumer.permits, 0) if consumer.available else 0 for consumer in consumers}
-    assigned: dict[int, Found] = {id(consumer): [] for consumer in consumers}
+    permits = {
+        consumer.handle: max(consumer.permits, 0) if consumer.available else 0 for consumer in consumers
+    }
+    assigned: dict[Handle, Found] = {consumer.handle: [] for consumer in consumers}
     left: list[Position] = []
     current: Consumer | None = None
     available = 0
@@ -30,36 +32,37 @@ def assign(
             if current is None:
                 left += [position for position, _ in found[index:]]
                 break
-            available = permits[id(current)]
+            available = permits[current.handle]
         assert current is not None  # there are permits, so somebody has them
         metadata = entry.metadata
-        owner: Consumer | None = current
+        owner = current
         if metadata.uuid is not None:
-            owner = _owner(chunk_owners, consumers, current, metadata.uuid, metadata.chunk_id or 0)
-            if owner is None or permits[id(owner)] <= 0:
+            first = _owner(chunk_owners, consumers, current, metadata.uuid, metadata.chunk_id or 0)
+            if first is None or permits[first.handle] <= 0:
                 left.append(position)
                 continue
+            owner = first
             if metadata.chunk_id == (metadata.num_chunks_from_msg or 1) - 1:
                 chunk_owners.pop(metadata.uuid, None)
-        permits[id(owner)] -= 1
+        permits[owner.handle] -= 1
         available -= 1
-        assigned[id(owner)].append((position, entry))
+        assigned[owner.handle].append((position, entry))
     runs = []
     for consumer in consumers:
-        run, most = assigned[id(consumer)], max(consumer.permits, 0)
+        run, most = assigned[consumer.handle], max(consumer.permits, 0)
         runs.append(run[:most])
         left += [position for position, _ in run[most:]]
     return runs, sorted(left)
 
 
 def _choose(
-    next_consumer: NextConsumer, consumers: list[Consumer], permits: dict[int, int]
+    next_consumer: NextConsumer, consumers: list[Consumer], permits: dict[Handle, int]
 ) -> Consumer | None:
     for _ in consumers:
         consumer = next_consumer(consumers)
         if consumer is None:
             return None
-        if permits[id(consumer)] > 0:
+        if permits[consumer.handle] > 0:
             return consumer
     return None
 
