@@ -62,7 +62,8 @@ ROOMS = {
 
 STANDARD_LIBRARY = {
     "streaming.broker": (
-        "__future__ abc base64 bisect collections functools heapq itertools math re sys.maxsize typing urllib.parse"
+        "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math re "
+        "sys.maxsize typing urllib.parse"
     ),
 }
 """The standard library's part that a room may use, if not all of it. The core has no clock, randomness or I/O."""

@@ -15,6 +15,7 @@ from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
 from schemas.units import Int32, Int64
 from streaming.broker import stats
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
 from streaming.broker.ledger.trimming import move_cursor, trim
@@ -49,26 +50,26 @@ def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
     """A call on a namespace: creation, one of its policies, or what is to be done to all of its topics."""
     match = _NAMESPACE.fullmatch(command.path)
     if match is None:
-        _unsupported(ctx, None, command)
+        refuse_as_unsupported(ctx, None, command)
         return None
     if (action := _on_each_topic(command, match["policy"] or "")) is not None:
-        _respond(ctx, None, command, 204)
+        respond(ctx, None, command, 204)
         return action
     policies = ctx.namespaces.get(match["namespace"]) or Policies()
     if (found := get_policy(policies, command, match["policy"] or "")) is not None:
-        _respond(ctx, None, command, *found)
+        respond(ctx, None, command, *found)
         return None
     try:
         changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
     except AdminError as error:
-        _respond(ctx, None, command, error.status, {"reason": error.reason})
+        respond(ctx, None, command, error.status, {"reason": error.reason})
         return None
     if match["policy"] is not None and not changed:
-        _unsupported(ctx, None, command)
+        refuse_as_unsupported(ctx, None, command)
         return None
     ctx.namespaces[match["namespace"]] = policies
     ctx.policies_changed()
-    _respond(ctx, None, command, 204)
+    respond(ctx, None, command, 204)
     return policies_changed if changed else None
 
 
@@ -97,52 +98,71 @@ def creates_topic(command: Admin) -> bool:
 
 def refuse(ctx: Context, command: Admin, status: int, reason: str) -> None:
     """The answer to a call on a topic that isn't there, or may not be made."""
-    _respond(ctx, None, command, status, {"reason": reason})
+    respond(ctx, None, command, status, {"reason": reason})
+
+
+def call_of(command: Admin) -> str:
+    """What a call on a topic asks for: the path after the topic, such as ``/stats``."""
+    match = _TOPIC.fullmatch(command.path)
+    return (match and match["rest"]) or ""
+
+
+def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -> bool | None:
+    """Answer a call on a policy of a topic. Was a policy changed? None, and no answer: the call is about something else."""
+    if (answer := get_policy(topic.policies, command, call[1:])) is not None:
+        respond(ctx, topic.name, command, *answer)
+        return False
+    try:
+        if not set_policy(topic.policies, command, call[1:]):
+            return None
+    except AdminError as error:
+        respond(ctx, topic.name, command, error.status, {"reason": error.reason})
+        return False
+    ctx.policies_changed()
+    respond(ctx, topic.name, command, 204)
+    return True
 
 
 def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
-    """A call on a topic. True: the topic must look at its policies again."""
-    match = _TOPIC.fullmatch(command.path)
-    assert match is not None  # `topic_of` found the topic in it
-    rest = match["rest"] or ""
-    if (answer := get_policy(topic.policies, command, rest[1:])) is not None:
-        _respond(ctx, topic, command, *answer)
-        return False
-    try:
-        if set_policy(topic.policies, command, rest[1:]):
-            ctx.policies_changed()
-            _respond(ctx, topic, command, 204)
-            return True
-        for method, pattern, handler in ROUTES:
-            found = pattern.fullmatch(rest)
-            if method == command.method and found is not None:
-                status, response = handler(
-                    ctx, topic, command, {k: unquote(v) for k, v in found.groupdict().items()}
-                )
-                _respond(ctx, topic, command, status, response)
-                return False
-    except AdminError as error:
-        _respond(ctx, topic, command, error.status, {"reason": error.reason})
-        return False
-    _unsupported(ctx, topic, command)
+    """Answer a call on a persistent topic. Was a policy changed?"""
+    call = call_of(command)
+    if (changed := call_policy(ctx, topic, command, call)) is not None:
+        return changed
+    for method, pattern, handler in ROUTES:
+        found = pattern.fullmatch(call)
+        if method == command.method and found is not None:
+            names = {name: unquote(value) for name, value in found.groupdict().items()}
+            try:
+                status, response = handler(ctx, topic, command, names)
+            except AdminError as error:
+                status, response = error.status, {"reason": error.reason}
+            respond(ctx, topic.name, command, status, response)
+            return False
+    refuse_as_unsupported(ctx, topic.name, command)
     return False
 
 
-def _respond(ctx: Context, topic: Topic | None, command: Admin, status: int, response: Any = None) -> None:
-    name = None if topic is None else topic.name
+def is_topic_call(method: str, call: str) -> bool:
+    """Is this a call on a persistent topic, other than on a policy?"""
+    return any(method == known and pattern.fullmatch(call) for known, pattern, _ in ROUTES)
+
+
+def respond(ctx: Context, topic: str | None, command: Admin, status: int, response: Any = None) -> None:
+    """Answer a call: the HTTP status and the body, if there is one."""
     cause = f"{command.method} {command.path}"
     if isinstance(response, Position):
         fields = AdminResponseFields(status=status)
-        ctx.emit(AdminResponse(name, command.connection, cause, fields, *response))
+        ctx.emit(AdminResponse(topic, command.connection, cause, fields, *response))
         return
     fields = AdminResponseFields(status=status, response=msgspec.UNSET if response is None else response)
-    ctx.emit(AdminResponse(name, command.connection, cause, fields))
+    ctx.emit(AdminResponse(topic, command.connection, cause, fields))
 
 
-def _unsupported(ctx: Context, topic: Topic | None, command: Admin) -> None:
+def refuse_as_unsupported(ctx: Context, topic: str | None, command: Admin) -> None:
+    """Answer 404 to a call that Magnetar does not know."""
     cause = f"admin call {command.method} {command.path} is not supported"
-    ctx.emit(Unsupported(None if topic is None else topic.name, command.connection, cause))
-    _respond(ctx, topic, command, 404, {"reason": cause})
+    ctx.emit(Unsupported(topic, command.connection, cause))
+    respond(ctx, topic, command, 404, {"reason": cause})
 
 
 # -- what operators do to a topic ---------------------------------------------------------------------------------
@@ -319,7 +339,7 @@ def _stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) ->
 
 
 def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    return 200, stats.internal_stats(topic)
+    return 200, stats.internal_stats(topic.ledger, topic.cursors)
 
 
 def _subscriptions(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:

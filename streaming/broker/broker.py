@@ -11,27 +11,24 @@ from schemas import commands as c
 from schemas.commands import Decoded, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
-from streaming.broker import admin, lookup, stats, topic_commands, topic_lifecycle
+from streaming.broker import admin, lookup, topic_commands, topic_lifecycle
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
-    TopicBlock,
     decode_state,
-    decode_topic,
     encode_state,
-    encode_topic,
 )
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
-from streaming.broker.non_persistent import commands
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
 from streaming.broker.subscription import unacked_limit
 from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
+from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
 LATEST_TIME = 10**14
 """No time of a record is later (ms; the year 5138): one that is was given in another unit."""
@@ -69,12 +66,13 @@ class Broker:
 
     def _start(self, state: PartitionState, entries: EntryReader) -> None:
         self._state = state
-        self._topics: dict[str, Topic] = {}
         self._topics_of: Counter[str] | None = None  # by namespace; counted where there is a limit
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
         ctx.partitioned, ctx.schemas = state.partitioned, state.schemas
+        self._persistent = PersistentTopics(ctx, state)
+        self._non_persistent = NonPersistentTopics(ctx, state)
         for name, block in state.topics.items():
             if block.due >= 0:
                 ctx.wake(name, block.due)
@@ -134,7 +132,7 @@ class Broker:
     def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> Refused | None:
         """Carry out a command, or say why the record must be refused."""
         if name in self._state.topics and type(command) not in ROUTED:
-            self._carry_out(self._load(name), command)  # type: ignore[arg-type]  # the common case, kept short
+            self._domain(name).carry_out(name, command)  # type: ignore[arg-type]  # the common case, kept short
             return None
         match command:
             case c.Tick() | c.Connect():
@@ -163,10 +161,10 @@ class Broker:
             lookup.set_partitions(ctx, name, command)
             return None
         if isinstance(command, LOOKUPS):
-            lookup.fold(ctx, name, command, exists=name in self._state.topics)
+            lookup.answer(ctx, name, command, exists=name in self._state.topics)
             return None
         if name in self._state.topics:
-            self._carry_out(self._load(name), command)
+            self._domain(name).carry_out(name, command)
             return None
         if not TOPIC_NAME.fullmatch(name):
             cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
@@ -179,12 +177,13 @@ class Broker:
                     return None
                 refused = topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS)
                 return None if refused else Refused("too_many_topics", TOO_MANY_TOPICS)
-            self._carry_out(self._load(name), command)
+            self._domain(name).carry_out(name, command)
+            if self._topics_of is not None:
+                self._topics_of[namespace_of(name)] += 1
         elif isinstance(command, c.Admin):
             admin.refuse(ctx, command, 404, f"Topic {name} not found")
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
-            nobody_there = Topic(name, ManagedLedger.create(ctx.clock))
-            self._carry_out(NonPersistentTopic(name) if is_non_persistent(name) else nobody_there, command)
+            self._domain(name).answer_missing(name, command)
         return None
 
     def _is_full(self, name: str) -> bool:
@@ -197,22 +196,14 @@ class Broker:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
         return self._topics_of[namespace] >= most
 
-    def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
-        if isinstance(topic, NonPersistentTopic):
-            commands.fold(self._ctx, topic, command)
-        else:
-            topic_commands.fold(self._ctx, topic, command)
-            self._check_unacked(topic)
+    def _domain(self, name: str) -> PersistentTopics | NonPersistentTopics:
+        """The topics of the domain to which a topic belongs."""
+        return self._non_persistent if is_non_persistent(name) else self._persistent
 
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""
         for topic_name in self._ctx.connections.pop(connection, ()):
-            topic = self._load(topic_name)
-            if isinstance(topic, NonPersistentTopic):
-                commands.connection_lost(self._ctx, topic, connection)
-            else:
-                topic_lifecycle.connection_lost(self._ctx, topic, connection)
-                self._check_unacked(topic)
+            self._domain(topic_name).connection_lost(topic_name, connection)
 
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
         ctx = self._ctx
@@ -221,11 +212,12 @@ class Broker:
         except BadSetting as error:
             return Refused("broker_config", str(error))
         ctx.policies_changed()
-        for topic in self._each_topic():  # whether it is idle, and its timers, depend on the configuration
-            if isinstance(topic, Topic) and (due := topic_lifecycle.next_due(ctx, topic)) >= 0:
+        load = self._persistent.load
+        topics = [load(name) for name in self.topic_names() if not is_non_persistent(name)]
+        for topic in topics:  # its timers, and whether it is idle, depend on the configuration
+            if (due := topic_lifecycle.next_due(ctx, topic)) >= 0:
                 ctx.wake(topic.name, due)
-        topics = [topic for topic in self._each_topic() if isinstance(topic, Topic)]
-        unacked_limit.configured(ctx, self._state.unacked, topics, self._load)
+        unacked_limit.configured(ctx, self._state.unacked, topics, load)
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 
@@ -233,9 +225,9 @@ class Broker:
         namespace = "/".join(path.split("/")[2:4])
         for name in self._state.topics:
             if namespace_of(name) == namespace and not is_non_persistent(name):
-                topic = self._load(name)
+                topic = self._persistent.load(name)
                 action(self._ctx, topic)
-                self._check_unacked(topic)
+                self._persistent.check_unacked(topic)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -256,9 +248,9 @@ class Broker:
             timer = ctx.timers[0][0] if ctx.timers else None
             if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
                 ctx.clock = max(ctx.clock, timer)
-                topic = self._load(ctx.next_timer())
+                topic = self._persistent.load(ctx.next_timer())
                 topic_lifecycle.run_timers(ctx, topic)
-                self._check_unacked(topic)
+                self._persistent.check_unacked(topic)
                 busy = None
             elif check is not None and check[0] <= timestamp:
                 ctx.clock = max(ctx.clock, check[0])
@@ -281,7 +273,7 @@ class Broker:
         ctx, origin = self._ctx, self._state.origin
         if not self._skips or self._next_check is None or self._next_check[0] > until:
             return
-        until = min(until, quiet_until(ctx, map(self._load, topics)) - 1)
+        until = min(until, quiet_until(ctx, map(self._persistent.load, topics)) - 1)
         if self._next_check[0] > until:
             return
         for due, names in last_due(ctx.config, origin, ctx.clock, until):
@@ -293,53 +285,28 @@ class Broker:
         """The topics that aren't idle, by name."""
         found = []
         for name, block in self._state.topics.items():
-            topic = self._topics.get(name)
-            idle = block.idle if topic is None else topic_lifecycle.is_idle(self._ctx, topic)
-            if not idle and not is_non_persistent(name):
+            if is_non_persistent(name):
+                continue
+            topic = self._persistent.loaded(name)
+            if not (block.idle if topic is None else topic_lifecycle.is_idle(self._ctx, topic)):
                 found.append(name)
         return sorted(found)
 
     def _run_checks(self, names: list[str], topics: list[str]) -> None:
         """Run periodic checks on topics, in this order."""
         for topic_name in topics:
-            topic = self._load(topic_name)
+            topic = self._persistent.load(topic_name)
             for name in names:
                 CHECKS[name].run(self._ctx, topic)
-            self._check_unacked(topic)
-
-    def _check_unacked(self, topic: Topic) -> None:
-        unacked_limit.check(self._ctx, self._state.unacked, topic, self._load)
+            self._persistent.check_unacked(topic)
 
     # -- state ----------------------------------------------------------------------------------------------------
-
-    def _load(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            block = self._state.topics.get(name)
-            if block is None:
-                self._state.topics[name] = TopicBlock(b"")
-                if self._topics_of is not None:
-                    self._topics_of[namespace_of(name)] += 1
-                create = commands.create if is_non_persistent(name) else topic_lifecycle.create
-                topic = self._topics[name] = create(self._ctx, name)
-            else:
-                topic = self._topics[name] = decode_topic(name, block.data)
-        return topic
-
-    def _each_topic(self) -> list[Topic]:
-        return [self._load(name) for name in sorted(self._state.topics)]
 
     def encode(self) -> bytes:
         """The state, versioned. Only topics touched since the last call are encoded again."""
         state, ctx = self._state, self._ctx
-        for name, topic in self._topics.items():
-            block = state.topics[name]
-            block.data = encode_topic(topic)
-            if isinstance(topic, NonPersistentTopic):
-                continue  # no timers, no checks, nothing stored
-            block.due = topic_lifecycle.next_due(ctx, topic)
-            block.idle = topic_lifecycle.is_idle(ctx, topic)
-            block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
+        self._persistent.encode()
+        self._non_persistent.encode()
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
         state.config = ctx.config
         return encode_state(state)
@@ -355,15 +322,26 @@ class Broker:
         )
 
     def topic(self, name: str) -> Topic:
-        """A topic's live state, for inspection and tests. Raises `KeyError`."""
-        if name not in self._state.topics:
+        """The live state of a persistent topic, for inspection and tests. Raises `KeyError`."""
+        if is_non_persistent(name) or name not in self._state.topics:
             raise KeyError(name)
-        return self._load(name)
+        return self._persistent.load(name)
+
+    def non_persistent_topic(self, name: str) -> NonPersistentTopic:
+        """The live state of a non-persistent topic, for inspection and tests. Raises `KeyError`."""
+        if not is_non_persistent(name) or name not in self._state.topics:
+            raise KeyError(name)
+        return self._non_persistent.load(name)
+
+    def topics(self) -> dict[str, AbstractTopic]:
+        """The live state of all topics by name, for inspection and tests."""
+        return {name: self._domain(name).load(name) for name in self.topic_names()}
 
     def topic_stats(self, name: str) -> dict[str, Any]:
         """``stats`` and ``internal`` stats of a topic as Pulsar's admin API shows them. Raises `KeyError`."""
-        topic = self.topic(name)
-        return {"stats": stats.stats(topic, self._ctx.config), "internal": stats.internal_stats(topic)}
+        if name not in self._state.topics:
+            raise KeyError(name)
+        return self._domain(name).stats(name)
 
     @property
     def partitioned(self) -> dict[str, int]:
@@ -375,23 +353,4 @@ class Broker:
 
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
-        rows: list[dict[str, Any]] = []
-        for topic in self._each_topic():
-            ledger, counters = topic.ledger, topic.counters
-            rows.append({
-                "topic": topic.name, "subscription": None, "entries": ledger.number_of_entries,
-                "duplicates": counters.duplicates, "unknown": counters.unknown, "dispatched": None, "acked": None,
-                "expired": None, "evicted": None, "trimmed": counters.trimmed, "backlog": topic.backlog(),
-                "storage": ledger.total_size, "mark_delete": None,
-            })  # fmt: skip
-            for name in sorted(topic.subscriptions):
-                subscription, cursor = topic.subscriptions[name], topic.cursors.get(name)
-                rows.append({
-                    "topic": topic.name, "subscription": name, "entries": None, "duplicates": None, "unknown": None,
-                    "dispatched": subscription.dispatched, "acked": subscription.acked,
-                    "expired": subscription.expired, "evicted": subscription.evicted, "trimmed": None,
-                    "backlog": cursor.backlog(ledger) if cursor else 0,
-                    "storage": cursor.backlog_size(ledger) if cursor else 0,
-                    "mark_delete": str(cursor.mark_delete) if cursor else None,
-                })  # fmt: skip
-        return rows
+        return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from schemas.commands import SchemaData
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
-from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.subscription.unacked_limit import UnackedMessages
 from streaming.broker.topic import Topic
@@ -74,12 +75,18 @@ _non_persistent_decoder = msgspec.msgpack.Decoder(NonPersistentTopic, dec_hook=_
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 
 
-def encode_topic(topic: Topic) -> bytes:
+def encode_topic(topic: AbstractTopic) -> bytes:
     return _encoder.encode(topic)
 
 
-def decode_topic(name: str, data: bytes) -> Topic:
-    return (_non_persistent_decoder if is_non_persistent(name) else _topic_decoder).decode(data)
+def decode_topic(data: bytes) -> Topic:
+    """A persistent topic as `encode_topic` left it."""
+    return _topic_decoder.decode(data)
+
+
+def decode_non_persistent_topic(data: bytes) -> NonPersistentTopic:
+    """A non-persistent topic as `encode_topic` left it."""
+    return _non_persistent_decoder.decode(data)
 
 
 def encode_state(state: PartitionState) -> bytes:

@@ -13,7 +13,7 @@ from streaming.broker.ledger import trimming
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.policies import backlog_quota, message_expiry
 from streaming.broker.policies.hierarchy import RetentionPolicies
-from streaming.broker.producer import dedup_cursor
+from streaming.broker.producer import deduplication_snapshots
 from streaming.broker.subscription import leaving
 from streaming.broker.topic import Topic
 
@@ -71,11 +71,11 @@ CHECKS: dict[str, Check] = {
         lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers, next_effect.consumed_ledgers,
     ),
     "deduplicationSnapshot": Check(
-        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, dedup_cursor.timed_snapshot,
+        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, deduplication_snapshots.timed_snapshot,
         next_effect.deduplication_snapshot,
     ),
     "inactiveProducers": Check(
-        lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, dedup_cursor.purge_inactive_producers,
+        lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, deduplication_snapshots.purge_inactive_producers,
         next_effect.inactive_producers,
     ),
     "inactiveSubscriptions": Check(

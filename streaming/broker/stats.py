@@ -1,46 +1,29 @@
 """Stats and internal stats of a topic with Pulsar's field names (I2), as its admin API shows them."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.rate import Rate
+from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.topic import Topic
 
-NO_BACKLOG: dict[str, Any] = {
-    "msgBacklog": 0,
-    "backlogSize": 0,
-    "msgBacklogNoDelayed": 0,
-    "msgDelayed": 0,
-    "nonContiguousDeletedMessagesRanges": 0,
-}
-"""Of a subscription to a topic that stores nothing."""
+# -- what all topics show -----------------------------------------------------------------------------------------
 
 
-def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
-    """Counters in messages (…Counter, msgBacklog: entries) and bytes; ages in seconds, −1 = none."""
-    subscriptions = {
-        name: _subscription(topic, found, config)
-        for name, found in topic.subscriptions.items()
-        if not found.awaits_its_reader
-    }
+def topic_fields(topic: AbstractTopic, subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The fields that do not concern storage. `subscriptions`: the fields of each by name."""
+    counters = topic.counters
     found: dict[str, Any] = {
-        "msgInCounter": topic.counters.messages_in,
-        "bytesInCounter": topic.counters.bytes_in,
-        "msgOutCounter": topic.counters.messages_out_gone
-        + sum(s["msgOutCounter"] for s in subscriptions.values()),
-        "bytesOutCounter": topic.counters.bytes_out_gone
-        + sum(s["bytesOutCounter"] for s in subscriptions.values()),
-        "storageSize": topic.ledger.total_size,
-        "backlogSize": topic.backlog_size(),
-        "deduplicationStatus": topic.dedup.status,
+        "msgInCounter": counters.messages_in,
+        "bytesInCounter": counters.bytes_in,
+        "msgOutCounter": counters.messages_out_gone + _total(subscriptions, "msgOutCounter"),
+        "bytesOutCounter": counters.bytes_out_gone + _total(subscriptions, "bytesOutCounter"),
         "waitingPublishers": len(topic.access.waiting),
-        "nonContiguousDeletedMessagesRanges": sum(
-            sub["nonContiguousDeletedMessagesRanges"] for sub in subscriptions.values()
-        ),
+        "nonContiguousDeletedMessagesRanges": _total(subscriptions, "nonContiguousDeletedMessagesRanges"),
         "publishers": [
             {"producerName": producer.name, "accessMode": producer.access_mode}
             for producer in topic.producers.values()
@@ -49,49 +32,22 @@ def stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
     }
     if topic.access.epoch is not None:
         found["topicEpoch"] = topic.access.epoch
-    if isinstance(topic, NonPersistentTopic):
-        del found["deduplicationStatus"]
     return found
 
 
-def stats_with_rates(topic: Topic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """`stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
-    found = stats(topic, config)
-    for name, subscription in found["subscriptions"].items():
-        subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
-    return found
+def _total(subscriptions: dict[str, dict[str, Any]], field: str) -> int:
+    return sum(subscription[field] for subscription in subscriptions.values())
 
 
-def stats_with_drops(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """`stats` with msgDropRate of the topic, of its publishers and of its subscriptions: messages/s as of `now` (ms).
-
-    A publisher's messages are dropped above the limit in flight, a subscription's where nobody can take them. The
-    topic's rate is that of its publishers.
-    """
-    found, none = stats(topic, config), Rate()
-    for publisher in found["publishers"]:
-        drops = topic.publisher_drops.get(publisher["producerName"], none)
-        publisher["msgDropRate"] = drops.per_second(now, config)
-    for name, subscription in found["subscriptions"].items():
-        subscription["msgDropRate"] = topic.drops.get(name, none).per_second(now, config)
-    return {**found, "msgDropRate": sum(publisher["msgDropRate"] for publisher in found["publishers"])}
-
-
-def _subscription(
-    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
+def subscription_fields(
+    type_: str | None, consumers: Iterable[Consumer], messages_out: int, bytes_out: int
 ) -> dict[str, Any]:
-    dispatcher = subscription.dispatcher
-    found: dict[str, Any] = {
-        "type": subscription.type or "None",
-        "isDurable": subscription.durable,
-        **(NO_BACKLOG if isinstance(topic, NonPersistentTopic) else _backlog(topic, subscription, config)),
-        "unackedMessages": sum(consumer.unacked for consumer in subscription.consumers),
-        "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
-        or (dispatcher is not None and dispatcher.blocked_on_unacked),
-        "totalMsgExpired": subscription.expired - subscription.expired_before_load,
-        "lastExpireTimestamp": subscription.last_expire,
-        "msgOutCounter": subscription.messages_out,
-        "bytesOutCounter": subscription.bytes_out,
+    """The fields of a subscription that do not concern its cursor."""
+    return {
+        "type": type_ or "None",
+        "unackedMessages": sum(consumer.unacked for consumer in consumers),
+        "msgOutCounter": messages_out,
+        "bytesOutCounter": bytes_out,
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
         "consumers": [
@@ -103,15 +59,53 @@ def _subscription(
                 "msgOutCounter": consumer.messages_out,
                 "avgMessagesPerEntry": consumer.messages_per_entry,
             }
-            for consumer in subscription.consumers
+            for consumer in consumers
         ],
     }
-    if dispatcher is not None:
-        found |= dispatcher.stats(subscription.consumers)
-    if isinstance(topic, NonPersistentTopic):  # quirk: recorded from 4.0.7
-        found.pop("keySharedMode", None)
-        found.pop("activeConsumerName", None)
+
+
+# -- what persistent topics show ----------------------------------------------------------------------------------
+
+
+def topic_stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
+    """Counters in messages (…Counter) or entries (msgBacklog) and bytes, times in ms since the epoch, 0 = never."""
+    subscriptions = {
+        name: _subscription(topic, found, config)
+        for name, found in topic.subscriptions.items()
+        if not found.awaits_its_reader
+    }
+    storage = {
+        "storageSize": topic.ledger.total_size,
+        "backlogSize": topic.backlog_size(),
+        "deduplicationStatus": topic.dedup.status,
+    }
+    return {**topic_fields(topic, subscriptions), **storage}
+
+
+def stats_with_rates(topic: Topic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
+    """`topic_stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
+    found = topic_stats(topic, config)
+    for name, subscription in found["subscriptions"].items():
+        subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
     return found
+
+
+def _subscription(
+    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
+) -> dict[str, Any]:
+    dispatcher = subscription.dispatcher
+    found = {
+        **subscription_fields(
+            subscription.type, subscription.consumers, subscription.messages_out, subscription.bytes_out
+        ),
+        "isDurable": subscription.durable,
+        **_backlog(topic, subscription, config),
+        "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
+        or (dispatcher is not None and dispatcher.blocked_on_unacked),
+        "totalMsgExpired": subscription.expired - subscription.expired_before_load,
+        "lastExpireTimestamp": subscription.last_expire,
+    }
+    return found if dispatcher is None else found | dispatcher.stats(subscription.consumers)
 
 
 def _backlog(
@@ -133,9 +127,8 @@ def _backlog(
     }
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
-    """The managed ledger and its cursors. The open ledger shows 0 entries: its content is in currentLedger…"""
-    ledger = topic.ledger
+def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> dict[str, Any]:
+    """A managed ledger and its cursors. The open ledger shows 0 entries: currentLedgerEntries has its number."""
     return {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.number_of_entries,
@@ -148,7 +141,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
             {"ledgerId": id_, "entries": info.entries, "size": info.size}
             for id_, info in ledger.ledgers.items()
         ],
-        "cursors": {name: _cursor(ledger, cursor) for name, cursor in topic.cursors.items()},
+        "cursors": {name: _cursor(ledger, cursor) for name, cursor in cursors.items()},
     }
 
 
@@ -167,3 +160,33 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
         "totalNonContiguousDeletedMessagesRange": sum(1 for _ in cursor.acked.runs()),
         "properties": cursor.properties,
     }
+
+
+# -- rows of `Broker.stats` ---------------------------------------------------------------------------------------
+
+_COLUMNS = (
+    "topic", "subscription", "entries", "duplicates", "unknown", "dispatched", "acked", "expired", "evicted", "trimmed",
+    "backlog", "storage", "mark_delete",
+)  # fmt: skip
+
+
+def row(**known: Any) -> dict[str, Any]:
+    """A row; what it does not know is None."""
+    return {**dict.fromkeys(_COLUMNS), **known}
+
+
+def rows(topic: Topic) -> list[dict[str, Any]]:
+    """A row for a topic, then one for each subscription, by name."""
+    ledger, counters = topic.ledger, topic.counters
+    found = [row(topic=topic.name, entries=ledger.number_of_entries, duplicates=counters.duplicates,
+                 unknown=counters.unknown, trimmed=counters.trimmed, backlog=topic.backlog(), storage=ledger.total_size)]  # fmt: skip
+    for name in sorted(topic.subscriptions):
+        subscription, cursor = topic.subscriptions[name], topic.cursors[name]
+        found.append(
+            row(
+                topic=topic.name, subscription=name, dispatched=subscription.dispatched, acked=subscription.acked,
+                expired=subscription.expired, evicted=subscription.evicted, backlog=cursor.backlog(ledger),
+                storage=cursor.backlog_size(ledger), mark_delete=str(cursor.mark_delete),
+            )
+        )  # fmt: skip
+    return found

@@ -5,18 +5,14 @@ from typing import NamedTuple, ParamSpec
 
 import msgspec
 
-from schemas.commands import MessageMetadata
 from schemas.effects import CursorMoved, Evicted, Expired
+from streaming.broker.abstract_topic import AbstractTopic, Counters
 from streaming.broker.context import Context
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
-from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.message_deduplication import MessageDeduplication
-from streaming.broker.producer.producer import Producer
-from streaming.broker.subscription.consumer import Handle
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.persistent import PersistentSubscription
 
@@ -31,35 +27,15 @@ class Reason(NamedTuple):
     policy: str | None = None
 
 
-class PendingWrite(msgspec.Struct, array_like=True):
-    """A publish whose write isn't confirmed: only a fault makes one last. No position = waits for the next ledger."""
+class PersistentCounters(Counters):
+    """`duplicates`, `unknown`: messages that deduplication refused. `trimmed` in entries. All since the topic's creation."""
 
-    producer: Producer
-    sequence_id: int
-    highest_sequence_id: int | None
-    metadata: MessageMetadata
-    payload: bytes
-    size: int
-    plain: bool
-    position: Position | None = None
-    last_of_ledger: bool = False
-    broker_timestamp: int | None = None
-
-
-class Counters(msgspec.Struct, array_like=True, gc=False):
-    """`messages_in`, `bytes_in` and what deleted subscriptions had sent (`…_gone`) count from the last load, as
-    Pulsar's stats do; the others from the topic's creation."""
-
-    messages_in: int = 0
-    bytes_in: int = 0
     duplicates: int = 0
     unknown: int = 0
     trimmed: int = 0
     ledgers_trimmed: int = 0
     size_evictions: int = 0
     time_evictions: int = 0
-    messages_out_gone: int = 0
-    bytes_out_gone: int = 0
 
 
 class OldestPosition(msgspec.Struct, array_like=True):
@@ -70,32 +46,33 @@ class OldestPosition(msgspec.Struct, array_like=True):
     timestamp: int
 
 
-class Topic(msgspec.Struct, array_like=True):
-    """`cursors` holds every cursor by name, in order of creation; `fail_writes`, `delay_writes` are armed faults.
-
-    `closed_producers`: ms when the broker closed them; `closing_producers`: those that leave once their writes are
-    confirmed, with the requests to be answered then.
+class Topic(AbstractTopic, kw_only=True):
+    """A topic that stores its messages. `cursors` holds every cursor by name, in order of creation; `fail_writes`: how many
+    more writes the fault FailWrites makes fail.
     """
 
-    name: str
     ledger: ManagedLedger
     dedup: MessageDeduplication = msgspec.field(default_factory=MessageDeduplication)
-    policies: Policies = msgspec.field(default_factory=Policies)
-    cursors: dict[str, ManagedCursor] = {}
-    subscriptions: dict[str, PersistentSubscription] = {}
-    producers: dict[str, Producer] = {}
-    producer_handles: dict[Handle, str] = {}
-    closed_producers: dict[Handle, int] = {}
-    consumer_handles: dict[Handle, str] = {}
-    fenced: bool = False
-    pending: list[PendingWrite] = []
+    cursors: dict[str, ManagedCursor] = msgspec.field(default_factory=dict)
+    subscriptions: dict[str, PersistentSubscription] = msgspec.field(default_factory=dict)
     fail_writes: int = 0
-    delay_writes: int = 0
     oldest: OldestPosition | None = None
-    counters: Counters = msgspec.field(default_factory=Counters)
-    generated_names: int = 0
-    access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
-    closing_producers: dict[str, list[int]] = {}
+    counters: PersistentCounters = msgspec.field(default_factory=PersistentCounters)
+
+    # -- what producers need of it --------------------------------------------------------------------------------
+
+    @property
+    def terminated(self) -> bool:
+        return self.ledger.terminated
+
+    def last_sequence_id(self, producer: str) -> int:
+        return self.dedup.last_sequence_id(producer)
+
+    def producer_added(self, producer: str) -> None:
+        self.dedup.producer_added(producer)
+
+    def producer_removed(self, producer: str, now: int) -> None:
+        self.dedup.producer_removed(producer, now)
 
     # -- cursors --------------------------------------------------------------------------------------------------
 

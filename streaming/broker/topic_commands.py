@@ -4,9 +4,11 @@ from schemas import commands as c
 from schemas.effects import Error, SendError, Unsupported
 from streaming.broker import admin, topic_lifecycle
 from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.policies import backlog_quota
 from streaming.broker.position import from_wire
-from streaming.broker.producer import closing, creation, publishing
+from streaming.broker.producer import creation, publishing, registration
 from streaming.broker.subscription import leaving, seeking, subscribing
 from streaming.broker.topic import Topic
 
@@ -40,21 +42,21 @@ def refuse(ctx: Context, name: str, command: TopicCommand, error: str, cause: st
     return True
 
 
-def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
+def carry_out(ctx: Context, topic: Topic, command: TopicCommand) -> None:
     """Carry the command out, to the end of everything it sets off."""
     match command:
         case c.Publish():
-            publishing.publish_short(ctx, topic, command)
+            publishing.handle_publish(ctx, topic, command)
         case c.Send():
-            publishing.send(ctx, topic, command)
+            publishing.handle_send(ctx, topic, command)
         case c.Flow():
             _flow(ctx, topic, command)
         case c.Ack():
             _ack(ctx, topic, command)
         case c.Producer():
-            creation.create(ctx, topic, command)
+            _create_producer(ctx, topic, command)
         case c.CloseProducer():
-            closing.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+            registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
         case c.Subscribe():
             subscribing.subscribe(ctx, topic, command)
         case c.CloseConsumer():
@@ -71,7 +73,32 @@ def fold(ctx: Context, topic: Topic, command: TopicCommand) -> None:
             if admin.call_topic(ctx, topic, command):
                 topic_lifecycle.policies_changed(ctx, topic)
         case _:
-            publishing.fault(ctx, topic, command)
+            publishing.handle_fault(ctx, topic, command)
+
+
+def _create_producer(ctx: Context, topic: Topic, command: c.Producer) -> None:
+    producer = creation.new_producer(ctx, topic, command)
+    if producer is None:
+        return
+    with creation.refusals_answered(ctx, topic, command):
+        creation.check_max_producers(ctx, topic, producer)
+        backlog_quota.check_producer_creation(ctx, topic)
+        creation.check_encryption(ctx, topic, command)
+        creation.register_schema(ctx, topic, command, producer)
+        _create_initial_subscription(ctx, topic, command)
+        creation.admit(ctx, topic, producer, command.request_id)
+
+
+def _create_initial_subscription(ctx: Context, topic: Topic, command: c.Producer) -> None:
+    name = command.initial_subscription_name
+    if not name or name in topic.subscriptions:
+        return
+    if not ctx.config.allowAutoSubscriptionCreation:
+        raise BrokerError(
+            "NotAllowedError",
+            "Could not create the initial subscription due to the auto subscription creation is not allowed",
+        )
+    subscribing.create(ctx, topic, name, earliest=True)
 
 
 def _flow(ctx: Context, topic: Topic, command: c.Flow) -> None:

@@ -6,7 +6,7 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.ledger.trimming import check_rollover, rollover_due, trim
 from streaming.broker.policies import message_expiry
 from streaming.broker.position import Position
-from streaming.broker.producer import closing, dedup_cursor
+from streaming.broker.producer import deduplication_snapshots, registration
 from streaming.broker.subscription import leaving
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.topic import Topic
@@ -14,10 +14,10 @@ from streaming.broker.topic import Topic
 
 def create(ctx: Context, name: str) -> Topic:
     """A new topic, loaded for the first time."""
-    topic = Topic(name, ManagedLedger.create(ctx.clock))
+    topic = Topic(name, ledger=ManagedLedger.create(ctx.clock))
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
-    dedup_cursor.check_status(ctx, topic)
+    deduplication_snapshots.check_status(ctx, topic)
     return topic
 
 
@@ -56,13 +56,13 @@ def is_idle(ctx: Context, topic: Topic) -> bool:
 
 def policies_changed(ctx: Context, topic: Topic) -> None:
     """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
-    dedup_cursor.check_status(ctx, topic)
+    deduplication_snapshots.check_status(ctx, topic)
     message_expiry.check(ctx, topic)
 
 
 def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
-    closing.connection_lost(ctx, topic, connection)
+    registration.connection_lost(ctx, topic, connection)
     lost: dict[str, list[Consumer]] = {}
     for handle, name in topic.consumer_handles.items():
         if handle[0] == connection:
@@ -81,7 +81,7 @@ def terminate(ctx: Context, topic: Topic) -> None:
     ledger.terminated = True
     ctx.emit(TopicEvent(topic.name, "terminated"))
     for producer in list(topic.producers.values()):
-        closing.disconnect(ctx, topic, producer, "topic terminated")
+        registration.disconnect(ctx, topic, producer, "topic terminated")
     for subscription in topic.subscriptions.values():
         subscription.end_reached = False
         topic.context_of(ctx, subscription).check_end_of_topic()
@@ -91,7 +91,7 @@ def unload(ctx: Context, topic: Topic) -> None:
     """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
-    closing.unload(ctx, topic)
+    registration.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:
             leaving.disconnect_all(ctx, topic, subscription, "topic unloaded")
@@ -122,6 +122,6 @@ def unload(ctx: Context, topic: Topic) -> None:
     for cursor in topic.cursors.values():
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.dedup.status = "Initialized"
-    dedup_cursor.check_status(ctx, topic)
+    deduplication_snapshots.check_status(ctx, topic)
     if topic.slowest_cursor() is not None:  # quirk: loading alone trims nothing, cursors that come back do
         trim(ctx, topic)

@@ -24,8 +24,19 @@ _CONFIG, _TOPICS, _DATA = 5, 7, 0
 """Where `PartitionState.config`, `PartitionState.topics` and `TopicBlock.data` are, in every version."""
 
 
-_SUBSCRIPTIONS, _FAILED_PRODUCERS = 5, 18
-"""Where version 1 had `Topic.subscriptions`, and `Topic.failed_producers`: errors for clients that asked again."""
+# -- version 1 to 2 -----------------------------------------------------------------------------------------------
+
+_TOPIC_1 = (
+    "name", "ledger", "dedup", "policies", "cursors", "subscriptions", "producers", "producer_handles",
+    "closed_producers", "consumer_handles", "fenced", "pending", "fail_writes", "delay_writes", "oldest", "counters",
+    "generated_names", "access", "failed_producers", "closing_producers",
+)  # fmt: skip
+_TOPIC_2 = (
+    "name", "policies", "producers", "producer_handles", "closed_producers", "closing_producers", "consumer_handles",
+    "access", "generated_names", "fenced", "pending", "delay_writes", "counters", "ledger", "dedup", "cursors",
+    "subscriptions", "fail_writes", "oldest",
+)  # fmt: skip
+"""The fields of a persistent topic. `failed_producers` were errors for clients that asked again."""
 
 _DISPATCHER, _MIN_REPLAYED = 4, 17
 """Where version 1 had `Subscription.dispatcher`, and, with its tag, `StickyKeyMultipleConsumers.min_replayed`."""
@@ -36,20 +47,59 @@ def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
     for topic in topics.values():
         if isinstance(topic, list):
-            del topic[_FAILED_PRODUCERS : _FAILED_PRODUCERS + 1]
-            subscriptions = topic[_SUBSCRIPTIONS]
+            persistent_topic(topic)
         else:  # a non-persistent one, whose fields have names
-            subscriptions = topic.get("subscriptions", {})
-        for subscription in subscriptions.values():
-            dispatcher_last(subscription)
+            _non_persistent_topic(topic)
 
 
-def dispatcher_last(subscription: list[Any]) -> None:
+def persistent_topic(topic: list[Any]) -> None:
+    """Version 2 has first what all topics have, then what only persistent ones have."""
+    fields = dict(zip(_TOPIC_1, topic, strict=True))
+    for subscription in fields["subscriptions"].values():
+        _dispatcher_last(subscription)
+    fields["counters"] = _counters_of_all_first(fields["counters"])
+    topic[:] = [fields[name] for name in _TOPIC_2]
+
+
+def _dispatcher_last(subscription: list[Any]) -> None:
     """Version 2 has the dispatcher behind a subscription's other fields, and no `min_replayed` in it."""
     dispatcher = subscription.pop(_DISPATCHER)
     if dispatcher is not None and dispatcher[0].startswith("sticky"):
         del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
     subscription.append(dispatcher)
+
+
+def _counters_of_all_first(counters: list[int]) -> list[int]:
+    return counters[:2] + counters[8:10] + counters[2:8]
+
+
+def _non_persistent_topic(topic: dict[str, Any]) -> None:
+    """Version 2 has nothing that concerns ledgers and cursors in a non-persistent topic."""
+    topic.pop("ledger", None)
+    if "counters" in topic:
+        topic["counters"] = _counters_of_all_first(topic["counters"])[:4]
+    for name, subscription in topic.get("subscriptions", {}).items():
+        _, _, type_, consumers, dispatcher, properties, _, messages_out, bytes_out, dispatched = subscription[
+            :10
+        ]
+        topic["subscriptions"][name] = [
+            name, type_, _non_persistent_dispatcher(dispatcher), consumers, properties, messages_out, bytes_out,
+            dispatched,
+        ]  # fmt: skip
+
+
+def _non_persistent_dispatcher(dispatcher: list[Any]) -> list[Any]:
+    """Version 1 had the dispatchers of persistent topics, of which only some fields were in use."""
+    match dispatcher[0]:
+        case "single":
+            _, failover, active = dispatcher[:3]
+            return ["single", failover, active]
+        case "multiple":
+            _, round_robin, _, _, total_permits = dispatcher[:5]
+            return ["multiple", round_robin, total_permits]
+        case _:
+            mode, _, selector = dispatcher[11:14]
+            return ["sticky", mode, selector]
 
 
 UPGRADES: dict[int, Step] = {1: _from_0_1_0}

@@ -260,7 +260,7 @@ class BareTopic:
         self.ctx = Context(NoEntries())
         self.ctx.clock = START
         self.ctx.config = configuration("4.x", {**QUIET, **settings})
-        self.topic = Topic(TOPIC, ManagedLedger.create(START))
+        self.topic = Topic(TOPIC, ledger=ManagedLedger.create(START))
         self.ledger = self.topic.ledger
 
     def add(self, *sizes: int, publish_time: int | None = None) -> list[Position]:

@@ -46,11 +46,11 @@ from schemas.effects import (
 from schemas.effects import CloseConsumer as ConsumerClosed
 from schemas.effects import CloseProducer as ProducerClosed
 from streaming.broker.broker import Broker
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.non_persistent.dispatchers import NonPersistentMultipleConsumers
+from streaming.broker.non_persistent.stats import topic_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.producer.message_size import HEADER, metadata_size
-from streaming.broker.stats import stats
 from tests.broker.kit import TOPIC, Run, feed, of, one, response
 
 pytestmark = pytest.mark.feature("A8")
@@ -91,12 +91,10 @@ class NonPersistent(Run):
 
     @property
     def here(self) -> NonPersistentTopic:
-        topic = self.broker.topic(NAME)
-        assert isinstance(topic, NonPersistentTopic)
-        return topic
+        return self.broker.non_persistent_topic(NAME)
 
     def stats(self) -> dict[str, Any]:
-        return stats(self.here, self.broker._ctx.config)
+        return topic_stats(self.here)
 
     def stats_with_drops(self) -> dict[str, Any]:
         """As an administrator gets them."""
@@ -793,7 +791,7 @@ def test_every_message_is_delivered_or_dropped_in_each_subscription(
                 run.create_producer()
         for subscription in run.here.subscriptions.values():
             assert subscription.consumers
-            if isinstance(subscription.dispatcher, MultipleConsumers):
+            if isinstance(subscription.dispatcher, NonPersistentMultipleConsumers):
                 permits = sum(consumer.permits for consumer in subscription.consumers)
                 assert subscription.dispatcher.total_permits == permits
         handles = {c.handle for s in run.here.subscriptions.values() for c in s.consumers}

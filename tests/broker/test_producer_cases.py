@@ -24,7 +24,7 @@ from schemas.effects import (
     Success,
 )
 from streaming.broker.errors import BrokerError
-from streaming.broker.producer import closing, creation
+from streaming.broker.producer import creation, registration
 from streaming.broker.producer.producer import Producer
 from tests.broker.kit import BareTopic, Run, of, one
 
@@ -193,11 +193,11 @@ def test_producer_case_08_the_same_name_with_a_later_epoch() -> None:
     assert add("p", 2, 0) == "ProducerBusy"
     assert add("p", 2, 1) == "ProducerBusy"
     assert list(connected.values()) == [Producer("p", "client", 1, 0)]
-    closing.disconnect(bare.ctx, bare.topic, connected["p"], "test")
+    registration.disconnect(bare.ctx, bare.topic, connected["p"], "test")
     assert add("p", 2, 1) is None
     assert add("p", 2, 2) is None
     assert list(connected.values()) == [Producer("p", "client", 2, 2)]
-    closing.disconnect(bare.ctx, bare.topic, connected["p"], "test")
+    registration.disconnect(bare.ctx, bare.topic, connected["p"], "test")
     for epoch in (1, 2, 3):
         assert add("pulsar.repl.west", 3, epoch) is None
         assert [producer.epoch for producer in connected.values()] == [epoch]

@@ -18,7 +18,7 @@ from schemas.effects import (
     TopicEvent,
 )
 from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
-from streaming.broker.stats import stats
+from streaming.broker.stats import topic_stats
 from tests.broker.kit import of, one
 from tests.broker.test_producer_cases import Clients, told
 
@@ -362,12 +362,12 @@ def test_a_producer_blocking_quota_hands_the_access_on() -> None:
 def test_stats_show_producers_epoch_and_queue() -> None:
     run = Clients()
     run.create("s")
-    shown = stats(run.topic, run.broker._ctx.config)
+    shown = topic_stats(run.topic, run.broker._ctx.config)
     assert shown["publishers"] == [{"producerName": "s", "accessMode": "Shared"}]
     assert "topicEpoch" not in shown
     run.create("a", "ExclusiveWithFencing")
     run.create("b", "WaitForExclusive")
-    shown = stats(run.topic, run.broker._ctx.config)
+    shown = topic_stats(run.topic, run.broker._ctx.config)
     assert shown["publishers"] == [{"producerName": "a", "accessMode": "ExclusiveWithFencing"}]
     assert (shown["topicEpoch"], shown["waitingPublishers"]) == (0, 1)
 

@@ -22,9 +22,9 @@ def by_topic(outcome: Outcome) -> dict[str, dict[str, list[Any]]]:
                 found[row["topic"]][kind].append(kept)
     for each in outcome.states:
         broker = Broker.decode(each.broker, NoEntries())
-        for name in broker.topic_names():
+        for name, topic in broker.topics().items():
             found[name]["state"] = [
-                broker.topic(name),
+                topic,
                 broker.clock,
                 broker._ctx.config,
                 broker._ctx.namespaces,

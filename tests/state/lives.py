@@ -249,6 +249,8 @@ def non_persistent(run: Recorder) -> None:
     run.on("np", "non-persistent")
     run.create_producer("n", 1, "n")
     run.subscribe("s", "Shared", permits=1, topic=run.at)
+    run.subscribe("active", "Failover", permits=2, topic=run.at)
+    run.subscribe("keys", "Key_Shared", permits=3, topic=run.at)
     run.fault("DelayWrites", 1)
     for number in range(3):
         run.send(number, name="n", connection="n")

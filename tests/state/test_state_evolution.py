@@ -9,17 +9,28 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.commands import MessageMetadata, Publish, to_json
+from schemas.commands import MessageMetadata, Publish, SubType, to_json
 from schemas.entries import Entry
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
 from streaming.broker import codec, upgrades
+from streaming.broker.abstract_topic import Counters
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, PartitionState, TopicBlock
+from streaming.broker.dispatch.selectors import ConsistentHashing
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.non_persistent.dispatchers import (
+    AnyNonPersistentDispatcher,
+    NonPersistentMultipleConsumers,
+    NonPersistentSingleActiveConsumer,
+    NonPersistentStickyKeyMultipleConsumers,
+)
+from streaming.broker.non_persistent.subscription import NonPersistentSubscription
+from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.rate import Rate
+from streaming.broker.subscription.consumer import Consumer
 from streaming.spark.state import partition_states, stats
 from tests.broker.kit import Stored, feed
 from tests.state import checkpoint, golden, record_draft
@@ -89,6 +100,58 @@ def canonical(state: bytes) -> bytes:
     return broker.encode()
 
 
+def test_version_1_of_a_non_persistent_topic_loses_only_what_it_never_used() -> None:
+    ring = ["ring", 100, 65535, [[["c", 1], "one", 0]]]
+    replay: list[Any] = [[], {}]
+    rest = [0, False, 0, [], {}, {}]  # of a dispatcher to many consumers, behind its permits
+    never = [0, 0, 0, 0, 0, False, [0, 0, 0, 0], False]  # of a subscription, behind `dispatched`
+    dispatchers = {
+        "Failover": ["single", True, 0, 0, -1, []],
+        "Shared": ["multiple", 1, *replay, 7, *rest],
+        "Key_Shared": [
+            "sticky",
+            0,
+            *replay,
+            7,
+            *rest,
+            "AUTO_SPLIT",
+            False,
+            ring,
+            [],
+            {},
+            {},
+            None,
+            False,
+            False,
+            -1,
+        ],
+    }
+    topic = {
+        "name": "non-persistent://t/n/t",
+        "counters": [1, 2, 0, 0, 0, 0, 0, 0, 9, 10],
+        "subscriptions": {
+            type_: [type_, False, type_, [["c", 1, "one"]], dispatcher, {"a": "b"}, 5, 6, 7, 8, *never]
+            for type_, dispatcher in dispatchers.items()
+        },
+    }
+    state = msgspec.to_builtins(PartitionState(0))
+    upgrades.UPGRADES[1](state, {"non-persistent://t/n/t": topic})
+    found = codec.decode_non_persistent_topic(msgspec.msgpack.encode(topic))
+    assert found.counters == Counters(1, 2, messages_out_gone=9, bytes_out_gone=10)
+    consumer = Consumer("c", 1, "one")
+    expected: dict[SubType, AnyNonPersistentDispatcher] = {
+        "Failover": NonPersistentSingleActiveConsumer(failover=True, active=0),
+        "Shared": NonPersistentMultipleConsumers(round_robin=1, total_permits=7),
+        "Key_Shared": NonPersistentStickyKeyMultipleConsumers(
+            "AUTO_SPLIT", ConsistentHashing(members=[(("c", 1), "one", 0)])
+        ),
+    }
+    assert found.subscriptions == {
+        type_: NonPersistentSubscription(type_, type_, dispatcher, [consumer], {"a": "b"}, 6, 7, 8)
+        for type_, dispatcher in expected.items()
+    }
+
+
 # ---- a shape doesn't change within a version
 
 
@@ -117,7 +180,7 @@ def test_what_is_recorded_of_a_release_has_every_structure_in_it() -> None:
         broker = Broker(0, Stored())
         for offset, (timestamp, topic, value) in enumerate(life.before):
             feed(broker, offset, timestamp, topic, value)
-        for each in structures([broker._state, broker._each_topic(), broker._ctx.config]):
+        for each in structures([broker._state, broker.topics(), broker._ctx.config]):
             found.add(type(each).__name__)
     assert found >= shape().keys() - {"Position"}
 
@@ -198,7 +261,10 @@ def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
             if dispatcher is not None and dispatcher[0] == "single":
                 dispatcher.insert(1, subscription[2] == "Failover")
             subscription += [0, False, msgspec.to_builtins(Rate()), False]  # fields that came at the end
-            upgrades.dispatcher_last(subscription)
+        counters = topic[15]
+        counters += [0] * (10 - len(counters))
+        topic += [msgspec.to_builtins(ProducerAccess()), {}, {}]
+        upgrades.persistent_topic(topic)
 
 
 @pytest.fixture
@@ -208,8 +274,9 @@ def draft(monkeypatch: pytest.MonkeyPatch) -> record_draft.Draft:
     return record_draft.read()
 
 
-def test_a_draft_is_not_read_as_it_is(draft: record_draft.Draft) -> None:
+def test_a_draft_is_not_read_as_it_is(draft: record_draft.Draft, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test below would show nothing."""
+    monkeypatch.delitem(upgrades.UPGRADES, 1)
     assert draft.state[0] == 1
     with pytest.raises(msgspec.ValidationError):
         Broker.decode(draft.state, NoEntries()).stats()

@@ -5,7 +5,6 @@
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from itertools import chain
 from typing import Self
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from streaming.broker.dispatch.chunked_messages import assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, redelivery_time
+from streaming.broker.dispatch.round_robin import next_available
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
@@ -394,18 +394,11 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """Round robin inside a priority level, higher levels (lower numbers) first (§5)."""
         if self.round_robin >= len(consumers):
             self.round_robin = 0
-        level = consumers[self.round_robin].priority
-        same = [index for index, consumer in enumerate(consumers) if consumer.priority == level]
-        turn = same.index(self.round_robin)
-        # quirk: from level 0 nobody looks for a still higher one
-        higher = range(same[0] if level != 0 else 0)
-        lower = range(same[-1] + 1, len(consumers))
-        for index in chain(higher, same[turn:], same[:turn], lower):
-            consumer = consumers[index]
-            if consumer.available:
-                self.round_robin = index + 1
-                return consumer
-        return None
+        index = next_available(consumers, self.round_robin)
+        if index is None:
+            return None
+        self.round_robin = index + 1
+        return consumers[index]
 
 
 def entries_in_turn(remaining: int, limit: int, unacked: int, average: int, permits: int, most: int) -> int:

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.errors import BrokerError
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -161,3 +162,13 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
 
 
 Selector = ConsistentHashing | AutoSplit | HashRangeExclusive
+
+
+def new_selector(config: ServiceConfiguration, *, fixed_ranges: bool, ring_size: int) -> Selector:
+    """A selector without consumers, of the kind that the broker is configured for. `fixed_ranges`: the mode STICKY."""
+    if fixed_ranges:
+        return HashRangeExclusive()
+    if config.subscriptionKeySharedUseConsistentHashing:
+        points = config.subscriptionKeySharedConsistentHashingReplicaPoints
+        return ConsistentHashing(max(points, 1), ring_size)
+    return AutoSplit()

@@ -21,10 +21,9 @@ from streaming.broker.dispatch.draining_hashes import DrainingHashes
 from streaming.broker.dispatch.multiple_consumers import NO_HASHES, MultipleConsumers
 from streaming.broker.dispatch.selectors import (
     RANGE_SIZE,
-    AutoSplit,
     ConsistentHashing,
-    HashRangeExclusive,
     Selector,
+    new_selector,
 )
 from streaming.broker.dispatch.sending import Found
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
@@ -62,14 +61,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         cls, config: ServiceConfiguration, mode: KeySharedMode, *, out_of_order: bool
     ) -> "StickyKeyMultipleConsumers":
         """A dispatcher that divides the keys as the mode and the broker's settings say."""
-        selector: Selector
-        if mode == "STICKY":
-            selector = HashRangeExclusive()
-        elif config.subscriptionKeySharedUseConsistentHashing:
-            points = config.subscriptionKeySharedConsistentHashingReplicaPoints
-            selector = ConsistentHashing(max(points, 1), cls.ring_size())
-        else:
-            selector = AutoSplit()
+        selector = new_selector(config, fixed_ranges=mode == "STICKY", ring_size=cls.ring_size())
         return cls(mode=mode, out_of_order=out_of_order, selector=selector)
 
     @classmethod

@@ -1,34 +1,32 @@
-"""Commands on a non-persistent topic (A8; rules: producer.md §3 and §5): messages that are passed on and never stored.
+"""Commands on a non-persistent topic (A8; rules: producer.md §3 and §5): it passes messages on and stores none.
 
-A message is answered 0:0 and delivered in the same breath, so nothing is ever in flight here. Only a fault,
-DelayWrites, holds messages back; then the limit of a connection's messages in flight can be reached. In Pulsar that limit is
-of the whole connection; here it is of the connection's messages on one topic, since only these stand in one order.
+The broker answers a message with 0:0 and delivers it at once, so nothing is ever in flight. Only the fault DelayWrites
+holds messages back, and then a connection can reach its limit of messages in flight. In Pulsar that limit holds for the
+whole connection. Here it holds for the connection's messages on one topic, since only these have a common order.
 """
 
 from urllib.parse import unquote
 
-import msgspec
-
 from schemas import commands as c
-from schemas.effect_fields import AdminResponseFields
-from schemas.effects import (
-    AdminResponse,
-    SendReceipt,
-    TopicEvent,
-    Unsupported,
-)
+from schemas.effects import SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker import admin
+from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
-from streaming.broker.errors import AdminError
-from streaming.broker.non_persistent import consumers
+from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.producer import closing, creation
-from streaming.broker.producer.writes import from_send, from_short, may_send, refuse, too_large
+from streaming.broker.producer import creation, registration
+from streaming.broker.producer.publish_requests import (
+    from_send,
+    from_short_form,
+    may_publish,
+    may_send,
+    refuse,
+    too_large,
+)
 from streaming.broker.rate import Rate
-from streaming.broker.stats import stats_with_drops
-from streaming.broker.topic import PendingWrite
 from streaming.broker.topic_commands import TopicCommand
 
 
@@ -38,19 +36,17 @@ def create(ctx: Context, name: str) -> NonPersistentTopic:
     return NonPersistentTopic(name)
 
 
-def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
+def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
     """Carry the command out, to the end of everything it sets off."""
     match command:
         case c.Publish():
-            _publish_short(ctx, topic, command)
+            _handle_publish(ctx, topic, command)
         case c.Send():
-            _send(ctx, topic, command)
+            _handle_send(ctx, topic, command)
         case c.Producer():
-            # An initial subscription would have no consumer, so no use and no life.
-            without = msgspec.structs.replace(command, initial_subscription_name=None)
-            creation.create(ctx, topic, without)
+            _create_producer(ctx, topic, command)
         case c.CloseProducer():
-            closing.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+            registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
         case c.Subscribe():
             consumers.subscribe(ctx, topic, command)
         case c.Flow() if command.messagePermits <= 0:
@@ -65,7 +61,7 @@ def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None
         case c.Unsubscribe():
             consumers.unsubscribe(ctx, topic, command)
         case c.RedeliverUnacknowledgedMessages():
-            pass  # nothing is kept that could come again
+            pass  # there is nothing to redeliver
         case c.Seek():
             consumers.seek(ctx, topic, command)
         case c.GetLastMessageId():
@@ -73,27 +69,41 @@ def fold(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None
         case c.Admin():
             _admin(ctx, topic, command)
         case _:
-            _fault(ctx, topic, command)
+            _handle_fault(ctx, topic, command)
     _forget_drops(topic)
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
-    closing.connection_lost(ctx, topic, connection)
+    registration.connection_lost(ctx, topic, connection)
     consumers.connection_lost(ctx, topic, connection)
     _forget_drops(topic)
 
 
 def _forget_drops(topic: NonPersistentTopic) -> None:
-    """The counters of producers that left go with them."""
+    """Drop the counters of producers that left."""
     for name in topic.publisher_drops.keys() - topic.producers.keys():
         del topic.publisher_drops[name]
+
+
+def _create_producer(ctx: Context, topic: NonPersistentTopic, command: c.Producer) -> None:
+    """PRODUCER, without an initial subscription: it would have no consumer, and a subscription does not outlive its last
+    one.
+    """
+    producer = creation.new_producer(ctx, topic, command)
+    if producer is None:
+        return
+    with creation.refusals_answered(ctx, topic, command):
+        creation.check_max_producers(ctx, topic, producer)
+        creation.check_encryption(ctx, topic, command)
+        creation.register_schema(ctx, topic, command, producer)
+        creation.admit(ctx, topic, producer, command.request_id)
 
 
 # -- publishing ---------------------------------------------------------------------------------------------------
 
 
-def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
+def _handle_send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
     """A SEND of a connected producer."""
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
@@ -103,16 +113,26 @@ def _send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> None:
         _publish(ctx, topic, policies, write, command.num_messages)
 
 
-def _publish_short(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
-    """The short form."""
+def _handle_publish(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
+    """The short form. Its producer is registered with its first message."""
     policies = ctx.policies_of(topic)
-    write = from_short(ctx, topic, policies, command)
-    if write is not None and not _too_many_in_flight(ctx, topic, write, 1):
+    write = from_short_form(ctx, topic, command)
+    if not may_publish(ctx, topic, policies, write):
+        return
+    producer = write.producer
+    if producer.name not in topic.producers:
+        try:
+            creation.check_max_producers(ctx, topic, producer)
+            creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            refuse(ctx, topic, write, error.code, error.cause)
+            return
+    if not _too_many_in_flight(ctx, topic, write, 1):
         _publish(ctx, topic, policies, write, 1)
 
 
 def _too_many_in_flight(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int) -> bool:
-    """Is the limit of the connection exceeded? Then the message is dropped. One above the limit may be in flight."""
+    """Drop the message if its connection has too many in flight. Pulsar lets one more than the limit through."""
     limit = ctx.config.maxConcurrentNonPersistentMessagePerConnection
     if not topic.pending or topic.in_flight(write.producer.connection) <= limit:
         return False
@@ -127,7 +147,7 @@ def _publish(
     write: PendingWrite,
     messages: int,
 ) -> None:
-    """`messages` is what the command says of itself."""
+    """The checks, then the delivery. `messages`: the number of messages that the command states."""
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
     if (refusal := too_large(ctx, policies, write)) is not None:
@@ -140,13 +160,13 @@ def _publish(
 
 
 def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
-    """The receipt first, whatever becomes of the message then."""
+    """Send the receipt, then deliver the message."""
     _receipt(ctx, topic, write, 0, None, _messages(write))
     deliver(ctx, topic, write)
 
 
 def _drop(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int, cause: str) -> None:
-    """The message of a producer goes nowhere: it is told so by the id −1:−1."""
+    """Drop a producer's message. Its receipt has the message id −1:−1."""
     drops = topic.publisher_drops.setdefault(write.producer.name, Rate())
     drops.record(messages, ctx.clock, ctx.config)
     _receipt(ctx, topic, write, -1, cause, messages)
@@ -169,8 +189,8 @@ def _messages(write: PendingWrite) -> int:
     return Entry(write.metadata, write.size).messages
 
 
-def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
-    """Hold messages in flight, or let them go: on to the consumers, or lost, which their producers are told."""
+def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
+    """FAULT: hold messages back, then deliver or drop them."""
     match command.fault:
         case "DelayWrites":
             topic.delay_writes += command.count
@@ -178,12 +198,12 @@ def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
             for _ in range(min(command.count or len(topic.pending), len(topic.pending))):
                 write = topic.pending.pop(0)
                 _complete(ctx, topic, write)
-                closing.write_done(ctx, topic, write.producer)
+                registration.write_done(ctx, topic, write.producer)
         case "LoseWrites":
             lost, topic.pending = topic.pending, []
             for write in lost:
                 _drop(ctx, topic, write, _messages(write), "dropped: lost in flight")
-                closing.write_done(ctx, topic, write.producer)
+                registration.write_done(ctx, topic, write.producer)
         case _:
             cause = "FailWrites: a non-persistent topic writes nothing that could fail; use DelayWrites, LoseWrites"
             ctx.emit(Unsupported(topic.name, command.connection, cause))
@@ -193,30 +213,39 @@ def _fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> None:
 
 
 def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
-    """Policies, stats, unload, the deletion of a subscription. Other calls are about what is stored, so refused."""
-    parts = command.path.partition("?")[0].split("/", 5)
-    call = "/" + parts[5] if len(parts) > 5 else ""
-    known = any(command.method == method and pattern.fullmatch(call) for method, pattern, _ in admin.ROUTES)
-    if not known or (command.method, call) == ("GET", "/internalStats"):
-        admin.call_topic(ctx, topic, command)
+    """Policies, stats, unload, the deletion of a subscription. All other calls concern stored messages and are refused."""
+    call = admin.call_of(command)
+    if admin.call_policy(ctx, topic, command, call) is not None:
         topic.policies.backlogQuota = no_quota()
         return
-    fields = AdminResponseFields(status=204)
     try:
-        match command.method, call:
-            case "GET", "/stats":
-                stats = stats_with_drops(topic, ctx.config, ctx.clock)
-                fields = AdminResponseFields(status=200, response=stats)
-            case "PUT", "/unload":
-                _unload(ctx, topic)
-            case "DELETE", _ if call.startswith("/subscription/"):
-                name = unquote(call.removeprefix("/subscription/"))
-                _delete_subscription(ctx, topic, name, command.path)
-            case _:
-                raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
+        response = _answer(ctx, topic, command, call)
     except AdminError as error:
-        fields = AdminResponseFields(status=error.status, response={"reason": error.reason})
-    ctx.emit(AdminResponse(topic.name, command.connection, f"{command.method} {command.path}", fields))
+        response = error.status, {"reason": error.reason}
+    if response is None:
+        admin.refuse_as_unsupported(ctx, topic.name, command)
+    else:
+        admin.respond(ctx, topic.name, command, *response)
+
+
+def _answer(
+    ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
+) -> tuple[int, object] | None:
+    """Status and response; None: there is no such call. Raises `AdminError`."""
+    match command.method, call:
+        case method, _ if not admin.is_topic_call(method, call):
+            return None
+        case "GET", "/stats":
+            return 200, stats.stats_with_drops(topic, ctx.config, ctx.clock)
+        case "GET", "/internalStats":
+            return 200, stats.internal_stats()
+        case "PUT", "/unload":
+            _unload(ctx, topic)
+        case "DELETE", _ if call.startswith("/subscription/"):
+            _delete_subscription(ctx, topic, unquote(call.removeprefix("/subscription/")), command.path)
+        case _:
+            raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
+    return 204, None
 
 
 def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, path: str) -> None:
@@ -229,11 +258,12 @@ def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, pat
 
 
 def _unload(ctx: Context, topic: NonPersistentTopic) -> None:
-    """Close the topic and load it again: its clients are disconnected, and all it had in memory, which is everything but
-    its policies, is gone: counters, the topic epoch, messages in flight."""
+    """Close the topic and load it again. Its clients are disconnected, and everything but its policies is lost: counters,
+    the topic epoch, messages in flight.
+    """
     ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
     topic.fenced = True
-    closing.unload(ctx, topic)
+    registration.unload(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(

@@ -4,42 +4,21 @@ A subscription lives as long as it has consumers. There is no position to be mov
 succeeds without effect or is refused, as Pulsar has it.
 """
 
-import re
-
-import msgspec
-
 from schemas import effects
-from schemas.commands import (
-    Ack,
-    CloseConsumer,
-    Flow,
-    GetLastMessageId,
-    KeySharedMeta,
-    Seek,
-    Subscribe,
-    Unsubscribe,
-)
-from schemas.effect_fields import ActiveConsumerChangeFields
+from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
 from schemas.effects import (
     AckResponse,
-    ActiveConsumerChange,
     Error,
     SubscriptionEvent,
     Success,
 )
 from streaming.broker.context import Context
-from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
-from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer, pick_on_ring
-from streaming.broker.dispatch.sticky_key import KeySharedMode, StickyKeyMultipleConsumers
-from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
+from streaming.broker.non_persistent.dispatchers import new_dispatcher
+from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.subscription.subscribing import is_free_name
-
-_PARTITION = re.compile(r"-partition-(\d+)$")
-
 
 # -- coming -------------------------------------------------------------------------------------------------------
 
@@ -79,10 +58,8 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     if existing.type != command.subType:
         cause = f"Subscription is of different type. Active type is '{existing.type}'"
         raise BrokerError("ConsumerBusy", cause)
-    dispatcher = existing.dispatcher
-    if isinstance(dispatcher, StickyKeyMultipleConsumers) and dispatcher.mode != _mode(command):
-        cause = f"Subscription is of different type. Active key_shared mode is '{dispatcher.mode}'"
-        raise BrokerError("ConsumerBusy", cause)
+    if (mismatch := existing.dispatcher.mismatch(command.keySharedMeta)) is not None:
+        raise BrokerError("ConsumerBusy", mismatch)
     if command.subType == "Exclusive":
         raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
     limit = ctx.policies_of(topic).maxConsumersPerSubscription
@@ -90,81 +67,35 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
 
 
-def _mode(command: Subscribe) -> KeySharedMode:
-    return "AUTO_SPLIT" if command.keySharedMeta is None else command.keySharedMeta.keySharedMode
-
-
 def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
-    """Add the consumer. Raises `BrokerError` if it can't have the hash ranges it wants; nothing is changed then."""
+    """Add the consumer. Raises `BrokerError` if it cannot have the hash ranges it asks for; the topic is then unchanged."""
     name = command.subscription
     subscription = topic.subscriptions.get(name)
-    dispatcher = (
-        subscription.dispatcher
-        if subscription is not None
-        else new_dispatcher(command.subType, _in_order(command.keySharedMeta), ctx.config)
-    )
+    if subscription is None:
+        dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
+    else:
+        dispatcher = subscription.dispatcher
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
     )  # fmt: skip
-    if isinstance(dispatcher, StickyKeyMultipleConsumers):
-        dispatcher.check(consumer)
+    dispatcher.check(consumer)
     if subscription is None:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
-        subscription = topic.subscriptions[name] = PersistentSubscription(
-            name, durable=False, type=command.subType, dispatcher=dispatcher, properties=properties
+        subscription = topic.subscriptions[name] = NonPersistentSubscription(
+            name, command.subType, dispatcher, properties=properties
         )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
     topic.consumer_handles[consumer.handle] = name
     ctx.attach(command.connection, topic.name)
-    if isinstance(dispatcher, SingleActiveConsumer):
-        before = dispatcher.active_consumer(subscription.consumers)
-        subscription.consumers.append(consumer)
-        _pick(ctx, topic, subscription, dispatcher)
-        if dispatcher.failover and dispatcher.active_consumer(subscription.consumers) is before:
-            ctx.emit(
-                ActiveConsumerChange(
-                    topic.name, *consumer.handle, ActiveConsumerChangeFields(is_active=False)
-                )
-            )
-        return
-    subscription.consumers.append(consumer)  # quirk: not sorted by priority, as it is on a stored topic
-    if isinstance(dispatcher, StickyKeyMultipleConsumers):
-        dispatcher.selector.add(consumer)
-
-
-def _in_order(meta: KeySharedMeta | None) -> KeySharedMeta | None:
-    """quirk: allowOutOfOrderDelivery is ignored."""
-    return None if meta is None else msgspec.structs.replace(meta, allowOutOfOrderDelivery=False)
-
-
-def _pick(
-    ctx: Context,
-    topic: NonPersistentTopic,
-    subscription: PersistentSubscription,
-    dispatcher: SingleActiveConsumer,
-) -> None:
-    """Choose the active consumer. It is active at once: there is no failover delay, and nobody is told.
-
-    quirk: a topic that is no partition counts as partition 0, where a stored one asks the hash ring.
-    """
-    consumers = subscription.consumers
-    consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
-    best = [consumer.name for consumer in consumers if consumer.priority == consumers[0].priority]
-    partition = _PARTITION.search(topic.name)
-    if not dispatcher.failover:
-        dispatcher.active = 0
-    elif ctx.config.activeConsumerFailoverConsistentHashing:
-        dispatcher.active = pick_on_ring(best, topic.name)
-    else:
-        dispatcher.active = int(partition[1]) % len(best) if partition is not None else 0
+    dispatcher.add_consumer(ctx, topic.name, subscription.consumers, consumer)
 
 
 # -- leaving ------------------------------------------------------------------------------------------------------
 
 
 def detach(
-    ctx: Context, topic: NonPersistentTopic, subscription: PersistentSubscription, consumer: Consumer
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
 ) -> None:
     """A consumer leaves, for whatever reason; its subscription goes with the last one."""
     del topic.consumer_handles[consumer.handle]
@@ -175,17 +106,12 @@ def detach(
         topic.counters.messages_out_gone += subscription.messages_out
         topic.counters.bytes_out_gone += subscription.bytes_out
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: its last consumer left"))
-    elif isinstance(subscription.dispatcher, MultipleConsumers):
-        subscription.dispatcher.total_permits -= consumer.permits
-        if isinstance(subscription.dispatcher, StickyKeyMultipleConsumers):
-            subscription.dispatcher.selector.remove(consumer.handle)
     else:
-        assert subscription.dispatcher is not None
-        _pick(ctx, topic, subscription, subscription.dispatcher)
+        subscription.dispatcher.consumer_removed(ctx, topic.name, subscription.consumers, consumer)
 
 
 def disconnect_all(
-    ctx: Context, topic: NonPersistentTopic, subscription: PersistentSubscription, cause: str
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
 ) -> None:
     """The broker closes every consumer, and the subscription with them."""
     for consumer in list(subscription.consumers):
@@ -235,8 +161,7 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         subscription, consumer = found
         consumer.permits += command.messagePermits
-        if isinstance(subscription.dispatcher, MultipleConsumers):
-            subscription.dispatcher.total_permits += command.messagePermits
+        subscription.dispatcher.permits_changed(command.messagePermits)
 
 
 def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
@@ -267,7 +192,7 @@ def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMes
 
 def _find(
     topic: NonPersistentTopic, connection: str, consumer_id: int
-) -> tuple[PersistentSubscription, Consumer] | None:
+) -> tuple[NonPersistentSubscription, Consumer] | None:
     """The connected consumer that a client knows by this id, with its subscription."""
     name = topic.consumer_handles.get((connection, consumer_id))
     if name is None:

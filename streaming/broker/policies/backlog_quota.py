@@ -7,7 +7,7 @@ from streaming.broker.ledger.trimming import move_cursor
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
 from streaming.broker.policies.message_expiry import expire_by_age
 from streaming.broker.position import Position
-from streaming.broker.producer import closing, dedup_cursor
+from streaming.broker.producer import deduplication_snapshots, registration
 from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from streaming.broker.topic import OldestPosition, Reason, Topic
 
@@ -112,10 +112,10 @@ def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[Back
         return
     slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
     if slowest is not None and slowest.name == DEDUP_CURSOR:
-        dedup_cursor.timed_snapshot(ctx, topic)  # and nobody is disconnected in this round (§5)
+        deduplication_snapshots.timed_snapshot(ctx, topic)  # and nobody is disconnected in this round (§5)
         return
     for producer in list(topic.producers.values()):
-        closing.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
+        registration.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
 
 
 def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:

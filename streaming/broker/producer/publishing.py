@@ -1,46 +1,67 @@
-"""The publish path: check, append, confirm (mirrors `PersistentTopic.publishMessage`; rules: producer.md §5, dedup.md).
+"""Publishing to a topic that stores its messages: check, append, confirm (mirrors `PersistentTopic.publishMessage`;
+rules: producer.md §5, dedup.md).
 
-Writes are confirmed at once, since a micro-batch commits its entries before its receipts leave. Only armed faults put
-a write off or make it fail.
+The broker confirms a write at once, since a micro-batch commits its entries before its receipts leave. Only a fault
+delays a write or makes it fail.
 """
 
 from schemas.commands import Fault, Publish, Send
 from schemas.effects import LedgerClosed, SendReceipt, TopicEvent
 from schemas.entries import Entry
+from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.trimming import open_ledger, roll_over
+from streaming.broker.policies import backlog_quota
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position
-from streaming.broker.producer import closing, dedup_cursor
+from streaming.broker.producer import creation, deduplication_snapshots, registration
 from streaming.broker.producer.message_size import broker_entry_metadata_size
-from streaming.broker.producer.writes import from_send, from_short, may_send, refuse, too_large
-from streaming.broker.topic import PendingWrite, Topic
+from streaming.broker.producer.publish_requests import (
+    from_send,
+    from_short_form,
+    may_publish,
+    may_send,
+    refuse,
+    too_large,
+)
+from streaming.broker.topic import Topic
 
 _DUPLICATE = Position(-1, -1)
 
 
-def send(ctx: Context, topic: Topic, command: Send) -> None:
+def handle_send(ctx: Context, topic: Topic, command: Send) -> None:
     """A SEND of a connected producer."""
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
     if write is not None and may_send(ctx, topic, policies, command, write):
-        publish(ctx, topic, policies, write, command.num_messages)
+        _publish(ctx, topic, policies, write, command.num_messages)
 
 
-def publish_short(ctx: Context, topic: Topic, command: Publish) -> None:
-    """The short form."""
+def handle_publish(ctx: Context, topic: Topic, command: Publish) -> None:
+    """The short form. Its producer is registered with its first message."""
     policies = ctx.policies_of(topic)
-    write = from_short(ctx, topic, policies, command)
-    if write is not None:
-        publish(ctx, topic, policies, write, 1)
+    write = from_short_form(ctx, topic, command)
+    if not may_publish(ctx, topic, policies, write):
+        return
+    producer = write.producer
+    if producer.name not in topic.producers:
+        try:
+            creation.check_max_producers(ctx, topic, producer)
+            backlog_quota.check_producer_creation(ctx, topic)
+            creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            refuse(ctx, topic, write, error.code, error.cause)
+            return
+    _publish(ctx, topic, policies, write, 1)
 
 
-def publish(
+def _publish(
     ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
 ) -> None:
-    """Checks in Pulsar's order, then the write. `messages` is what the command says of itself.
+    """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states.
 
-    A topic that is fenced or terminated has no producers, so nothing comes here.
+    A fenced or terminated topic has no producers, so no message gets here.
     """
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
@@ -75,7 +96,7 @@ def publish(
 
 
 def _too_late(ctx: Context, write: PendingWrite) -> str | None:
-    """Why its delivery is delayed too long; None if it isn't."""
+    """Why a message is delayed for too long; None: it is not."""
     metadata, config = write.metadata, ctx.config
     if metadata.deliver_at_time is not None and config.delayedDeliveryEnabled:
         longest = config.delayedDeliveryMaxDelayInMillis
@@ -85,7 +106,7 @@ def _too_late(ctx: Context, write: PendingWrite) -> str | None:
 
 
 def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
-    """The write succeeded (addComplete): it becomes visible, and its receipt leaves."""
+    """The write succeeded (addComplete): consumers may see the entry, and the receipt leaves."""
     position = write.position
     assert position is not None
     topic.ledger.confirm(position, write.size, ctx.clock)
@@ -98,7 +119,7 @@ def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
         )
         if dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
             dedup.snapshot_counter = 0
-            dedup_cursor.take_snapshot(ctx, topic, position)
+            deduplication_snapshots.take_snapshot(ctx, topic, position)
     _receipt(ctx, topic, write, position, None)
     for subscription in topic.subscriptions.values():
         if subscription.consumers and subscription.dispatcher is not None:
@@ -127,8 +148,8 @@ def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position
 # -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
 
 
-def fault(ctx: Context, topic: Topic, command: Fault) -> None:
-    """Arm or release a storage fault."""
+def handle_fault(ctx: Context, topic: Topic, command: Fault) -> None:
+    """FAULT: make coming writes fail or wait, or decide the fate of those that wait."""
     if command.fault == "FailWrites":
         topic.fail_writes += command.count
     elif command.fault == "DelayWrites":
@@ -141,11 +162,11 @@ def fault(ctx: Context, topic: Topic, command: Fault) -> None:
 
 
 def _complete(ctx: Context, topic: Topic, count: int) -> None:
-    """Confirm the oldest pending writes; those behind a full ledger get their positions in the next one."""
+    """Confirm the oldest pending writes. Those behind a full ledger get positions in the next one."""
     for _ in range(min(count, len(topic.pending))):
         write = topic.pending.pop(0)
         _confirm(ctx, topic, write)
-        closing.write_done(ctx, topic, write.producer)
+        registration.write_done(ctx, topic, write.producer)
         if write.last_of_ledger:
             for waiting in topic.pending:
                 waiting.position, waiting.last_of_ledger = topic.ledger.submit(
@@ -158,11 +179,11 @@ def _complete(ctx: Context, topic: Topic, count: int) -> None:
 
 
 def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
-    """Writes failed (addFailed): the topic is fenced, its producers go; with nothing pending it recovers."""
+    """Writes failed (addFailed): fence the topic and disconnect its producers. If no write is pending, it recovers."""
     topic.fenced = True
     ctx.emit(TopicEvent(topic.name, "fenced: a write failed"))
     for producer in list(topic.producers.values()):
-        closing.disconnect(ctx, topic, producer, "a write failed")
+        registration.disconnect(ctx, topic, producer, "a write failed")
     for write in writes:
         refuse(ctx, topic, write, "PersistenceError", "the write failed")
     if not topic.pending:
@@ -170,9 +191,9 @@ def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
 
 
 def _recover(ctx: Context, topic: Topic) -> None:
-    """Nothing is pending on a fenced topic: pushed := persisted, a new ledger, unfenced.
+    """No write is pending on a fenced topic: pushed := persisted, a new ledger opens, the topic is unfenced.
 
-    A ledger with a failed write takes no more; what it holds is what was confirmed.
+    A ledger with a failed write takes no more entries. It holds those that were confirmed.
     """
     if not topic.fenced:
         return

@@ -1,4 +1,4 @@
-"""What every subscription has, whether its topic stores messages or not (mirrors `AbstractSubscription`)."""
+"""The part of a persistent subscription that its dispatcher works on."""
 
 import msgspec
 

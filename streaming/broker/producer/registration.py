@@ -1,23 +1,25 @@
-"""Producers on a topic: registered, closed, disconnected, fenced out; who waits gets its turn (producer.md §2–§5, §8)."""
+"""Producers on a topic: they register, leave, are disconnected or fenced out, and waiting ones get their turn (mirrors
+`AbstractTopic.addProducer`, `removeProducer` and `Producer.close`; rules: producer.md §2–§5, §8).
+"""
 
 from msgspec import UNSET
 
 from schemas.effect_fields import ProducerSuccessFields, TopicEventFields
 from schemas.effects import CloseProducer, Error, ProducerSuccess, Success, TopicEvent
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.producer.access_mode import ProducerAccess, WaitingProducer
 from streaming.broker.producer.producer import Producer
-from streaming.broker.topic import Topic
 
-# -- coming -------------------------------------------------------------------------------------------------------
+# -- registering --------------------------------------------------------------------------------------------------
 
 
-def register(ctx: Context, topic: Topic, producer: Producer) -> None:
+def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
     """Add a producer that passed the gate (§2, §4). Raises `BrokerError`; the topic is then unchanged."""
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "Topic is temporarily unavailable")
-    if topic.ledger.terminated:
+    if topic.terminated:
         raise BrokerError("TopicTerminatedError", "Topic was already terminated")
     former = topic.producers.get(producer.name)
     if former is not None and not producer.is_successor_to(former):
@@ -27,22 +29,24 @@ def register(ctx: Context, topic: Topic, producer: Producer) -> None:
     topic.producers[producer.name] = producer
     if former is not None:
         _pass_access_on(ctx, topic)
-    topic.dedup.producer_added(producer.name)
+    topic.producer_added(producer.name)
 
 
-def welcome(ctx: Context, topic: Topic, producer: Producer, request_id: int) -> None:
-    """A registered producer's client is told that it may send."""
+def make_ready(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: int) -> None:
+    """Let a registered producer's client send."""
     assert producer.producer_id is not None
     topic.producer_handles[producer.connection, producer.producer_id] = producer.name
-    succeed(ctx, topic, producer, request_id, ready=True)
+    emit_success(ctx, topic, producer, request_id, ready=True)
 
 
-def succeed(ctx: Context, topic: Topic, producer: Producer, request_id: int, *, ready: bool) -> None:
-    """PRODUCER_SUCCESS. The topic epoch is told to every mode as soon as the topic has one."""
+def emit_success(
+    ctx: Context, topic: AbstractTopic, producer: Producer, request_id: int, *, ready: bool
+) -> None:
+    """PRODUCER_SUCCESS. It carries the topic epoch in every access mode, as soon as the topic has one."""
     assert producer.producer_id is not None
     epoch = topic.access.epoch
     fields = ProducerSuccessFields(
-        last_sequence_id=topic.dedup.last_sequence_id(producer.name),
+        last_sequence_id=topic.last_sequence_id(producer.name),
         producer_ready=ready,
         schema_version=producer.schema_version or UNSET,
         topic_epoch=epoch if ready and epoch is not None else UNSET,
@@ -57,10 +61,10 @@ def succeed(ctx: Context, topic: Topic, producer: Producer, request_id: int, *, 
 # -- leaving ------------------------------------------------------------------------------------------------------
 
 
-def close(ctx: Context, topic: Topic, connection: str, producer_id: int, request_id: int) -> None:
-    """CLOSE_PRODUCER: success when its writes are confirmed; also when there is no such producer.
+def close(ctx: Context, topic: AbstractTopic, connection: str, producer_id: int, request_id: int) -> None:
+    """CLOSE_PRODUCER: success as soon as the producer's writes are confirmed, or at once if there is no such producer.
 
-    One that waits for exclusive access keeps its place in the queue: it is found gone when its turn comes.
+    A producer that waits for exclusive access keeps its place in the queue. When its turn comes, it is found gone.
     """
     handle = (connection, producer_id)
     name = topic.producer_handles.get(handle)
@@ -73,14 +77,14 @@ def close(ctx: Context, topic: Topic, connection: str, producer_id: int, request
     ctx.emit(Success(topic.name, connection, request_id))
 
 
-def _close(ctx: Context, topic: Topic, producer: Producer, requests: list[int]) -> None:
+def _close(ctx: Context, topic: AbstractTopic, producer: Producer, requests: list[int]) -> None:
     """Let a producer go as soon as none of its writes is unconfirmed, and answer `requests` then."""
     topic.closing_producers.setdefault(producer.name, []).extend(requests)
     write_done(ctx, topic, producer)
 
 
-def write_done(ctx: Context, topic: Topic, producer: Producer) -> None:
-    """One of its writes is confirmed: if it is closing and has no other, it leaves."""
+def write_done(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
+    """One of the producer's writes is confirmed. If it is closing and has no other, it leaves."""
     if producer.name in topic.closing_producers and all(
         write.producer != producer for write in topic.pending
     ):
@@ -88,22 +92,22 @@ def write_done(ctx: Context, topic: Topic, producer: Producer) -> None:
         _pass_access_on(ctx, topic)
 
 
-def fence_out(ctx: Context, topic: Topic, cause: str) -> None:
-    """Who waits is refused, who produces is closed: ExclusiveWithFencing takes over (§3).
+def fence_out(ctx: Context, topic: AbstractTopic, cause: str) -> None:
+    """Refuse the waiting producers and close the registered ones: ExclusiveWithFencing takes over (§3).
 
-    quirk: no CLOSE_PRODUCER is sent. A client learns it when its next message closes its connection.
+    quirk: the broker sends no CLOSE_PRODUCER. A client notices when its next message closes its connection.
     """
-    waiting, topic.access.waiting = topic.access.waiting, []
-    for one in waiting:
-        _refuse(ctx, topic, one, BrokerError("ProducerFenced", "Fenced out"))
+    queue, topic.access.waiting = topic.access.waiting, []
+    for waiting in queue:
+        _refuse(ctx, topic, waiting, BrokerError("ProducerFenced", "Fenced out"))
     if topic.producers:
         ctx.emit(TopicEvent(topic.name, cause, TopicEventFields(fenced_out=list(topic.producers))))
     for producer in list(topic.producers.values()):
         _close(ctx, topic, producer, [])
 
 
-def disconnect(ctx: Context, topic: Topic, producer: Producer, cause: str) -> None:
-    """The broker closes a producer. What its client had under way is ignored for a keep-alive interval (§5.1)."""
+def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: str) -> None:
+    """The broker closes a producer. It ignores what the client still sends for a keep-alive interval (§5.1)."""
     _unregister(ctx, topic, producer)
     if producer.producer_id is not None:
         oldest = ctx.clock - ctx.config.keepAliveIntervalSeconds * 1000
@@ -114,44 +118,44 @@ def disconnect(ctx: Context, topic: Topic, producer: Producer, cause: str) -> No
     _pass_access_on(ctx, topic)
 
 
-def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
-    """The producers of a connection leave at once, whatever they have under way. Those that wait stay queued."""
+def connection_lost(ctx: Context, topic: AbstractTopic, connection: str) -> None:
+    """The producers of a connection leave at once, even with unconfirmed writes. Waiting ones stay in the queue."""
     for waiting in topic.access.waiting:
         waiting.gone = waiting.gone or waiting.producer.connection == connection
     for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
         producer = topic.producers[topic.producer_handles[handle]]
-        topic.closing_producers.pop(producer.name, None)  # nobody is left to be told
+        topic.closing_producers.pop(producer.name, None)  # nobody is left to answer
         _unregister(ctx, topic, producer)
         _pass_access_on(ctx, topic)
 
 
-def unload(ctx: Context, topic: Topic) -> None:
-    """The topic is closed, and by now fenced: every producer is disconnected, and of their access the epoch is left.
+def unload(ctx: Context, topic: AbstractTopic) -> None:
+    """The topic closes, and is fenced by now: disconnect every producer, and keep only the topic epoch.
 
-    The first of those who wait, which by then owns the access, is refused. The others are forgotten without an answer, as
-    4.0.7 does (recorded).
+    The first waiting producer, which owns the access by then, is refused. The others get no answer, as recorded from
+    4.0.7.
     """
     for producer in list(topic.producers.values()):
         disconnect(ctx, topic, producer, "topic unloaded")
     topic.access = ProducerAccess(epoch=topic.access.epoch)
 
 
-def _unregister(ctx: Context, topic: Topic, producer: Producer) -> None:
+def _unregister(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
     del topic.producers[producer.name]
     if producer.producer_id is not None:
         handle = (producer.connection, producer.producer_id)
         if topic.producer_handles.get(handle) == producer.name:
             del topic.producer_handles[handle]
-    topic.dedup.producer_removed(producer.name, ctx.clock)
+    topic.producer_removed(producer.name, ctx.clock)
     for request_id in topic.closing_producers.pop(producer.name, ()):
         ctx.emit(Success(topic.name, producer.connection, request_id))
 
 
-# -- whose turn it is (§3) ----------------------------------------------------------------------------------------
+# -- exclusive access (§3) ----------------------------------------------------------------------------------------
 
 
-def _pass_access_on(ctx: Context, topic: Topic) -> None:
-    """A producer left: if access is free now, the first in the queue gets it, and its creation goes on."""
+def _pass_access_on(ctx: Context, topic: AbstractTopic) -> None:
+    """A producer left. If the access is free now, the first waiting producer gets it, and its creation goes on."""
     while (first := topic.access.pass_on(others=bool(topic.producers))) is not None:
         producer = first.producer
         try:
@@ -160,14 +164,14 @@ def _pass_access_on(ctx: Context, topic: Topic) -> None:
             _refuse(ctx, topic, first, error)
             return
         if not first.gone:
-            welcome(ctx, topic, producer, first.request_id)
+            make_ready(ctx, topic, producer, first.request_id)
             return
         ctx.emit(TopicEvent(topic.name, f"{producer.name} had exclusive access and is gone"))
         _unregister(ctx, topic, producer)
 
 
-def _refuse(ctx: Context, topic: Topic, waiting: WaitingProducer, error: BrokerError) -> None:
-    """The second and last answer to a producer that waited."""
+def _refuse(ctx: Context, topic: AbstractTopic, waiting: WaitingProducer, error: BrokerError) -> None:
+    """The second and last answer to a waiting producer."""
     producer = waiting.producer
     if waiting.gone or producer.producer_id is None:
         return

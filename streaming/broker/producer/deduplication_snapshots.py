@@ -1,4 +1,8 @@
-"""Deduplication and the topic: enabling, the cursor ``pulsar.dedup``, snapshots, recovery (dedup.md §2, §6, §9)."""
+"""Deduplication of a topic: switching it on and off, and the snapshots with which it recovers (mirrors
+`MessageDeduplication.checkStatus`, `takeSnapshot` and `recoverSequenceIdsMap`; rules: dedup.md §2, §6, §9).
+
+A snapshot is the properties of the cursor ``pulsar.dedup``: the persisted sequence ids as of its mark-delete position.
+"""
 
 from streaming.broker.context import Context
 from streaming.broker.errors import CursorError
@@ -11,10 +15,10 @@ from streaming.broker.topic import Topic
 
 
 def check_status(ctx: Context, topic: Topic) -> None:
-    """Bring deduplication to what the policies say: at topic load and on every policy change (§2)."""
+    """Switch deduplication on or off as the policies say: at topic load and on every policy change (§2)."""
     wanted = ctx.policies_of(topic).deduplication
     if topic.dedup.status == "Initialized":
-        topic.dedup = MessageDeduplication()  # a topic that is loaded remembers nothing but its cursor
+        topic.dedup = MessageDeduplication()  # only the cursor survives a load
     dedup = topic.dedup
     dedup.every_chunk = not ctx.config.deduplicationChecksLastChunkOnly
     if not wanted and dedup.status != "Disabled":
@@ -23,11 +27,11 @@ def check_status(ctx: Context, topic: Topic) -> None:
         if topic.cursors.pop(DEDUP_CURSOR, None) is not None:
             trim(ctx, topic)
     elif wanted and dedup.status != "Enabled":
-        recover(ctx, topic)
+        _recover(ctx, topic)
 
 
-def recover(ctx: Context, topic: Topic) -> None:
-    """Open the cursor (at Latest when it is new), load its snapshot, replay what was written since (§6)."""
+def _recover(ctx: Context, topic: Topic) -> None:
+    """Open the cursor (a new one at Latest), load its snapshot, replay the entries after it (§6)."""
     dedup, ledger = topic.dedup, topic.ledger
     cursor = topic.cursors.get(DEDUP_CURSOR)
     if cursor is None:
@@ -44,13 +48,16 @@ def recover(ctx: Context, topic: Topic) -> None:
         last = positions[-1]
     dedup.status = "Enabled"
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
-        take_snapshot(ctx, topic, last)  # quirk: the counter isn't zeroed, the next entry takes another one
+        take_snapshot(
+            ctx, topic, last
+        )  # quirk: the counter is not reset, so the next entry takes another snapshot
 
 
 def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
-    """Keep the persisted marks as properties of the cursor, mark-deleted at `position`, which isn't before it.
+    """Store the persisted sequence ids as properties of the cursor, and mark-delete it at `position`.
 
-    A cursor that stepped over to a ledger that was then dropped empty refuses until an entry comes: no snapshot.
+    A cursor that moved to a ledger which was then dropped empty refuses this until an entry comes: there is no snapshot
+    then.
     """
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
@@ -63,7 +70,7 @@ def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
 
 
 def timed_snapshot(ctx: Context, topic: Topic) -> None:
-    """The timer's snapshot at the last confirmed entry, if its interval has passed (§6)."""
+    """The periodic snapshot, at the last confirmed entry, if deduplicationSnapshotInterval has passed (§6)."""
     interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
         return
@@ -75,7 +82,7 @@ def timed_snapshot(ctx: Context, topic: Topic) -> None:
 
 
 def purge_inactive_producers(ctx: Context, topic: Topic) -> None:
-    """Forget producers away for longer than the timeout; a snapshot keeps that (§9)."""
+    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9)."""
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
     if topic.dedup.purge_inactive(ctx.clock - timeout):
         take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)

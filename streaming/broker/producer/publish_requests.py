@@ -1,19 +1,20 @@
-"""What a client publishes, up to where the kinds of topics part: from a SEND or the short form to a write
-(mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; rules: producer.md §5)."""
+"""SEND and the short form up to where the kinds of topics differ: the request as a write, and the checks that all topics
+make (mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; rules: producer.md §5).
+"""
 
 from schemas.commands import MessageMetadata, Publish, Send
 from schemas.effects import SendError
+from streaming.broker.abstract_topic import AbstractTopic, PendingWrite
 from streaming.broker.context import Context
-from streaming.broker.errors import BrokerError
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.producer import creation
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.broker.producer.producer import Producer
-from streaming.broker.topic import PendingWrite, Topic
 
 
-def from_send(ctx: Context, topic: Topic, command: Send) -> PendingWrite | None:
-    """A SEND as a write. None: nobody created its producer, which is answered, or it was closed a moment ago."""
+def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite | None:
+    """A SEND as a write. None: the connection has no such producer, and is closed for that unless the broker closed the
+    producer a moment ago.
+    """
     handle = (command.connection, command.producer_id)
     name = topic.producer_handles.get(handle)
     if name is None:
@@ -33,9 +34,9 @@ def from_send(ctx: Context, topic: Topic, command: Send) -> PendingWrite | None:
 
 
 def may_send(
-    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, command: Send, write: PendingWrite
+    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, command: Send, write: PendingWrite
 ) -> bool:
-    """The checks of a producer on its SEND. False: it was refused."""
+    """The checks that a producer makes on a SEND. False: it was refused."""
     if command.txnid_least_bits or command.txnid_most_bits:
         refuse(ctx, topic, write, "NotAllowedError", "transactions are not supported")
     elif command.message_id is not None:
@@ -49,15 +50,10 @@ def may_send(
     return False
 
 
-def from_short(
-    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, command: Publish
-) -> PendingWrite | None:
-    """The short form as a write; its producer is registered at its first message. None: it was refused."""
+def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> PendingWrite:
+    """The short form as a write. A producer that the topic does not know yet is a new one."""
     name = command.producer
-    producer = topic.producers.get(name)
-    known = producer is not None
-    if producer is None:
-        producer = Producer(name, "", None)
+    producer = topic.producers.get(name) or Producer(name, "", None)
     time = ctx.clock if command.publish_time is None else command.publish_time
     payload = command.payload_bytes or command.payload.encode()
     metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
@@ -68,27 +64,26 @@ def from_short(
         metadata.properties = command.key_values()
         metadata.event_time, metadata.deliver_at_time = command.event_time, command.deliver_at_time
         size = metadata_size(metadata)
-    write = PendingWrite(
+    return PendingWrite(
         producer, command.sequence_id, None, metadata, payload, HEADER + size + len(payload), plain
     )
+
+
+def may_publish(
+    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, write: PendingWrite
+) -> bool:
+    """The checks that a producer makes on the short form, which is never encrypted. False: it was refused."""
     if policies.encryptionRequired:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
-        return None
-    if not known:
-        try:
-            creation.check_limits(ctx, topic, producer)
-            creation.add(ctx, topic, producer)
-        except BrokerError as error:
-            refuse(ctx, topic, write, error.code, error.cause)
-            return None
-    elif name in topic.closing_producers:
+    elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
-        return None
-    return write
+    else:
+        return True
+    return False
 
 
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
-    """Why the message is too large; None if it isn't. Chunks aren't checked."""
+    """Why a message is too large; None: it is not. Chunks are not checked."""
     if write.metadata.chunk_id is not None:
         return None
     largest = ctx.config.maxMessageSize
@@ -100,7 +95,7 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
     return None
 
 
-def refuse(ctx: Context, topic: Topic, write: PendingWrite, error: str, cause: str) -> None:
+def refuse(ctx: Context, topic: AbstractTopic, write: PendingWrite, error: str, cause: str) -> None:
     """SEND_ERROR, with the highest sequence id of the message or batch."""
     producer, highest = write.producer, write.highest_sequence_id
     sequence_id = write.sequence_id if highest is None else highest

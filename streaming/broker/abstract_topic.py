@@ -1,0 +1,79 @@
+"""What topics have in common, whether they store messages or not (mirrors `AbstractTopic`)."""
+
+import msgspec
+
+from schemas.commands import MessageMetadata
+from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.position import Position
+from streaming.broker.producer.access_mode import ProducerAccess
+from streaming.broker.producer.producer import Producer
+from streaming.broker.subscription.consumer import Handle
+
+
+class PendingWrite(msgspec.Struct, array_like=True):
+    """A published message on its way: without a fault it is written or delivered at once.
+
+    `plain`: the metadata holds nothing but what a receipt shows. `position` is None until a ledger takes the write.
+    `size` is the stored size in bytes, `broker_timestamp` in ms.
+    """
+
+    producer: Producer
+    sequence_id: int
+    highest_sequence_id: int | None
+    metadata: MessageMetadata
+    payload: bytes
+    size: int
+    plain: bool
+    position: Position | None = None
+    last_of_ledger: bool = False
+    broker_timestamp: int | None = None
+
+
+class Counters(msgspec.Struct, array_like=True, gc=False):
+    """Messages and bytes since the topic was loaded. `messages_out_gone`, `bytes_out_gone`: sent by subscriptions that
+    were deleted since."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out_gone: int = 0
+    bytes_out_gone: int = 0
+
+
+class AbstractTopic(msgspec.Struct, array_like=True):
+    """A topic's policies, its producers, and the handles of its clients.
+
+    `closed_producers`: when the broker closed them (ms). `closing_producers`: producers that leave once their writes are
+    confirmed, with the requests to answer then. `pending`: messages whose fate a fault put off; `delay_writes`: how many
+    more messages the fault DelayWrites puts off.
+
+    The fields of the subclasses follow these in the encoding: a new one here needs a new `codec.VERSION`.
+    """
+
+    name: str
+    policies: Policies = msgspec.field(default_factory=Policies)
+    producers: dict[str, Producer] = {}
+    producer_handles: dict[Handle, str] = {}
+    closed_producers: dict[Handle, int] = {}
+    closing_producers: dict[str, list[int]] = {}
+    consumer_handles: dict[Handle, str] = {}
+    access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
+    generated_names: int = 0
+    fenced: bool = False
+    pending: list[PendingWrite] = []
+    delay_writes: int = 0
+    counters: Counters = msgspec.field(default_factory=Counters)
+
+    @property
+    def terminated(self) -> bool:
+        """Does the topic take no more messages, for good?"""
+        return False
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The last sequence id that the topic knows of a producer name, −1: none."""
+        return -1
+
+    def producer_added(self, producer: str) -> None:
+        """A producer of this name was registered."""
+
+    def producer_removed(self, producer: str, now: int) -> None:
+        """A producer of this name left at `now` (ms)."""

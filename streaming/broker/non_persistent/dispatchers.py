@@ -1,0 +1,195 @@
+"""Who gets a message that nothing keeps: a dispatcher for each subscription type (mirrors
+`NonPersistentDispatcherSingleActiveConsumer`, `NonPersistentDispatcherMultipleConsumers` and
+`NonPersistentStickyKeyDispatcherMultipleConsumers`).
+
+A dispatcher names the consumer for one message. If that consumer cannot take it, the message is dropped.
+"""
+
+import re
+from abc import abstractmethod
+from typing import ClassVar
+
+import msgspec
+
+from schemas.commands import KeySharedMeta, MessageMetadata, SubType
+from schemas.effect_fields import ActiveConsumerChangeFields
+from schemas.effects import ActiveConsumerChange
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import Context
+from streaming.broker.dispatch.round_robin import next_available
+from streaming.broker.dispatch.selectors import (
+    CLASSIC_RING_SIZE,
+    RANGE_SIZE,
+    ConsistentHashing,
+    Selector,
+    new_selector,
+)
+from streaming.broker.dispatch.single_active_consumer import pick_on_ring
+from streaming.broker.dispatch.sticky_key import KeySharedMode
+from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.subscription.consumer import Consumer
+
+_PARTITION = re.compile(r"-partition-(\d+)$")
+
+
+class NonPersistentDispatcher(msgspec.Struct, array_like=True):
+    """The methods without a body must be there in each type; the others do nothing where a type has nothing to do.
+
+    `counts_unassigned`: does a message that no consumer is named for count as dropped?
+    """
+
+    counts_unassigned: ClassVar[bool] = True
+
+    def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        """Why a consumer that asks for this Key_Shared mode cannot join the present ones; None: it can."""
+        return None
+
+    def check(self, consumer: Consumer) -> None:
+        """Raises `BrokerError` if the consumer cannot have the hash ranges it asks for."""
+
+    @abstractmethod
+    def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        """Append a consumer to `consumers`."""
+
+    @abstractmethod
+    def consumer_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    ) -> None:
+        """A consumer left; `consumers` are the others, at least one."""
+
+    def permits_changed(self, permits: int) -> None:
+        """The permits of a consumer grew by a FLOW, or shrank by a message (then `permits` is negative)."""
+
+    @abstractmethod
+    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        """The consumer that gets a message, available or not; None: nobody does."""
+
+
+class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
+    """Exclusive and Failover. `active` = index in the subscription's consumers, −1: none."""
+
+    failover: bool = False
+    active: int = -1
+
+    def _active(self, consumers: list[Consumer]) -> Consumer | None:
+        return consumers[self.active] if self.active >= 0 else None
+
+    def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        before = self._active(consumers)
+        consumers.append(consumer)
+        self._pick(ctx, topic, consumers)
+        if self.failover and self._active(consumers) is before:
+            fields = ActiveConsumerChangeFields(is_active=False)
+            ctx.emit(ActiveConsumerChange(topic, *consumer.handle, fields))
+
+    def consumer_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    ) -> None:
+        self._pick(ctx, topic, consumers)
+
+    def _pick(self, ctx: Context, topic: str, consumers: list[Consumer]) -> None:
+        """Choose the active consumer. It is active at once, without the failover delay, and gets no notice.
+
+        quirk: a topic without partitions counts as partition 0, where a persistent one asks the hash ring.
+        """
+        consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
+        best = [consumer.name for consumer in consumers if consumer.priority == consumers[0].priority]
+        partition = _PARTITION.search(topic)
+        if not self.failover:
+            self.active = 0
+        elif ctx.config.activeConsumerFailoverConsistentHashing:
+            self.active = pick_on_ring(best, topic)
+        else:
+            self.active = int(partition[1]) % len(best) if partition is not None else 0
+
+    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        return self._active(consumers)
+
+
+class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
+    """Shared. `round_robin` = index of the consumer whose turn it is; `total_permits` in messages."""
+
+    round_robin: int = 0
+    total_permits: int = 0
+
+    def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
+
+    def consumer_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    ) -> None:
+        self.total_permits -= consumer.permits
+
+    def permits_changed(self, permits: int) -> None:
+        self.total_permits += permits
+
+    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
+        if self.total_permits <= 0:
+            return None
+        if self.round_robin >= len(consumers):
+            self.round_robin = 0
+        index = next_available(consumers, self.round_robin)
+        if index is None:
+            return None
+        self.round_robin = index + 1
+        return consumers[index]
+
+
+class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="sticky"):
+    """Key_Shared. quirk: a message whose key belongs to nobody is lost and does not count as dropped."""
+
+    counts_unassigned: ClassVar[bool] = False
+
+    mode: KeySharedMode = "AUTO_SPLIT"
+    selector: Selector = msgspec.field(default_factory=ConsistentHashing)
+
+    def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        if self.mode == _mode(meta):
+            return None
+        return f"Subscription is of different type. Active key_shared mode is '{self.mode}'"
+
+    def check(self, consumer: Consumer) -> None:
+        self.selector.check(consumer)
+
+    def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
+        self.selector.add(consumer)
+
+    def consumer_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    ) -> None:
+        self.selector.remove(consumer.handle)
+
+    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        handle = self.selector.select(self.selector.slot(sticky_key_hash(metadata)))
+        return next((consumer for consumer in consumers if consumer.handle == handle), None)
+
+
+AnyNonPersistentDispatcher = (
+    NonPersistentSingleActiveConsumer
+    | NonPersistentMultipleConsumers
+    | NonPersistentStickyKeyMultipleConsumers
+)
+"""The dispatchers that the state can hold."""
+
+
+def new_dispatcher(
+    type_: SubType, meta: KeySharedMeta | None, config: ServiceConfiguration
+) -> AnyNonPersistentDispatcher:
+    """A dispatcher without consumers; `meta`: what the first consumer asks for on Key_Shared."""
+    match type_:
+        case "Shared":
+            return NonPersistentMultipleConsumers()
+        case "Key_Shared":
+            mode = _mode(meta)
+            classic = config.subscriptionKeySharedUseClassicPersistentImplementation
+            ring_size = CLASSIC_RING_SIZE if classic else RANGE_SIZE - 1
+            selector = new_selector(config, fixed_ranges=mode == "STICKY", ring_size=ring_size)
+            return NonPersistentStickyKeyMultipleConsumers(mode, selector)
+        case "Exclusive" | "Failover":
+            return NonPersistentSingleActiveConsumer(failover=type_ == "Failover")
+
+
+def _mode(meta: KeySharedMeta | None) -> KeySharedMode:
+    return "AUTO_SPLIT" if meta is None else meta.keySharedMode

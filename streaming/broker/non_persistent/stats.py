@@ -1,0 +1,70 @@
+"""Stats and internal stats of a non-persistent topic, with Pulsar's field names (I2)."""
+
+from typing import Any
+
+from streaming.broker import stats
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.non_persistent.subscription import NonPersistentSubscription
+from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.rate import Rate
+
+NO_STORAGE = {"storageSize": 0, "backlogSize": 0}
+
+NO_CURSOR: dict[str, Any] = {
+    "isDurable": False,
+    "msgBacklog": 0,
+    "backlogSize": 0,
+    "msgBacklogNoDelayed": 0,
+    "msgDelayed": 0,
+    "nonContiguousDeletedMessagesRanges": 0,
+    "blockedSubscriptionOnUnackedMsgs": False,
+    "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0,
+}
+"""The fields of a subscription that concern a cursor."""
+
+
+def topic_stats(topic: NonPersistentTopic) -> dict[str, Any]:
+    """Counters in messages and bytes."""
+    subscriptions = {name: _subscription(found) for name, found in topic.subscriptions.items()}
+    return {**stats.topic_fields(topic, subscriptions), **NO_STORAGE}
+
+
+def stats_with_drops(topic: NonPersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
+    """`topic_stats` with msgDropRate of the topic, its publishers and its subscriptions: messages/s as of `now` (ms).
+
+    A publisher's messages are dropped above the limit in flight, a subscription's where nobody can take them. The
+    topic's rate is that of its publishers.
+    """
+    found, none = topic_stats(topic), Rate()
+    for publisher in found["publishers"]:
+        drops = topic.publisher_drops.get(publisher["producerName"], none)
+        publisher["msgDropRate"] = drops.per_second(now, config)
+    for name, subscription in found["subscriptions"].items():
+        subscription["msgDropRate"] = topic.drops.get(name, none).per_second(now, config)
+    return {**found, "msgDropRate": sum(publisher["msgDropRate"] for publisher in found["publishers"])}
+
+
+def _subscription(subscription: NonPersistentSubscription) -> dict[str, Any]:
+    counters = stats.subscription_fields(
+        subscription.type, subscription.consumers, subscription.messages_out, subscription.bytes_out
+    )
+    return {**counters, **NO_CURSOR}
+
+
+def internal_stats() -> dict[str, Any]:
+    """Those of a managed ledger that never had an entry, as Pulsar shows them."""
+    return stats.internal_stats(ManagedLedger(), {})
+
+
+def rows(topic: NonPersistentTopic) -> list[dict[str, Any]]:
+    """The rows of `Broker.stats` for the topic and its subscriptions."""
+    found = [stats.row(topic=topic.name, entries=0, duplicates=0, unknown=0, trimmed=0, backlog=0, storage=0)]
+    for name in sorted(topic.subscriptions):
+        dispatched = topic.subscriptions[name].dispatched
+        found.append(
+            stats.row(topic=topic.name, subscription=name, dispatched=dispatched, acked=0, expired=0, evicted=0,
+                      backlog=0, storage=0)
+        )  # fmt: skip
+    return found

@@ -1,0 +1,168 @@
+"""The topics of an ingress partition, by domain: loaded from the state when something touches them, created, and given
+their commands (mirrors `BrokerService`).
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from streaming.broker import stats, topic_commands, topic_lifecycle
+from streaming.broker.abstract_topic import AbstractTopic
+from streaming.broker.codec import (
+    PartitionState,
+    TopicBlock,
+    decode_non_persistent_topic,
+    decode_topic,
+    encode_topic,
+)
+from streaming.broker.context import Context
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.non_persistent import commands as non_persistent_commands
+from streaming.broker.non_persistent import stats as non_persistent_stats
+from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.subscription import unacked_limit
+from streaming.broker.topic import Topic
+from streaming.broker.topic_commands import TopicCommand
+
+T = TypeVar("T", bound=AbstractTopic)
+
+
+class Topics(ABC, Generic[T]):
+    """The topics of one domain. `state` holds the encoded topics of both."""
+
+    def __init__(self, ctx: Context, state: PartitionState) -> None:
+        self._ctx, self._state = ctx, state
+        self._loaded: dict[str, T] = {}
+
+    def load(self, name: str) -> T:
+        """A topic, decoded from the state, or created if the state does not have it."""
+        topic = self._loaded.get(name)
+        if topic is None:
+            block = self._state.topics.get(name)
+            if block is None:
+                self._state.topics[name] = TopicBlock(b"")
+                topic = self._loaded[name] = self._create(name)
+            else:
+                topic = self._loaded[name] = self._decode(block.data)
+        return topic
+
+    def loaded(self, name: str) -> T | None:
+        """A topic if it is loaded already."""
+        return self._loaded.get(name)
+
+    def carry_out(self, name: str, command: TopicCommand) -> None:
+        """Carry a command out, to the end of everything it sets off. A new topic is created first."""
+        self._carry_out(self.load(name), command)
+
+    def answer_missing(self, name: str, command: TopicCommand) -> None:
+        """Answer a command on a topic that does not exist and that the command does not create, as an empty topic does."""
+        self._carry_out(self._missing(name), command)
+
+    def encode(self) -> None:
+        """Encode the loaded topics into the state."""
+        for name, topic in self._loaded.items():
+            block = self._state.topics[name]
+            block.data = encode_topic(topic)
+            self._summarise(topic, block)
+
+    @abstractmethod
+    def _create(self, name: str) -> T:
+        """A new topic, loaded for the first time."""
+
+    @abstractmethod
+    def _decode(self, data: bytes) -> T:
+        """A topic as `encode_topic` left it."""
+
+    @abstractmethod
+    def _summarise(self, topic: T, block: TopicBlock) -> None:
+        """Note in the block what the broker must know without decoding it."""
+
+    @abstractmethod
+    def _missing(self, name: str) -> T:
+        """An empty topic that is not kept."""
+
+    @abstractmethod
+    def _carry_out(self, topic: T, command: TopicCommand) -> None:
+        """Carry a command out, to the end of everything it sets off."""
+
+    @abstractmethod
+    def connection_lost(self, name: str, connection: str) -> None:
+        """Close everything that a connection had on a topic."""
+
+    @abstractmethod
+    def stats(self, name: str) -> dict[str, Any]:
+        """See `Broker.topic_stats`."""
+
+    @abstractmethod
+    def stats_rows(self, name: str) -> list[dict[str, Any]]:
+        """See `Broker.stats`."""
+
+
+class PersistentTopics(Topics[Topic]):
+    """Those that store their messages. Their timers, periodic checks and limits are the broker's affair."""
+
+    def _create(self, name: str) -> Topic:
+        return topic_lifecycle.create(self._ctx, name)
+
+    def _decode(self, data: bytes) -> Topic:
+        return decode_topic(data)
+
+    def _summarise(self, topic: Topic, block: TopicBlock) -> None:
+        block.due = topic_lifecycle.next_due(self._ctx, topic)
+        block.idle = topic_lifecycle.is_idle(self._ctx, topic)
+        block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
+
+    def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
+        topic_commands.carry_out(self._ctx, topic, command)
+        self.check_unacked(topic)
+
+    def _missing(self, name: str) -> Topic:
+        return Topic(name, ledger=ManagedLedger.create(self._ctx.clock))
+
+    def connection_lost(self, name: str, connection: str) -> None:
+        topic = self.load(name)
+        topic_lifecycle.connection_lost(self._ctx, topic, connection)
+        self.check_unacked(topic)
+
+    def check_unacked(self, topic: Topic) -> None:
+        """Something happened on the topic: enforce maxUnackedMessagesPerBroker."""
+        unacked_limit.check(self._ctx, self._state.unacked, topic, self.load)
+
+    def stats(self, name: str) -> dict[str, Any]:
+        topic = self.load(name)
+        internal = stats.internal_stats(topic.ledger, topic.cursors)
+        return {"stats": stats.topic_stats(topic, self._ctx.config), "internal": internal}
+
+    def stats_rows(self, name: str) -> list[dict[str, Any]]:
+        return stats.rows(self.load(name))
+
+
+class NonPersistentTopics(Topics[NonPersistentTopic]):
+    """Those that store nothing: they have no timers, and no check concerns them."""
+
+    def _create(self, name: str) -> NonPersistentTopic:
+        return non_persistent_commands.create(self._ctx, name)
+
+    def _decode(self, data: bytes) -> NonPersistentTopic:
+        return decode_non_persistent_topic(data)
+
+    def _summarise(self, topic: NonPersistentTopic, block: TopicBlock) -> None:
+        pass
+
+    def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
+        non_persistent_commands.carry_out(self._ctx, topic, command)
+
+    def _missing(self, name: str) -> NonPersistentTopic:
+        return NonPersistentTopic(name)
+
+    def connection_lost(self, name: str, connection: str) -> None:
+        non_persistent_commands.connection_lost(self._ctx, self.load(name), connection)
+
+    def stats(self, name: str) -> dict[str, Any]:
+        topic = self.load(name)
+        return {
+            "stats": non_persistent_stats.topic_stats(topic),
+            "internal": non_persistent_stats.internal_stats(),
+        }
+
+    def stats_rows(self, name: str) -> list[dict[str, Any]]:
+        return non_persistent_stats.rows(self.load(name))
