@@ -22,7 +22,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from bench.memory import resident
 from schemas.commands import Publish, to_binary
 from schemas.records import RECORD
-from streaming.replay import RECORDS_A_BATCH, replay
+from streaming.replay import RECORDS_PER_BATCH, replay
 from streaming.spark import source
 from streaming.spark.schema import RECORDS
 from streaming.spark.session import spark_session
@@ -119,7 +119,7 @@ class Peaks:
 def measure(rounds: int, count: int, cores: int) -> None:
     """Print rows a second of both, their ratio and the peaks of memory: the best and the median of `rounds`."""
     records = publishes(count)
-    batches = max(1, count // RECORDS_A_BATCH)
+    batches = max(1, count // RECORDS_PER_BATCH)
     spark = spark_session("magnetar bench", shuffle_partitions=cores, master=f"local[{cores}]")
     folder = Path(tempfile.mkdtemp(prefix="magnetar-bench-"))
     runs: dict[str, list[float]] = {"identity": [], "replay": []}

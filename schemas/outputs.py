@@ -1,10 +1,14 @@
-"""The output rows of the query: the columns of all kinds. A row is one effect and null where its kind has no column.
+"""The output rows of the query: one row per effect, in one table per kind of effect.
 
-`schemas.effects` says which columns each kind fills. The table sink writes one table per kind, with that kind's columns.
+`OUTPUT` documents every column. A kind's table has the identity, the clock and the columns that the kind fills, see
+`SCHEMAS` and `schemas.effects`.
 """
+
+from collections.abc import Mapping
 
 import pyarrow as pa
 
+from schemas.effects import KINDS
 from schemas.records import column
 
 IDENTITY = ("partition", "offset", "ordinal")
@@ -58,6 +62,16 @@ OUTPUT = pa.schema(
         column("payload", pa.binary(), "The entry's payload."),
     ]
 )  # fmt: skip
+
+SCHEMAS: dict[str, pa.Schema] = {
+    kind: pa.schema([field for field in OUTPUT if field.name in {*IDENTITY, "clock", *effect._fields}])
+    for effect, kind in KINDS.items()
+}
+"""The columns of each kind's table, in the order of `OUTPUT`."""
+
+Rows = Mapping[str, pa.Table]
+"""Output rows of one ingress partition by kind, in the columns `SCHEMAS` and in identity order. A kind without rows is
+absent."""
 
 ENTRY = pa.schema(
     [OUTPUT.field(name) for name in (

@@ -7,7 +7,7 @@ however often and however far `write` ran before.
 
 from typing import Protocol
 
-import pyarrow as pa
+from schemas.outputs import Rows
 
 
 class Sink(Protocol):
@@ -18,9 +18,9 @@ class Sink(Protocol):
         have been attempted before. Raises `ForeignFiles` if what is stored can't be this query's."""
         ...
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
-        """Called in a Spark task with all rows (schema `schemas.outputs.OUTPUT`, in identity order) that one ingress
-        partition put out in this batch. Called again with the same arguments it leaves the same result."""
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        """Called in a Spark task with all rows that one ingress partition put out in this batch. Called again with the
+        same arguments it leaves the same result."""
         ...
 
 

@@ -10,12 +10,11 @@ The key is what the query read: an empty one is no key, and bytes that are no UT
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from schemas.effects import KINDS, Quarantined
+from schemas.outputs import Rows
 from schemas.records import LARGEST
 from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
 
@@ -54,10 +53,10 @@ class KafkaDeadLetters(KafkaSink):
         if _LIMIT in found:  # who may write need not be allowed to ask
             self._most = min(LARGEST, int(found[_LIMIT]["value"]))
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Returns when Kafka has confirmed every letter. Raises `DeadLettersNotSent`."""
-        bad = rows.filter(pc.equal(rows["kind"], KINDS[Quarantined]))
-        for letters in bad.to_batches(max_chunksize=_CHUNK):
+        bad = rows.get(KINDS[Quarantined])
+        for letters in () if bad is None else bad.to_batches(max_chunksize=_CHUNK):
             self._send(batch_id, map(self._letter, letters.to_pylist()))
 
     def _letter(self, row: dict[str, Any]) -> Outgoing:

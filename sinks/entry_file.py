@@ -82,7 +82,7 @@ def write_entries(
     stream: pa.NativeFile,
     tables: Iterable[pa.Table],
     *,
-    rows_a_group: int,
+    rows_per_group: int,
     compression: Compression,
     closed: Iterable[Ledger] = (),
     deleted: Iterable[Ledger] = (),
@@ -102,9 +102,9 @@ def write_entries(
                 runs.append(run)
             written += table.num_rows
             waiting = pa.concat_tables([waiting, table]) if waiting.num_rows else table
-            whole = waiting.num_rows - waiting.num_rows % rows_a_group
+            whole = waiting.num_rows - waiting.num_rows % rows_per_group
             if whole:
-                writer.write_table(waiting.slice(0, whole), row_group_size=rows_a_group)
+                writer.write_table(waiting.slice(0, whole), row_group_size=rows_per_group)
                 waiting = waiting.slice(whole)
         if waiting.num_rows:
             writer.write_table(waiting)

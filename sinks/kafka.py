@@ -8,6 +8,9 @@ one micro-batch, see `drop_repeats`.
 
 import base64
 from collections.abc import Hashable, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import msgspec
@@ -19,7 +22,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, Message, SendReceipt
 from schemas.entries import EntryNotFound
-from schemas.outputs import IDENTITY
+from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
@@ -27,10 +30,12 @@ from sinks.ledger_store import LedgerStore
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
 _PATIENCE_MS = 20_000  # for a broker that restarts; then Spark's own retries begin
-_CHUNK = 4096  # rows whose payloads are in memory at a time
+_CHUNK = 4096  # rows of a kind whose payloads are in memory at a time
 
 _STORED = ["topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "publish_time", "partition_key",
            "metadata", "payload"]  # fmt: skip
+
+_decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 
 _Position = tuple[str, int, int]
 
@@ -151,33 +156,34 @@ class KafkaResponses(KafkaSink):
         super().__init__(bootstrap, topic, config)
         self._store = store
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Returns when Kafka has confirmed every record. Raises `ResponsesNotSent`, and `EntryNotFound` if a delivered
         entry can't be found."""
-        is_response = pc.is_in(rows["kind"], pa.array(sorted(RESPONSES)))
-        answers = rows.filter(pc.and_(is_response, pc.greater(pc.utf8_length(rows["connection"]), 0)))
-        if not answers.num_rows:
-            return
         own: dict[_Position, int] = {}
-        if KINDS[Message] in pc.unique(answers["kind"]).to_pylist():
-            rows = rows.filter(
-                pc.and_(pc.equal(rows["kind"], KINDS[SendReceipt]), pc.greater(rows["ledger_id"], 0))
-            )
-            rows = rows.select(_STORED)
-            positions = zip(*(rows[name].to_pylist() for name in _STORED[:3]), strict=True)
+        stored = None
+        if KINDS[Message] in rows and KINDS[SendReceipt] in rows:
+            receipts = rows[KINDS[SendReceipt]].select(_STORED)
+            stored = receipts.filter(pc.greater(receipts["ledger_id"], 0))
+            positions = zip(*(stored[name].to_pylist() for name in _STORED[:3]), strict=True)
             own = {position: row for row, position in enumerate(positions)}
-        for start in range(0, answers.num_rows, _CHUNK):
-            chunk = _without_sent(answers.slice(start, _CHUNK)).to_pylist()
-            self._send(batch_id, _outgoing(chunk, self._contents(partition, chunk, rows, own)))
+        answers = _answers(rows)
+        while chunk := list(islice(answers, _CHUNK)):
+            self._send(batch_id, _outgoing(chunk, self._contents(partition, chunk, stored, own)))
 
     def _contents(
-        self, partition: int, answers: list[dict[str, Any]], stored: pa.Table, own: dict[_Position, int]
+        self,
+        partition: int,
+        answers: list[dict[str, Any]],
+        stored: pa.Table | None,
+        own: dict[_Position, int],
     ) -> dict[_Position, _Content]:
         """The entries that the MESSAGE rows among `answers` deliver and don't carry themselves."""
         wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message] and a["payload"] is None}
         here = sorted(own[p] for p in wanted & own.keys())
         contents = {}
-        for entry in stored.take(pa.array(here, pa.int64())).to_pylist() if here else ():
+        for entry in (
+            stored.take(pa.array(here, pa.int64())).to_pylist() if stored is not None and here else ()
+        ):
             metadata = message_metadata(*(entry[name] for name in _STORED[3:8]))
             contents[_position(entry)] = _Content(metadata, entry["payload"])
         elsewhere = sorted(wanted - contents.keys())
@@ -232,20 +238,29 @@ def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Cont
         yield Outgoing(answer, answer["connection"].encode(), msgspec.json.encode(value))
 
 
-def _without_sent(answers: pa.Table) -> pa.Table:
-    """Take the entries out of receipts: they are there for the ledger store, and a client knows what it sent."""
-    delivers = pc.equal(answers["kind"], KINDS[Message])
-    for name in ("metadata", "payload"):
-        kept = pc.if_else(delivers, answers[name], None)
-        answers = answers.set_column(answers.schema.get_field_index(name), name, kept)
-    return answers
+def _answers(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The rows that answer a client, of all kinds, in identity order: a connection's answers keep their order."""
+    of_kinds = [_answers_of(kind, rows[kind]) for kind in rows if kind in RESPONSES]
+    return merge(*of_kinds, key=itemgetter("offset", "ordinal"))
+
+
+def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a kind, a few thousand in memory at a time, with their kind where `OUTPUT` has it."""
+    table = table.filter(pc.greater(pc.utf8_length(table["connection"]), 0))
+    if kind == KINDS[SendReceipt]:
+        # The entries are for the ledger store; a client knows what it sent.
+        table = table.drop_columns(["metadata", "payload"])
+    before = table.column_names.index("clock") + 1
+    table = table.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(table)))
+    for batch in table.to_batches(max_chunksize=_CHUNK):
+        yield from batch.to_pylist()
 
 
 def _carried(answer: dict[str, Any]) -> _Content | None:
     """The entry in a MESSAGE row itself, if it is there."""
     if answer["payload"] is None:
         return None
-    return _Content(message_metadata(*(answer[name] for name in _STORED[3:8])), answer["payload"])
+    return _Content(_decode(answer["metadata"]), answer["payload"])
 
 
 def _position(row: dict[str, Any]) -> _Position:

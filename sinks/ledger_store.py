@@ -14,7 +14,7 @@ deleted. So every attempt of N reads the same, whatever the one before it left.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from schemas.effects import KINDS, LedgerClosed, LedgerDeleted, SendReceipt
 from schemas.entries import Entry, EntryNotFound
-from schemas.outputs import ENTRY
+from schemas.outputs import ENTRY, Rows
 from sinks import batch_files, ledger_reader, segments
 from sinks.base import ForeignFiles
 from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_entries
@@ -62,7 +62,7 @@ class LedgerStore:
         if last > batch_id:
             raise ForeignFiles.found(self._storage.url, batch_id, last)
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Store the entries among `rows`, seal closed ledgers, note deletions.
 
         Raises `EntryNotFound` when a ledger closes and the store lacks earlier entries (it and the checkpoint differ),
@@ -110,8 +110,8 @@ class LedgerStore:
                 yield own.table.slice(run.row, run.stop - run.row)
 
         def write(stream: pa.NativeFile) -> None:
-            rows_a_group = group_rows(closed.entries, closed.size)
-            write_entries(stream, pieces(), rows_a_group=rows_a_group, compression="zstd")
+            rows_per_group = group_rows(closed.entries, closed.size)
+            write_entries(stream, pieces(), rows_per_group=rows_per_group, compression="zstd")
 
         self._storage.publish(sealed_path(*ledger), write)
 
@@ -183,19 +183,27 @@ class _Own:
         return self.table.filter(pa.array(self.runs.rows_outside(ledgers)))
 
 
-def _select(rows: pa.Table) -> tuple[_Own, dict[Ledger, _Closed], set[Ledger]]:
+def _select(rows: Rows) -> tuple[_Own, dict[Ledger, _Closed], set[Ledger]]:
     """Of output rows: the stored entries, the ledgers closed, the ledgers deleted."""
-    kind = rows["kind"]
-    entries = rows.select(ENTRY.names)
-    # A receipt of a duplicate has no entry: its ledger is −1.
-    stored = pc.and_(pc.equal(kind, KINDS[SendReceipt]), pc.greater_equal(rows["ledger_id"], 1))
-    if not pc.all(stored, skip_nulls=False).as_py():
+    receipts = rows.get(KINDS[SendReceipt])
+    entries = ENTRY.empty_table() if receipts is None else receipts.select(ENTRY.names)
+    # The receipt of a duplicate has no entry: its ledger is −1.
+    stored = pc.greater_equal(entries["ledger_id"], 1)
+    if not pc.all(stored).as_py():
         entries = entries.filter(stored)
-    columns = ["topic", "ledger_id", "entries", "size"]
-    closed = rows.select(columns).filter(pc.equal(kind, KINDS[LedgerClosed])).to_pylist()
-    deleted = rows.select(columns).filter(pc.equal(kind, KINDS[LedgerDeleted])).to_pylist()
     return (
         _Own(entries),
-        {(r["topic"], r["ledger_id"]): _Closed(r["entries"], r["size"]) for r in closed},
-        {(r["topic"], r["ledger_id"]) for r in deleted},
+        {
+            (row["topic"], row["ledger_id"]): _Closed(row["entries"], row["size"])
+            for row in _ledgers(rows, LedgerClosed)
+        },
+        {(row["topic"], row["ledger_id"]) for row in _ledgers(rows, LedgerDeleted)},
     )
+
+
+def _ledgers(rows: Rows, effect: type[LedgerClosed | LedgerDeleted]) -> list[dict[str, Any]]:
+    table = rows.get(KINDS[effect])
+    if table is None:
+        return []
+    found: list[dict[str, Any]] = table.select(["topic", "ledger_id", "entries", "size"]).to_pylist()
+    return found

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas.effects import KINDS, Quarantined
-from schemas.outputs import IDENTITY, OUTPUT
+from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import column
 from sinks import batch_files
 from sinks.parquet import options
@@ -48,9 +48,9 @@ class QuarantineSink:
             batch_files.prepare(self._storage, [_FOLDER], batch_id)
             self._checked = True
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
-        bad = rows.filter(pc.equal(rows["kind"], KINDS[Quarantined]))
-        if not bad.num_rows:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        bad = rows.get(KINDS[Quarantined])
+        if bad is None:
             return
         names = ["partition", "offset", "ordinal", "clock", "topic", "rule", "cause", "payload"]
         table = bad.select(names).rename_columns(QUARANTINE.names).cast(QUARANTINE)

@@ -83,11 +83,16 @@ def append(
     deleted: set[Ledger],
 ) -> None:
     """Publish the segment of a batch: its sorted entries, and the ledgers it closed and deleted."""
-    rows_a_group = group_rows(entries.num_rows, entries.nbytes)
+    rows_per_group = group_rows(entries.num_rows, entries.nbytes)
 
     def write(stream: pa.NativeFile) -> None:
         write_entries(
-            stream, [entries], rows_a_group=rows_a_group, compression="lz4", closed=closed, deleted=deleted
+            stream,
+            [entries],
+            rows_per_group=rows_per_group,
+            compression="lz4",
+            closed=closed,
+            deleted=deleted,
         )
 
     storage.publish(path(partition, 0, batch_id, batch_id), write)
@@ -138,12 +143,12 @@ def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, co
     older = files[:start]
     closed = {ledger for file in inputs for ledger in file.closed if any(ledger in o.runs for o in older)}
     deleted = {ledger for file in inputs for ledger in file.deleted if any(ledger in o.runs for o in older)}
-    rows_a_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
+    rows_per_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
 
     def write(stream: pa.NativeFile) -> None:
         rows = merged([file.entries_without(_gone(files, start + i)) for i, file in enumerate(inputs)])
         write_entries(
-            stream, rows, rows_a_group=rows_a_group, compression="lz4", closed=closed, deleted=deleted
+            stream, rows, rows_per_group=rows_per_group, compression="lz4", closed=closed, deleted=deleted
         )
 
     storage.publish(name, write)

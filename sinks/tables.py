@@ -1,4 +1,4 @@
-"""Output tables in Parquet: one folder a kind, one file a micro-batch and partition.
+"""Output tables in Parquet: one folder per kind, one file per micro-batch and partition.
 
 ``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the layout that DuckDB, Spark and `pyarrow.dataset` read as one
 table with a column ``kind``. A file has the identity, the clock and the columns that its kind fills.
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas import effects
-from schemas.outputs import IDENTITY, OUTPUT
+from schemas.outputs import IDENTITY, OUTPUT, SCHEMAS, Rows
 from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
@@ -20,12 +20,10 @@ from sinks.storage import Storage
 _LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
 
 
-def _schema(kind: str, filled: set[str]) -> pa.Schema:
-    columns = {*IDENTITY, "clock", *filled} - _LEFT_OUT.get(kind, set())
-    return pa.schema([f for f in OUTPUT if f.name in columns])
-
-
-TABLES = {kind: _schema(kind, set(effect._fields)) for effect, kind in effects.KINDS.items()}
+TABLES = {
+    kind: pa.schema([field for field in schema if field.name not in _LEFT_OUT.get(kind, ())])
+    for kind, schema in SCHEMAS.items()
+}
 """The schema of each kind's table (without ``kind``, which is the folder)."""
 
 
@@ -42,15 +40,11 @@ class TableSink:
             batch_files.prepare(self._storage, map(_folder, TABLES), batch_id)
             self._checked = True
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Raises `KeyError` for a kind that `schemas.effects` doesn't know."""
-        kinds = pc.unique(rows["kind"]).to_pylist()
-        for kind in kinds:
-            schema = TABLES[kind]
-            table = rows.select(schema.names)
-            if len(kinds) > 1:
-                table = table.filter(pc.equal(rows["kind"], kind))
-            self._publish(batch_files.path(_folder(kind), batch_id, partition, "parquet"), table)
+        for kind, table in rows.items():
+            path = batch_files.path(_folder(kind), batch_id, partition, "parquet")
+            self._publish(path, table.select(TABLES[kind].names))
 
     def _publish(self, path: str, table: pa.Table) -> None:
         def write(stream: pa.NativeFile) -> None:

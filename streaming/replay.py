@@ -14,19 +14,20 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas.records import RECORD
+from streaming.broker.broker import Broker
+from streaming.fold import BrokerType, Fold, stats
 from streaming.log.files import read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
-from streaming.quality.gate import Judge, decode_only, judge
+from streaming.quality.gate import decode_only, judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
     from streaming.log.policies import Pinned
-    from streaming.spark.operator import BrokerType, Clock
+    from streaming.spark.operator import Clock
     from streaming.spark.query import Written
-    from streaming.spark.state import PartitionState
 
-RECORDS_A_BATCH = 250_000
+RECORDS_PER_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
 
 STAGED = "staged"
@@ -79,7 +79,7 @@ def replay(
     overwrite: bool = False,
     progress: Progress | None = None,
     spark: SparkSession | None = None,
-    broker: BrokerType | None = None,
+    broker: BrokerType = Broker,
     gates: bool = True,
 ) -> ReplayResult:
     """Replays `log` with Spark.
@@ -89,7 +89,7 @@ def replay(
         out: a folder, empty or absent, or given up to `overwrite`.
         policies: a small log of ADMIN and BROKER_CONFIG commands that are put over the log's own, see
             `streaming.log.policies`.
-        batches: micro-batches; by default one for `RECORDS_A_BATCH` records. The result doesn't depend on it.
+        batches: micro-batches; by default one for `RECORDS_PER_BATCH` records. The result doesn't depend on it.
         partitions: make so many ingress partitions, even of a log that has some; by default keep these or make
             `PARTITIONS`.
         cores: of the session made if `spark` is None.
@@ -120,7 +120,8 @@ def replay(
     rows: Counter[str] = Counter()
 
     def written(batch: Written) -> None:
-        _count(rows, batch.rows)
+        for (_, kind), count in batch.rows.items():
+            rows[kind] += count
         if progress is not None:
             progress(batch.batch_id + 1, total, rows.total())
 
@@ -143,8 +144,8 @@ def replay(
         running.stop()
     seconds = time.perf_counter() - begun
     shutil.rmtree(folder)
-    stats = state.stats(state.partition_states(spark, out / "checkpoint"), broker)
-    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), stats, shift)
+    found = stats(state.partition_states(spark, out / "checkpoint"), broker=broker)
+    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), found, shift)
 
 
 def replay_in_process(
@@ -156,82 +157,35 @@ def replay_in_process(
     partitions: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-    broker: BrokerType | None = None,
+    broker: BrokerType = Broker,
 ) -> ReplayResult:
     """As `replay` with the clock of the log, without Spark, Java or parallel work. No checkpoint is left."""
-    from streaming.spark.state import stats
-
     records, shift = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
     store, sinks = _sinks(out)
     total = batches or _batches(records)
     rows: Counter[str] = Counter()
     begun = time.perf_counter()
-    fold = InProcess(store, broker)
+    fold = Fold(store, broker=broker)
     for batch_id, part in enumerate(slices(records, total)):
         for sink in sinks:
             sink.begin(batch_id)
-        for partition, table in fold.apply(part):
+        for partition, own in fold.apply(part):
             for sink in sinks:
-                sink.write(batch_id, partition, table)
-            kinds = table["kind"].value_counts().to_pylist()
-            _count(rows, {(partition, kind["values"]): kind["counts"] for kind in kinds})
+                sink.write(batch_id, partition, own)
+            rows.update({kind: len(table) for kind, table in own.items()})
         if progress is not None:
             progress(batch_id + 1, total, rows.total())
     seconds = time.perf_counter() - begun
     return ReplayResult(
-        out, len(records), total, seconds, dict(sorted(rows.items())), stats(fold.states(), broker), shift
+        out,
+        len(records),
+        total,
+        seconds,
+        dict(sorted(rows.items())),
+        stats(fold.states(), broker=broker),
+        shift,
     )
-
-
-class InProcess:
-    """The query's fold without Spark: `apply` a micro-batch's records, after the last one's."""
-
-    def __init__(
-        self,
-        store: Any,
-        broker: BrokerType | None = None,
-        states: Iterable[PartitionState] = (),
-        *,
-        judge: Judge = judge,
-    ) -> None:
-        """`broker`, `judge`: as of `streaming.spark.operator.operator`. `states`: to go on from. Raises `SuiteError`."""
-        judge((), ())
-        if broker is None:
-            from streaming.broker.broker import Broker
-
-            broker = Broker
-        self._store = store
-        self._broker, self._judge = broker, judge
-        self._states = {each.partition: each for each in states}
-
-    def apply(self, records: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Output rows (columns `OUTPUT`) of each ingress partition that has any. `records`: columns `RECORD`."""
-        from streaming.spark import operator
-        from streaming.spark.rows import to_table
-        from streaming.spark.state import PartitionState
-
-        for partition in sorted(records["partition"].unique().to_pylist()):
-            own = records.filter(pc.equal(records["partition"], partition))
-            entries = self._store.reader(partition)
-            before = self._states.get(partition)
-            if before is None:
-                broker, last = self._broker(partition, entries), None
-            else:
-                broker, last = self._broker.decode(before.broker, entries), before.offset
-            sorted_records = operator.sort([own.to_pandas()])
-            with operator.uncollected():
-                applied = operator.apply(broker, partition, last, sorted_records, self._judge)
-                tables = [to_table(partition, rows) for rows in applied]
-            if tables:
-                yield partition, pa.concat_tables(tables)
-            self._states[partition] = PartitionState(
-                partition, *operator.encode(broker, sorted_records[0][-1])
-            )
-
-    def states(self) -> list[PartitionState]:
-        """As `streaming.spark.state.partition_states` gives them."""
-        return [self._states[partition] for partition in sorted(self._states)]
 
 
 def load(
@@ -253,7 +207,7 @@ def load(
 
 
 def _batches(records: pa.Table) -> int:
-    return -(-len(records) // RECORDS_A_BATCH) or 1
+    return -(-len(records) // RECORDS_PER_BATCH) or 1
 
 
 def _prepare(out: str | Path, overwrite: bool) -> Path:
@@ -284,8 +238,3 @@ def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:
 
         sinks.append(QualitySink(str(out)))
     return store, sinks
-
-
-def _count(rows: Counter[str], written: Mapping[tuple[int, str], int]) -> None:
-    for (_, kind), count in written.items():
-        rows[kind] += count

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streaming.broker.broker import Broker
+from streaming.fold import BrokerType
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
 from streaming.kafka.topics import ensure_topic, records_within
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streaming.spark.operator import BrokerType, Clock
+    from streaming.spark.operator import Clock
     from streaming.spark.query import Written
 
-RECORDS_A_BATCH = 200_000
-BYTES_A_BATCH = 128 << 20
+RECORDS_PER_BATCH = 200_000
+BYTES_PER_BATCH = 128 << 20
 """The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory. Spark counts
 records; how many of them are so many bytes is what the topic's average says at the start."""
 
@@ -49,13 +51,13 @@ def run(
     partitions: int = PARTITIONS,
     cores: int = 2,
     shuffle_partitions: int | None = None,
-    records_a_batch: int | None = None,
+    records_per_batch: int | None = None,
     quality: bool = True,
     on_batch: Callable[[Written], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
-    broker: BrokerType | None = None,
+    broker: BrokerType = Broker,
 ) -> None:
     """Runs the query until `stop` is set, then lets the micro-batch at hand finish.
 
@@ -71,8 +73,8 @@ def run(
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
         cores: of the session made if `spark` is None.
-        records_a_batch: the most that a micro-batch takes; by default `RECORDS_A_BATCH`, or fewer if they are so large
-            that they would take more than `BYTES_A_BATCH`.
+        records_per_batch: the most that a micro-batch takes; by default `RECORDS_PER_BATCH`, or fewer if they are so large
+            that they would take more than `BYTES_PER_BATCH`.
         quality: check output rows too, and samples with Great Expectations in a process beside this one, see
             `streaming.quality.sink`. Commands are always checked.
         on_batch, on_start: called on the driver.
@@ -101,8 +103,10 @@ def run(
         raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
     check_checkpoint(checkpoint, url.topic)
     count = ensure_ingress(url, store, partitions, config)
-    if records_a_batch is None:
-        records_a_batch = min(records_within(url, BYTES_A_BATCH, config) or RECORDS_A_BATCH, RECORDS_A_BATCH)
+    if records_per_batch is None:
+        records_per_batch = min(
+            records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
+        )
     ledgers = LedgerStore(store)
     sinks: list[Sink] = [ledgers, QuarantineSink(store)]
     if tables:
@@ -132,7 +136,9 @@ def run(
     spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
     running = query.start(
         spark,
-        source.kafka(spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_a_batch, config=config),
+        source.kafka(
+            spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_per_batch, config=config
+        ),
         sinks=sinks,
         store=ledgers,
         checkpoint=checkpoint,

@@ -83,7 +83,14 @@ DECODERS = {"ast", "configparser", "csv", "json", "plistlib", "struct", "tomllib
 
 
 @pytest.mark.parametrize(
-    "folder", ["schemas", "streaming/broker", "streaming/spark/state.py", "streaming/spark/operator.py"]
+    "folder",
+    [
+        "schemas",
+        "streaming/broker",
+        "streaming/fold.py",
+        "streaming/spark/state.py",
+        "streaming/spark/operator.py",
+    ],
 )
 def test_commands_and_state_are_decoded_by_msgspec_alone(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py")) or [ROOT / folder]

@@ -103,7 +103,7 @@ def run_command(
             partitions=partitions,
             cores=cores,
             shuffle_partitions=shuffle_partitions,
-            records_a_batch=max_offsets,
+            records_per_batch=max_offsets,
             quality=quality,
             on_batch=live.batch,
             on_start=lambda _: live.say("running; Ctrl-C stops it"),

@@ -7,17 +7,11 @@ for it. It goes on, and the rule is told.
 from functools import cache
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from schemas import effects
-from schemas.outputs import OUTPUT
+from schemas.outputs import SCHEMAS, Rows
 from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
 
 OUTPUTS = FOLDER / "outputs"
-
-_IDENTITY = ("partition", "offset", "ordinal", "clock")
 
 
 class OutputRules:
@@ -26,23 +20,18 @@ class OutputRules:
     def __init__(self, folder: Path = OUTPUTS) -> None:
         """Raises `SuiteError`, by name, if a suite is missing or can't be compiled."""
         suites = read_suites(folder)
-        filled = {kind: (*_IDENTITY, *effect._fields) for effect, kind in effects.KINDS.items()}
-        if wrong := suites.keys() ^ filled.keys():
+        if wrong := suites.keys() ^ SCHEMAS.keys():
             raise SuiteError(f"output suites and kinds of rows differ: {', '.join(sorted(wrong))}")
         self.kinds: dict[str, CompiledSuite] = {
-            kind: compile_suite(suites[kind], {name: OUTPUT.field(name).type for name in names})
-            for kind, names in filled.items()
+            kind: compile_suite(suites[kind], {field.name: field.type for field in schema})
+            for kind, schema in SCHEMAS.items()
         }
 
-    def broken(self, rows: pa.Table) -> dict[str, int]:
-        """How many of `rows` (columns `OUTPUT`) break each rule; rules that hold are left out."""
+    def broken(self, rows: Rows) -> dict[str, int]:
+        """How many of `rows` break each rule; rules that hold are left out."""
         counts: dict[str, int] = {}
-        kinds = pc.unique(rows["kind"]).to_pylist()
-        for kind in kinds:
+        for kind, table in rows.items():
             suite = self.kinds[kind]
-            table = rows.select(suite.columns)
-            if len(kinds) > 1:
-                table = table.filter(pc.equal(rows["kind"], kind))
             columns = {name: table[name].combine_chunks() for name in suite.columns}
             counts |= suite.counts(suite.masks(columns, len(table)))
         return counts

@@ -1,7 +1,7 @@
 """A sink that stores no rows: it checks them against the output suites, and leaves samples for the live check.
 
 ``<url>/quality/broken/<batch>-<partition>.json``  rules broken by output rows, and by how many: mistakes of Magnetar's
-``<url>/quality/live/sample-<partition>.arrow``    with `live`: some rows of a late micro-batch, and counts by rule
+``<url>/quality/live/sample-<partition>.msgpack``  with `live`: some rows of a late micro-batch, and counts by rule
 ``<url>/quality/live/results.jsonl``               with `live`: what `streaming.quality.watch` found, the latest last
 """
 
@@ -14,24 +14,36 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 
 from schemas.effects import KINDS, Quarantined
+from schemas.outputs import Rows
 from sinks import batch_files
 from sinks.storage import Storage
 from streaming.quality.outputs import output_rules
+from streaming.rows import pack
 
 log = logging.getLogger(__name__)
 
 BROKEN = "quality/broken"
 LIVE = "quality/live"
+SAMPLE = "msgpack"
+"""The extension of samples' files, each a `Sample` in MessagePack."""
 
 EVERY_SECONDS = 60.0
 """The least time between two samples of a partition, and between two runs of Great Expectations."""
 
-ROWS_A_KIND = 200
+ROWS_PER_KIND = 200
 """Rows of a kind in a sample, at most: so the live check takes seconds of a minute, whatever the traffic."""
+
+
+class Sample(msgspec.Struct):
+    """Some rows of a micro-batch, packed by `streaming.rows.pack`, and the counts by rule since the last sample."""
+
+    batch: int
+    counts: dict[str, int]
+    rows: dict[str, bytes]
+
 
 _QUARANTINED = KINDS[Quarantined]
 
@@ -77,7 +89,7 @@ class QualitySink:
             self._watcher.communicate()
             self._watcher = None
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         broken = output_rules().broken(rows)
         if broken:
             for rule, count in broken.items():
@@ -88,7 +100,7 @@ class QualitySink:
         if self._live:
             self._sample(batch_id, partition, rows, broken)
 
-    def _sample(self, batch_id: int, partition: int, rows: pa.Table, broken: dict[str, int]) -> None:
+    def _sample(self, batch_id: int, partition: int, rows: Rows, broken: dict[str, int]) -> None:
         counts = self._counts.setdefault(partition, Counter())
         counts.update(broken)
         counts.update(quarantined(rows))
@@ -96,40 +108,34 @@ class QualitySink:
         if now - self._sampled.get(partition, -self._every) < self._every:
             return
         self._sampled[partition] = now
-        sample = sample_of(rows).replace_schema_metadata(
-            {"batch": str(batch_id), "counts": msgspec.json.encode(counts)}
-        )
+        packed = {kind: pack(table) for kind, table in sample_of(rows).items()}
+        sample = msgspec.msgpack.encode(Sample(batch_id, counts, packed))
         counts.clear()
-
-        def write(stream: pa.NativeFile) -> None:
-            with pa.ipc.new_file(stream, sample.schema) as writer:
-                writer.write_table(sample)
-
-        self._storage.publish(f"{LIVE}/sample-{partition:05d}.arrow", write)
+        self._storage.publish(f"{LIVE}/sample-{partition:05d}.{SAMPLE}", lambda stream: stream.write(sample))
 
 
 _OF_PROCESS: dict[str, Any] = {}
 """What a worker's copies of a sink share, by URL: Spark unpickles a sink again for every task."""
 
 
-def quarantined(rows: pa.Table) -> dict[str, int]:
+def quarantined(rows: Rows) -> dict[str, int]:
     """Quarantined records by the rule they broke."""
-    counts = rows.filter(pc.equal(rows["kind"], _QUARANTINED))["rule"].value_counts().to_pylist()
+    if _QUARANTINED not in rows:
+        return {}
+    counts = rows[_QUARANTINED]["rule"].value_counts().to_pylist()
     return {str(each["values"]): int(each["counts"]) for each in counts}
 
 
-def sample_of(rows: pa.Table) -> pa.Table:
-    """At most `ROWS_A_KIND` rows of each kind, evenly spaced, without payloads but those of quarantined records."""
-    kinds = rows["kind"].combine_chunks().dictionary_encode()
-    places = []
-    for number in range(len(kinds.dictionary)):
-        own = pc.indices_nonzero(pc.equal(kinds.indices, number))
-        step = -(-len(own) // ROWS_A_KIND)
-        places.append(own[::step])
-    sample = rows.take(pa.concat_arrays([pa.array([], pa.uint64()), *places]))
-    payload = sample.schema.get_field_index("payload")
-    kept = pc.if_else(pc.equal(sample["kind"], _QUARANTINED), sample["payload"], pa.scalar(None, pa.binary()))
-    return sample.set_column(payload, sample.schema.field(payload), kept)
+def sample_of(rows: Rows) -> Rows:
+    """At most `ROWS_PER_KIND` rows of each kind, evenly spaced, without payloads but those of quarantined records."""
+    sample = {}
+    for kind, table in rows.items():
+        table = table.take(pa.array(range(0, len(table), -(-len(table) // ROWS_PER_KIND))))
+        if kind != _QUARANTINED and "payload" in table.column_names:
+            payload = table.schema.get_field_index("payload")
+            table = table.set_column(payload, table.schema.field(payload), pa.nulls(len(table), pa.binary()))
+        sample[kind] = table
+    return sample
 
 
 def read_broken(url: str, filesystem: fs.FileSystem | None = None) -> dict[str, int]:

@@ -18,18 +18,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas import commands as c
 from schemas.effects import KINDS as ROW_KINDS
 from schemas.effects import Quarantined
+from schemas.outputs import Rows
 from sinks.storage import Storage
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
-from streaming.quality.sink import LIVE
+from streaming.quality.sink import LIVE, SAMPLE, Sample
 from streaming.quality.suites import Suite, read_suites
+from streaming.rows import concat, unpack
 
 KEPT = 500
 """Results that are kept."""
@@ -82,20 +83,19 @@ class Watch:
     def look(self) -> Result | None:
         """Validates the samples that are new. None: there are none."""
         begun = time.monotonic()
-        tables, batch = [], -1
+        samples: list[Sample] = []
         for info in self._storage.files(LIVE):
-            if not info.path.endswith(".arrow") or self._seen.get(info.path) == info.mtime_ns:
+            if not info.path.endswith(f".{SAMPLE}") or self._seen.get(info.path) == info.mtime_ns:
                 continue
             self._seen[info.path] = info.mtime_ns
             with self._storage.open(self._storage.relative(info)) as file:
-                table = pa.ipc.open_file(file).read_all()
-            about = table.schema.metadata
-            batch = max(batch, int(about[b"batch"]))
-            self._counts.update(msgspec.json.decode(about[b"counts"], type=dict[str, int]))
-            tables.append(table.replace_schema_metadata(None))
-        if not tables:
+                samples.append(msgspec.msgpack.decode(file.read(), type=Sample))
+            self._counts.update(samples[-1].counts)
+        if not samples:
             return None
-        rows = pa.concat_tables(tables)
+        rows = concat(
+            {kind: unpack(kind, packed) for kind, packed in sample.rows.items()} for sample in samples
+        )
         broken: dict[str, int] = {}
         disagreements = []
         for suite, rules, table in self._subjects(rows):
@@ -113,19 +113,20 @@ class Watch:
                     disagreements.append(rule)
         now = time.time_ns() // 1_000_000
         seconds = round(time.monotonic() - begun, 3)
-        result = Result(now, batch, len(rows), dict(self._counts), broken, disagreements, seconds)
+        batch, count = max(sample.batch for sample in samples), sum(map(len, rows.values()))
+        result = Result(now, batch, count, dict(self._counts), broken, disagreements, seconds)
         self._results = [*self._results, result][-self._kept :]
         lines = b"".join(msgspec.json.encode(each) + b"\n" for each in self._results)
         self._storage.publish(_RESULTS, lambda stream: stream.write(lines))
         return result
 
-    def _subjects(self, rows: pa.Table) -> Iterator[Subject]:
+    def _subjects(self, rows: Rows) -> Iterator[Subject]:
         """Output rows by kind; and what was quarantined, once more as the commands that it is."""
-        for kind in pc.unique(rows["kind"]).to_pylist():
-            yield Subject(
-                self._outputs[kind], self._rules.kinds[kind], rows.filter(pc.equal(rows["kind"], kind))
-            )
-        bad = rows.filter(pc.equal(rows["kind"], _QUARANTINED))
+        for name, table in rows.items():
+            yield Subject(self._outputs[name], self._rules.kinds[name], table)
+        bad = rows.get(_QUARANTINED)
+        if bad is None:
+            return
         commands: dict[type[Any], list[Any]] = {}
         for value in bad["payload"].to_pylist():
             try:
@@ -133,8 +134,7 @@ class Watch:
             except c.MalformedCommand:
                 continue
             commands.setdefault(type(command), []).append(command)
-        if len(bad):
-            yield Subject(self._inputs[RECORD], self._gate.record, bad)
+        yield Subject(self._inputs[RECORD], self._gate.record, bad)
         for kind, own in commands.items():
             known = self._gate.kinds[kind]
             yield Subject(self._inputs[KINDS[kind]], known.suite, pa.table(to_arrays(known.columns, own)))

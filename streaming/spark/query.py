@@ -1,6 +1,8 @@
 """The one query: source → operator by ingress partition → sinks, one Spark job a micro-batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,12 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from schemas.outputs import Rows
 from sinks.base import Sink
+from streaming.broker.broker import Broker
+from streaming.fold import BrokerType, Store
 from streaming.quality.gate import Judge, judge
+from streaming.rows import concat, unpack
 from streaming.spark.keys import slot
-from streaming.spark.operator import BrokerType, Clock, Store, operator
-from streaming.spark.rows import unpack
-from streaming.spark.schema import CHUNKS, OUTPUTS, STATE, WRITTEN
+from streaming.spark.operator import Clock, operator
+from streaming.spark.schema import CHUNKS, STATE, WRITTEN
 
 AVAILABLE_NOW = "availableNow"
 
@@ -39,7 +44,7 @@ def start(
     checkpoint: str | Path,
     clock: Clock,
     trigger: str,
-    broker: BrokerType | None = None,
+    broker: BrokerType = Broker,
     judge: Judge = judge,
     on_batch: Callable[[Written], None] | None = None,
     name: str | None = None,
@@ -74,29 +79,15 @@ def operate(
     *,
     store: Store,
     clock: Clock,
-    broker: BrokerType | None = None,
+    broker: BrokerType = Broker,
     judge: Judge = judge,
 ) -> DataFrame:
     """Records (`RECORD`) to packed output rows (`CHUNKS`), by ingress partition."""
-    if broker is None:
-        from streaming.broker.broker import Broker
-
-        broker = Broker
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
     keyed = source.withColumn("slot", slot(source["partition"]))
     return keyed.groupBy("partition", "slot").applyInPandasWithState(
         operator(store=store, clock=clock, broker=broker, judge=judge), CHUNKS, STATE, "append", timeout
     )
-
-
-def outputs(chunks: DataFrame) -> DataFrame:
-    """Packed output rows as plain ones, columns `OUTPUT`: for looking at a batch with Spark."""
-
-    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, table in _tables(batches):
-            yield from table.combine_chunks().to_batches()
-
-    return chunks.mapInArrow(rows, OUTPUTS)
 
 
 def batch_writer(
@@ -122,40 +113,36 @@ def partition_writer(
     """The function for mapInArrow: columns `CHUNKS` in, `WRITTEN` out. Each ingress partition is written at once."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for partition, table in _tables(batches):
+        for partition, rows in _partitions(batches):
             for sink in sinks:
-                sink.write(batch_id, partition, table)
-            counts = table["kind"].value_counts()
+                sink.write(batch_id, partition, rows)
+            counts = pa.array([len(table) for table in rows.values()], pa.int64())
             yield pa.RecordBatch.from_arrays(
-                [pa.repeat(pa.scalar(partition, pa.int32()), len(counts)), counts.field("values"),
-                 counts.field("counts")],
+                [pa.repeat(pa.scalar(partition, pa.int32()), len(rows)), pa.array(rows, pa.string()), counts],
                 names=["partition", "kind", "rows"],
-            )  # fmt: skip
+            )
 
     return write
 
 
-def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Rows]]:
     """The ingress partitions of a task, each with all its rows. They come one after the other."""
     done: set[int] = set()
-    current: int | None = None
-    tables: list[pa.Table] = []
+    for partition, chunks in groupby(_chunks(batches), itemgetter(0)):
+        if partition in done:
+            # A second write of a partition would replace the first.
+            raise RuntimeError(f"ingress partition {partition} came twice: its rows must be contiguous")
+        yield partition, concat({kind: table} for _, kind, table in chunks)
+        done.add(partition)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Table]]:
     for batch in batches:
         packed = batch.column("effects")
-        for row, partition in enumerate(batch.column("partition").to_pylist()):
-            if partition != current:
-                if current is not None:
-                    yield current, pa.concat_tables(tables)
-                    done.add(current)
-                if partition in done:
-                    # A second write of a partition would replace the first.
-                    raise RuntimeError(
-                        f"ingress partition {partition} came twice: its rows must be contiguous"
-                    )
-                current, tables = partition, []
-            tables.append(unpack(packed[row].as_buffer()))
-    if current is not None:
-        yield current, pa.concat_tables(tables)
+        for row, (partition, kind) in enumerate(
+            zip(batch.column("partition").to_pylist(), batch.column("kind").to_pylist(), strict=True)
+        ):
+            yield partition, kind, unpack(kind, packed[row].as_buffer())
 
 
 def interval(text: str) -> str:

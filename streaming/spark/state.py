@@ -5,25 +5,10 @@ The query need not run. Spark keeps the states of the last 100 micro-batches
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from schemas.entries import EntryReader
-from streaming.broker.ledger.entries import NoEntries
-from streaming.spark.operator import BrokerType
-
-
-class PartitionState(NamedTuple):
-    """The state of one ingress partition, see `streaming.spark.schema.STATE`."""
-
-    partition: int
-    clock: int
-    topics: int
-    backlog: int
-    storage: int
-    offset: int
-    broker: bytes
+from streaming.fold import PartitionState
 
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
@@ -43,19 +28,3 @@ def partition_states(
     """`state`, in memory, by ingress partition."""
     rows = state(spark, checkpoint, batch_id).collect()
     return sorted(PartitionState(*row)._replace(broker=bytes(row.broker)) for row in rows)
-
-
-def stats(
-    states: list[PartitionState], broker: BrokerType | None = None, entries: EntryReader | None = None
-) -> list[dict[str, Any]]:
-    """`Broker.stats` of all partitions by topic: a dict a topic and subscription, with the ingress partition added."""
-    if broker is None:
-        from streaming.broker.broker import Broker
-
-        broker = Broker
-    rows = [
-        {"partition": each.partition} | row
-        for each in states
-        for row in broker.decode(each.broker, entries or NoEntries()).stats()
-    ]
-    return sorted(rows, key=lambda row: str(row["topic"]))

@@ -16,12 +16,14 @@ import msgspec
 import pyarrow as pa
 
 from schemas.entries import EntryReader
+from schemas.outputs import Rows
 from sinks.base import Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
 from streaming.kafka.local import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
+from tests.rows import by_kind, together
 
 
 class Injected(RuntimeError):
@@ -141,7 +143,7 @@ class FaultySink:
         self._faults.at("begin", batch=batch_id, sink=self._name)
         self._sink.begin(batch_id)
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         if self._name == SINKS[0]:
             self._faults.at("before", batch=batch_id, partition=partition)
         else:
@@ -152,7 +154,8 @@ class FaultySink:
             self._sink.write(batch_id, partition, rows)
         elif self._name in TO_KAFKA:
             # It sends row by row: as if it came so far. If the fault lets it live, it sends the same again.
-            self._sink.write(batch_id, partition, rows.slice(0, int(fault.share * rows.num_rows)))
+            table = together(rows)
+            self._sink.write(batch_id, partition, by_kind(table.slice(0, int(fault.share * len(table)))))
             self._faults.strike(fault)
             self._sink.write(batch_id, partition, rows)
         else:
@@ -201,7 +204,7 @@ class FaultyBroker(Broker):
 
 
 class FaultyBrokers:
-    """Makes them: a `streaming.spark.operator.BrokerType`."""
+    """Makes them: a `streaming.fold.BrokerType`."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

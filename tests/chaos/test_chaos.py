@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.outputs import IDENTITY, OUTPUT
+from schemas.outputs import IDENTITY, OUTPUT, Rows
 from sinks.base import Sink
 from streaming.kafka.local import LocalKafka
 from streaming.log.partition import partition_log
@@ -16,6 +16,7 @@ from tests.chaos import driver, runner
 from tests.chaos.faults import Journal
 from tests.chaos.plan import KINDS, PARTITIONS, PHASES, plan
 from tests.e2e.outcome import of_log
+from tests.rows import by_kind, together
 
 pytestmark = [
     pytest.mark.feature("J2"),
@@ -97,23 +98,24 @@ class Sabotaged:
     def begin(self, batch_id: int) -> None:
         self._sink.begin(batch_id)
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        table = together(rows)
         places = [
-            i for i, row in enumerate(rows.select(IDENTITY).to_pylist()) if row.items() <= self._row.items()
+            i for i, row in enumerate(table.select(IDENTITY).to_pylist()) if row.items() <= self._row.items()
         ]
         for place in places:
-            before, row, after = rows.slice(0, place), rows.slice(place, 1), rows.slice(place + 1)
+            before, row, after = table.slice(0, place), table.slice(place, 1), table.slice(place + 1)
             match self._change:
                 case "lose":
-                    rows = pa.concat_tables([before, after])
+                    table = pa.concat_tables([before, after])
                 case "double":
-                    rows = pa.concat_tables([before, row, row, after])
+                    table = pa.concat_tables([before, row, row, after])
                 case "double under another name":
                     other = pa.Table.from_pylist([row.to_pylist()[0] | {"ordinal": 99}], OUTPUT)
-                    rows = pa.concat_tables([before, row, other, after])
+                    table = pa.concat_tables([before, row, other, after])
                 case "exchange":
-                    rows = pa.concat_tables([after, row, before])
-        self._sink.write(batch_id, partition, rows)
+                    table = pa.concat_tables([after, row, before])
+        self._sink.write(batch_id, partition, by_kind(table))
 
 
 @pytest.mark.spark

@@ -20,9 +20,9 @@ from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.storage import NotStored
 from sinks.tables import TableSink
+from streaming.fold import Fold
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
-from streaming.replay import InProcess
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import tree
 
@@ -63,7 +63,7 @@ def contents(store: Path) -> tuple[object, ...]:
 def write_all(folder: Path) -> list[Rows]:
     """The micro-batches of a log, each as what the query hands to its sinks; and written."""
     records = partition_log(Traffic(1, 1_700_000_000_000).write(400), 3)
-    fold = InProcess(LedgerStore(str(folder / "store")))
+    fold = Fold(LedgerStore(str(folder / "store")))
     batches = []
     for batch_id, part in enumerate(slices(records, 24)):
         batches.append(list(fold.apply(part)))

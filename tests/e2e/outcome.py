@@ -19,8 +19,9 @@ from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
-from streaming.replay import InProcess
-from streaming.spark.state import PartitionState, partition_states, stats
+from streaming.fold import Fold, PartitionState, stats
+from streaming.spark.state import partition_states
+from tests.rows import together
 
 Identity = tuple[int, ...]
 
@@ -85,13 +86,13 @@ def read_to_the_end(bootstrap: str, topic: str) -> tuple[list[Any], int]:
 def of_log(records: pa.Table, folder: Path) -> Outcome:
     """`records` (columns `RECORD`) as one micro-batch, without Spark, Kafka or a crash."""
     store = LedgerStore(str(folder))
-    fold = InProcess(store)
+    fold = Fold(store)
     sinks: list[Sink] = [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
     for sink in sinks:
         sink.begin(0)
     outputs = []
     for partition, rows in fold.apply(records):
-        outputs.append(rows)
+        outputs.append(together(rows))
         for sink in sinks:
             sink.write(0, partition, rows)
     return Outcome(

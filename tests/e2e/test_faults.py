@@ -141,7 +141,7 @@ class Run:
         self._threads = ThreadPoolExecutor(2)
         self._run = self._threads.submit(
             run, url, self.files.checkpoint, str(self.files.store), responses=f"{url}-responses", trigger="100ms",
-            clock="log", records_a_batch=40, quality=False, stop=self._stop, spark=spark,
+            clock="log", records_per_batch=40, quality=False, stop=self._stop, spark=spark,
         )  # fmt: skip
         self._fed: Future[None] | None = None
         self._sent = 0

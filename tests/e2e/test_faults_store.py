@@ -16,9 +16,9 @@ from schemas.entries import EntryNotFound
 from sinks.cache import INDEXES, ROWS
 from sinks.ledger_store import LedgerStore
 from sinks.storage import RESTORE, Damaged, NotStored, Storage
+from streaming.fold import Fold
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
-from streaming.replay import InProcess
 from tests.e2e.traffic import Traffic
 from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts, tree
 
@@ -175,7 +175,7 @@ def test_the_broker_hands_on_what_the_store_says(tmp_path: Path) -> None:
     """As it is: `ApplyError` would call it a mistake of Magnetar's and name a record that did no harm."""
     records = partition_log(Traffic(1, 1_700_000_000_000).write(400), 1)
     store = LedgerStore(str(tmp_path))
-    fold = InProcess(store)
+    fold = Fold(store)
     before, after = slices(records, 2)
     for partition, rows in fold.apply(before):
         store.write(0, partition, rows)

@@ -12,11 +12,13 @@ from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.entries import NoEntries
+from streaming.fold import Fold
 from streaming.quality.gate import Gate, decode_only
 from streaming.quality.suites import SuiteError
-from streaming.replay import InProcess, replay_in_process
+from streaming.replay import replay_in_process
 from streaming.spark import operator as op
 from tests.quality.helpers import GOOD, METADATA, SCHEMA, TOPIC, value
+from tests.rows import together
 from tests.spark.helpers import START, Nowhere, traffic
 
 LONG = "x" * 1025
@@ -167,8 +169,8 @@ def with_bad(*, ticks: bool) -> pa.Table:
 
 
 def folded(records: pa.Table, **options: Any) -> tuple[pa.Table, Any]:
-    fold = InProcess(Nowhere(), **options)
-    tables = [table for _, table in fold.apply(records)]
+    fold = Fold(Nowhere(), **options)
+    tables = [together(rows) for _, rows in fold.apply(records)]
     return pa.concat_tables(tables).combine_chunks(), fold.states()
 
 

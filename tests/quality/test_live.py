@@ -8,26 +8,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from schemas.outputs import OUTPUT
+from schemas.outputs import Rows
 from sinks.storage import Storage
+from streaming.fold import Fold
 from streaming.quality import watch
-from streaming.quality.sink import LIVE, ROWS_A_KIND, QualitySink, read_broken, sample_of
-from streaming.replay import InProcess
+from streaming.quality.sink import LIVE, ROWS_PER_KIND, QualitySink, read_broken, sample_of
+from streaming.rows import concat
 from tests.quality.helpers import TOPIC, great_expectations, value
+from tests.rows import together
 from tests.spark.helpers import START, Nowhere, log_of, traffic
 
 
-def rows(records: pa.Table | None = None) -> pa.Table:
-    applied = InProcess(Nowhere()).apply(traffic(partitions=1) if records is None else records)
-    return pa.concat_tables([table for _, table in applied])
+def rows(records: pa.Table | None = None) -> Rows:
+    (applied,) = Fold(Nowhere()).apply(traffic(partitions=1) if records is None else records)
+    return applied[1]
 
 
-def spoilt(table: pa.Table, column: str, bad: object) -> pa.Table:
-    """`table` with another value in the first row's column."""
-    place, field = OUTPUT.get_field_index(column), OUTPUT.field(column)
+def spoilt(rows: Rows, column: str, bad: object) -> Rows:
+    """`rows` with another value in the column of the first row of the first kind."""
+    kind, table = next(iter(rows.items()))
+    place, field = table.schema.get_field_index(column), table.schema.field(column)
     first = pa.array([number == 0 for number in range(len(table))])
     values = pc.if_else(first, pa.scalar(bad, field.type), table[column])
-    return table.set_column(place, field, values)
+    return {**rows, kind: table.set_column(place, field, values)}
 
 
 def test_good_rows_leave_nothing(tmp_path: Path) -> None:
@@ -40,9 +43,9 @@ def test_good_rows_leave_nothing(tmp_path: Path) -> None:
 def test_a_row_that_breaks_a_rule_is_told_and_counted_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = rows()
-    kind = table["kind"][0].as_py()
-    bad = spoilt(table, "partition", -1)
+    good = rows()
+    kind = next(iter(good))
+    bad = spoilt(good, "partition", -1)
     sink = QualitySink(str(tmp_path))
     with caplog.at_level(logging.ERROR):
         sink.write(3, 0, bad)
@@ -54,15 +57,15 @@ def test_a_row_that_breaks_a_rule_is_told_and_counted_once(
 
 
 def test_a_sample_is_bounded_and_has_every_kind() -> None:
-    table = rows()
-    many = pa.concat_tables([table] * 10)
+    own = rows()
+    many = concat([own] * 10)
     sample = sample_of(many)
-    assert set(pc.unique(sample["kind"]).to_pylist()) == set(pc.unique(table["kind"]).to_pylist())
-    counts = sample["kind"].value_counts().to_pylist()
-    assert max(each["counts"] for each in counts) <= ROWS_A_KIND
-    payloads = sample.filter(pc.is_valid(sample["payload"]))
+    assert sample.keys() == own.keys()
+    assert max(map(len, many.values())) > ROWS_PER_KIND
+    assert max(map(len, sample.values())) <= ROWS_PER_KIND
+    table = together(sample)
+    payloads = table.filter(pc.is_valid(table["payload"]))
     assert set(payloads["kind"].to_pylist()) == {"QUARANTINED"}
-    assert sample_of(table.slice(0, 0)).schema == OUTPUT
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from schemas.commands import Refused
 from schemas.records import RECORD
+from streaming.fold import Fold
 from streaming.quality.gate import Gate
-from streaming.replay import InProcess
 from tests.quality.helpers import value
 from tests.quality.malformed import KINDS, NOT_COMMANDS, Bad
+from tests.rows import together
 from tests.spark.helpers import Nowhere, traffic
 
 COUNT = 10_000
@@ -38,8 +39,8 @@ def between(good: pa.Table, others: list[bytes]) -> pa.Table:
 
 
 def folded(records: pa.Table) -> tuple[pa.Table, bytes]:
-    fold = InProcess(Nowhere())
-    rows = pa.concat_tables([table for _, table in fold.apply(records)]).combine_chunks()
+    fold = Fold(Nowhere())
+    rows = pa.concat_tables([together(own) for _, own in fold.apply(records)]).combine_chunks()
     return rows, fold.states()[0].broker
 
 

@@ -247,7 +247,7 @@ def test_export(out: Path, tmp_path: Path) -> None:
 
 def test_what_the_query_refuses_is_refused_with_the_same_words() -> None:
     """The gate and the broker, not a copy of their rules."""
-    from streaming.replay import InProcess
+    from streaming.fold import Fold
     from tests.spark.helpers import Nowhere
 
     records = traffic(partitions=1)
@@ -256,12 +256,8 @@ def test_what_the_query_refuses_is_refused_with_the_same_words() -> None:
     )
     offsets = pa.array(range(len(records), len(records) + len(extra)), pa.int64())
     records = pa.concat_tables([records, extra.set_column(1, records.schema.field(1), offsets)])
-    (applied,) = InProcess(Nowhere()).apply(records)
-    wanted = [
-        (row["offset"], row["rule"], row["cause"])
-        for row in applied[1].to_pylist()
-        if row["kind"] == "QUARANTINED"
-    ]
+    (applied,) = Fold(Nowhere()).apply(records)
+    wanted = [(row["offset"], row["rule"], row["cause"]) for row in applied[1]["QUARANTINED"].to_pylist()]
     repaired = [
         Repaired(Coordinates(0, r["offset"]), r["timestamp"], r["topic"], r["value"])
         for r in records.to_pylist()

@@ -11,13 +11,14 @@ from pyarrow import fs
 
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, Effect, LedgerClosed, LedgerDeleted, SendReceipt
-from schemas.outputs import OUTPUT
+from schemas.outputs import OUTPUT, Rows
+from tests.rows import by_kind
 
 TOPIC = "persistent://public/default/orders"
 
 
-def output(effects: Iterable[Effect], *, partition: int = 0, offset: int = 0, clock: int = 1000) -> pa.Table:
-    """The rows of a partition, one record an effect, from `offset` on."""
+def output(effects: Iterable[Effect], *, partition: int = 0, offset: int = 0, clock: int = 1000) -> Rows:
+    """The rows of a partition, one record per effect, from `offset` on."""
     rows: list[dict[str, Any]] = []
     for i, effect in enumerate(effects):
         row = effect._asdict() | {"kind": KINDS[type(effect)]}
@@ -26,7 +27,7 @@ def output(effects: Iterable[Effect], *, partition: int = 0, offset: int = 0, cl
         if row.get("metadata") is not None:
             row["metadata"] = msgspec.msgpack.encode(row["metadata"])
         rows.append(row | {"partition": partition, "offset": offset + i, "ordinal": 0, "clock": clock})
-    return pa.Table.from_pylist(rows, schema=OUTPUT)
+    return by_kind(pa.Table.from_pylist(rows, schema=OUTPUT))
 
 
 def receipt(ledger_id: int, entry_id: int, *, topic: str = TOPIC, connection: str = "") -> SendReceipt:

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
-from schemas.outputs import OUTPUT
+from schemas.outputs import SCHEMAS, Rows
 from sinks import cache
 from sinks.ledger_store import LedgerStore
 from sinks.tables import TableSink
@@ -19,7 +19,7 @@ from sinks.tables import TableSink
 ROWS = 62_500
 
 
-def receipts(topics: int, start: int = 0, rows: int = ROWS) -> pa.Table:
+def receipts(topics: int, start: int = 0, rows: int = ROWS) -> Rows:
     """Receipts of entries in turn over the topics, ledger 1."""
     number = np.arange(start, start + rows)
     topic, entry = number % topics, number // topics
@@ -32,7 +32,6 @@ def receipts(topics: int, start: int = 0, rows: int = ROWS) -> pa.Table:
         "offset": pa.array(number),
         "ordinal": pa.array(np.zeros(rows, np.int32)),
         "clock": pa.array(1_700_000_000_000 + number // 50),
-        "kind": pa.repeat("SEND_RECEIPT", rows),
         "topic": names.take(pa.array(topic)),
         "connection": pa.repeat("", rows),
         "producer_name": names.take(pa.array(topic)),
@@ -44,20 +43,21 @@ def receipts(topics: int, start: int = 0, rows: int = ROWS) -> pa.Table:
         "publish_time": pa.array(1_700_000_000_000 + number // 50),
         "payload": pa.array(payload, pa.binary()),
     }
-    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in OUTPUT], schema=OUTPUT)
+    schema = SCHEMAS["SEND_RECEIPT"]
+    table = pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in schema], schema=schema)
+    return {"SEND_RECEIPT": table}
 
 
-def closed(entries: int) -> pa.Table:
+def closed(entries: int) -> Rows:
     row = {
         "partition": 0,
         "offset": entries,
         "ordinal": 0,
         "clock": 1,
-        "kind": "LEDGER_CLOSED",
         "ledger_id": 1,
     }
     row |= {"topic": "persistent://public/default/topic-0", "entries": entries, "size": entries * 140}
-    return pa.Table.from_pylist([row], schema=OUTPUT)
+    return {"LEDGER_CLOSED": pa.Table.from_pylist([row], schema=SCHEMAS["LEDGER_CLOSED"])}
 
 
 def seconds(work: Callable[..., object], *arguments: object, times: int = 5) -> float:
@@ -97,9 +97,10 @@ def main() -> None:
             store, rows = LedgerStore(url), receipts(1, rows=50_000)
             if what == "40 segments":
                 for batch in range(40):
-                    store.write(batch, 0, rows.slice(batch * 1250, 1250))
+                    own = {kind: table.slice(batch * 1250, 1250) for kind, table in rows.items()}
+                    store.write(batch, 0, own)
             else:
-                store.write(0, 0, pa.concat_tables([rows, closed(50_000)]))
+                store.write(0, 0, {**rows, **closed(50_000)})
             cache.INDEXES.clear()
             cache.ROWS.clear()
             reader = store.reader(0)

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.effects import Effect, SendReceipt
 from schemas.entries import Entry, EntryNotFound
-from schemas.outputs import ENTRY, OUTPUT
+from schemas.outputs import ENTRY
 from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore, read_entries
 from tests.sinks.helpers import (
@@ -170,7 +170,7 @@ def test_scan_and_ledgers(url: str) -> None:
 def test_an_empty_store(url: str) -> None:
     store = LedgerStore(url)
     store.begin(0)
-    store.write(0, 0, OUTPUT.empty_table())
+    store.write(0, 0, {})
     assert store.scan().num_rows == 0
     assert store.ledgers().num_rows == 0
     assert not tree(Path(url))

@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.entries import EntryReader
-from schemas.outputs import IDENTITY, OUTPUT
+from schemas.outputs import IDENTITY, OUTPUT, Rows
 from sinks.ledger_store import LedgerStore
 from streaming.broker.ledger.entries import NoEntries
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
+from tests.rows import together
 
 START = 1_700_000_000_000
 
@@ -32,14 +33,13 @@ class FolderSink:
     def begin(self, batch_id: int) -> None:
         (self.folder / f"begun-{batch_id}").mkdir(parents=True, exist_ok=True)
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
-        assert rows.schema == OUTPUT
-        assert rows.schema.metadata == OUTPUT.metadata
-        assert set(rows["partition"].to_pylist()) == {partition}
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        table = together(rows)
+        assert set(table["partition"].to_pylist()) == {partition}
         assert (self.folder / f"begun-{batch_id}").exists()
         file = self.folder / f"{batch_id}-{partition}.parquet"
         assert not file.exists(), "a partition is written once a batch"
-        pq.write_table(rows, file)
+        pq.write_table(table, file)
 
     def rows(self) -> pa.Table:
         """All rows, sorted by identity."""

@@ -14,11 +14,12 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.table import LogError
+from streaming.rows import to_tables
 from streaming.run import run
 from streaming.spark import source, state
 from streaming.spark.query import Written
-from streaming.spark.rows import to_table
 from tests.broker.kit import feed
+from tests.rows import together
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import START, Nowhere, log_of, traffic
 
@@ -106,7 +107,7 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
                 if row["kind"] == "TICK" and row["offset"] == record.offset:
                     broker.tick(row["clock"])
         assert broker.encode() == each.broker
-        again = to_table(each.partition, broker.take()).to_pylist()
+        again = together(to_tables(each.partition, broker.take())).to_pylist()
         stored = ["payload", "metadata"]
         assert [{k: v for k, v in row.items() if k not in stored} for row in again] == [
             {k: row[k] for k in OUTPUT.names if k not in stored} for row in own

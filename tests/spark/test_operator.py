@@ -7,10 +7,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from streaming import fold as driver
+from streaming.fold import ApplyError, OffsetError
 from streaming.quality.gate import decode_only
+from streaming.rows import concat, unpack
 from streaming.spark import operator as op
-from streaming.spark.rows import unpack
 from tests.broker.kit import feed
+from tests.rows import together
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import Nowhere
 
@@ -53,9 +56,11 @@ def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out
     state.hasTimedOut, state.timeout = timed_out, None
     function = op.operator(store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only)
     chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
-    tables = [unpack(packed) for each in chunks for packed in each["effects"]]
-    assert [each["rows"][0] for each in chunks] == [len(table) for table in tables]
-    return pa.concat_tables(tables) if tables else None
+    tables = [
+        (row.kind, unpack(row.kind, row.effects), row.rows) for each in chunks for row in each.itertuples()
+    ]
+    assert all(rows == len(table) for _, table, rows in tables)
+    return together(concat({kind: table} for kind, table, _ in tables)) if tables else None
 
 
 @pytest.mark.feature("J1")
@@ -81,7 +86,7 @@ def test_state_goes_on() -> None:
 @pytest.mark.feature("J1")
 @pytest.mark.parametrize("offsets", [(0, 1, 1), (3, 2, 3)])
 def test_an_offset_twice(offsets: tuple[int, ...]) -> None:
-    with pytest.raises(op.OffsetError, match=r"partition 5: offset \d after"):
+    with pytest.raises(OffsetError, match=r"partition 5: offset \d after"):
         fold(State(), frame(*offsets))
 
 
@@ -89,14 +94,14 @@ def test_an_offset_twice(offsets: tuple[int, ...]) -> None:
 def test_an_offset_of_before() -> None:
     state = State()
     fold(state, frame(0, 1, 2))
-    with pytest.raises(op.OffsetError, match="offset 2 after 2"):
+    with pytest.raises(OffsetError, match="offset 2 after 2"):
         fold(state, frame(2, 3))
 
 
 @pytest.mark.feature("J1")
 def test_a_failure_names_the_record() -> None:
     with pytest.raises(
-        op.ApplyError, match="partition 5, offset 8, topic t: ZeroDivisionError: boom; .*sequence_id"
+        ApplyError, match="partition 5, offset 8, topic t: ZeroDivisionError: boom; .*sequence_id"
     ):
         fold(State(), frame(7), frame(8, payload="boom"))
 
@@ -104,9 +109,9 @@ def test_a_failure_names_the_record() -> None:
 @pytest.mark.feature("J1")
 def test_large_batches_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fold(State(), frame(*range(10)))
-    monkeypatch.setattr(op, "CHUNK_RECORDS", 3)
+    monkeypatch.setattr(driver, "CHUNK_RECORDS", 3)
     assert fold(State(), frame(*range(10))).equals(whole)
-    monkeypatch.setattr(op, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(driver, "CHUNK_BYTES", 1)
     assert fold(State(), frame(*range(10))).equals(whole)
 
 

@@ -7,11 +7,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.fold import BrokerType, Fold, PartitionState, stats
 from streaming.log.table import slices
-from streaming.replay import InProcess
 from streaming.spark import query, source, state
-from streaming.spark.operator import BrokerType
-from streaming.spark.state import PartitionState
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import FolderSink, Nowhere, Stored, traffic
 
@@ -23,7 +21,7 @@ def records() -> pa.Table:
 
 def in_process(folder: Path, batches: int) -> tuple[pa.Table, list[PartitionState]]:
     stored = Stored(folder)
-    fold = InProcess(stored.store)
+    fold = Fold(stored.store)
     for batch_id, part in enumerate(slices(records(), batches)):
         for sink in stored.sinks:
             sink.begin(batch_id)
@@ -132,7 +130,7 @@ def test_state_and_outputs_can_be_looked_at(spark: SparkSession, tmp_path: Path)
     first = state.partition_states(spark, tmp_path / "checkpoint", batch_id=0)
     last = state.partition_states(spark, tmp_path / "checkpoint")
     assert sum(each.backlog for each in first) < sum(each.backlog for each in last) == 72
-    assert state.stats(last, brokers)[0] == {
+    assert stats(last, broker=brokers)[0] == {
         "partition": first[0].partition, "topic": "persistent://public/default/t0", "subscription": None, "entries": 12,
     }  # fmt: skip
     start()  # nothing new: nothing happens

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
+from streaming.fold import BrokerType
 from streaming.log.files import write_log
 from streaming.replay import NotEmptyError, ReplayResult, replay, replay_in_process
-from streaming.spark.operator import BrokerType
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import log_of, traffic
 

@@ -17,10 +17,9 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
+from streaming.fold import Fold, PartitionState
 from streaming.log.partition import partition_log
-from streaming.replay import InProcess
 from streaming.spark import query, source
-from streaming.spark.state import PartitionState
 from tests.broker.kit import START
 from tests.e2e.traffic import Traffic
 
@@ -54,7 +53,7 @@ def go_on_in_process(states: list[PartitionState], folder: Path) -> list[Partiti
     """Without Spark: the rest as one micro-batch on `states`, into the store and tables of `folder`."""
     log = [pq.read_table(file, schema=RECORD) for file in sorted((folder / TO_COME).iterdir())]
     store, sinks = _sinks(folder)
-    fold = InProcess(store, states=states)
+    fold = Fold(store, states=states)
     for sink in sinks:
         sink.begin(DONE)
     for partition, rows in fold.apply(pa.concat_tables(log)):

@@ -31,7 +31,8 @@ from streaming.broker.non_persistent.subscription import NonPersistentSubscripti
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
-from streaming.spark.state import partition_states, stats
+from streaming.fold import stats
+from streaming.spark.state import partition_states
 from tests.broker.kit import Stored, feed
 from tests.state import checkpoint, golden, record_draft
 from tests.state.lives import lives

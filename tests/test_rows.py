@@ -17,8 +17,8 @@ from schemas.effects import (
     SendReceipt,
     Tick,
 )
-from schemas.outputs import OUTPUT
-from streaming.spark.rows import pack, to_table, unpack
+from schemas.outputs import SCHEMAS
+from streaming.rows import concat, pack, to_tables, unpack
 
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)
 METADATA = MessageMetadata(
@@ -52,34 +52,38 @@ def encoded(name: str, value: object) -> object:
 
 @pytest.mark.feature("B3", "J5")
 def test_every_value_is_what_it_was() -> None:
-    table = to_table(3, ROWS)
-    assert table.schema == OUTPUT
-    for got, row in zip(table.to_pylist(), ROWS, strict=True):
-        expected = dict.fromkeys(OUTPUT.names) | {
-            "partition": 3, "offset": row.offset, "ordinal": row.ordinal, "clock": row.clock,
-            "kind": KINDS[type(row.effect)],
-        }  # fmt: skip
-        expected |= {name: encoded(name, value) for name, value in row.effect._asdict().items()}
-        assert got == expected
-        assert [type(value) for value in got.values()] == [type(expected[name]) for name in got]
-    assert msgspec.msgpack.decode(table["metadata"][0].as_py(), type=MessageMetadata) == METADATA
-    assert table["fields"][6].as_py() == '{"response":{"b":[null,true],"z":1},"status":200}'
+    tables = to_tables(3, ROWS)
+    assert tables.keys() == {KINDS[type(effect)] for effect in EFFECTS}
+    for kind, table in tables.items():
+        assert table.schema.equals(SCHEMAS[kind], check_metadata=True)
+        rows = [row for row in ROWS if KINDS[type(row.effect)] == kind]
+        for got, row in zip(table.to_pylist(), rows, strict=True):
+            expected = {"partition": 3, "offset": row.offset, "ordinal": row.ordinal, "clock": row.clock}
+            expected |= {name: encoded(name, value) for name, value in row.effect._asdict().items()}
+            assert got == expected
+            assert [type(value) for value in got.values()] == [type(expected[name]) for name in got]
+    metadata = tables["SEND_RECEIPT"]["metadata"][0].as_py()
+    assert msgspec.msgpack.decode(metadata, type=MessageMetadata) == METADATA
+    assert (
+        tables["ADMIN_RESPONSE"]["fields"][0].as_py() == '{"response":{"b":[null,true],"z":1},"status":200}'
+    )
 
 
 @pytest.mark.feature("J5")
 def test_one_kind_and_none() -> None:
-    assert to_table(0, ROWS[:2]).equals(
-        to_table(0, ROWS).slice(0, 2).set_column(0, OUTPUT.field(0), pa.array([0, 0], pa.int32()))
-    )
-    assert to_table(0, []).equals(OUTPUT.empty_table())
+    assert to_tables(3, ROWS[:2]) == {"SEND_RECEIPT": to_tables(3, ROWS)["SEND_RECEIPT"]}
+    assert to_tables(0, []) == {}
+
+
+@pytest.mark.feature("J5")
+def test_chunks_are_put_together_in_order() -> None:
+    assert concat(to_tables(1, [row]) for row in ROWS) == to_tables(1, ROWS)
+    assert concat([]) == {}
 
 
 @pytest.mark.feature("J5")
 def test_packing_keeps_all() -> None:
-    for rows in (ROWS, ROWS[:1], ROWS[7:8]):
-        table = to_table(1, rows)
-        assert unpack(pack(table)).equals(table)
-        assert (
-            unpack(pa.py_buffer(pack(table))).schema.field("offset").metadata
-            == OUTPUT.field("offset").metadata
-        )
+    for kind, table in to_tables(1, ROWS).items():
+        for packed in (pack(table), pa.py_buffer(pack(table))):
+            assert unpack(kind, packed).equals(table)
+            assert unpack(kind, packed).schema.equals(table.schema, check_metadata=True)
