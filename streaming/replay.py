@@ -30,13 +30,12 @@ from streaming.log.table import ordered, slices
 from streaming.quality.gate import decode_only, judge
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
     from streaming.log.policies import Pinned
     from streaming.spark.operator import Clock
     from streaming.spark.query import Written
+    from streaming.spark.session import SparkSession
 
 RECORDS_PER_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +18,9 @@ from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from streaming.spark.operator import Clock
-    from streaming.spark.query import Written
+    from streaming.spark.query import StreamingQuery, Written
+    from streaming.spark.session import SparkSession
 
 RECORDS_PER_BATCH = 200_000
 BYTES_PER_BATCH = 128 << 20
@@ -32,9 +29,6 @@ records; how many of them are so many bytes is what the topic's average says at 
 
 _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
-
-_POLL_SECONDS = 0.1
-_SETTLE_SECONDS = 0.01
 
 
 def run(
@@ -151,23 +145,11 @@ def run(
     try:
         if on_start is not None:
             on_start(running)
-        wait(running, stop or threading.Event())
+        query.wait(running, stop or threading.Event())
     finally:
         running.stop()
         for check in checks:
             check.close()
-
-
-def wait(query: StreamingQuery, stop: threading.Event) -> None:
-    """Waits until `stop` is set and the micro-batch at hand is done. Raises what ended the query, if something did."""
-    while query.isActive and not stop.wait(_POLL_SECONDS):
-        pass
-    before = _batch(query)
-    # Between two polls a batch may end and the next begin; then one was finished, too.
-    while query.isActive and query.status["isTriggerActive"] and _batch(query) == before:
-        time.sleep(_SETTLE_SECONDS)
-    if (error := query.exception()) is not None:
-        raise error
 
 
 @contextmanager
@@ -190,8 +172,3 @@ def stop_signals() -> Iterator[threading.Event]:
         yield stop
     finally:
         restore()
-
-
-def _batch(query: StreamingQuery) -> int:
-    progress = query.lastProgress
-    return -1 if progress is None else int(progress["batchId"])

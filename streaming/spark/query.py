@@ -1,5 +1,7 @@
 """The one query: source → operator by ingress partition → sinks, one Spark job a micro-batch."""
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -8,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery as StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from schemas.outputs import Rows
@@ -22,6 +24,9 @@ from streaming.spark.operator import Clock, operator
 from streaming.spark.schema import CHUNKS, STATE, WRITTEN
 
 AVAILABLE_NOW = "availableNow"
+
+_POLL_SECONDS = 0.1
+_SETTLE_SECONDS = 0.01
 
 
 class BadTrigger(ValueError):
@@ -143,6 +148,23 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Ta
             zip(batch.column("partition").to_pylist(), batch.column("kind").to_pylist(), strict=True)
         ):
             yield partition, kind, unpack(kind, packed[row].as_buffer())
+
+
+def wait(query: StreamingQuery, stop: threading.Event) -> None:
+    """Waits until `stop` is set and the micro-batch at hand is done. Raises what ended the query, if something did."""
+    while query.isActive and not stop.wait(_POLL_SECONDS):
+        pass
+    before = _batch(query)
+    # Between two polls a batch may end and the next begin; then one was finished, too.
+    while query.isActive and query.status["isTriggerActive"] and _batch(query) == before:
+        time.sleep(_SETTLE_SECONDS)
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def _batch(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
 
 
 def interval(text: str) -> str:

@@ -16,7 +16,7 @@ from streaming.runtime.jars import spark_kafka_jars
 from streaming.runtime.java import spark_java_home
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as SparkSession
 
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
