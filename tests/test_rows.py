@@ -58,7 +58,12 @@ def test_every_value_is_what_it_was() -> None:
         assert table.schema.equals(SCHEMAS[kind], check_metadata=True)
         rows = [row for row in ROWS if KINDS[type(row.effect)] == kind]
         for got, row in zip(table.to_pylist(), rows, strict=True):
-            expected = {"partition": 3, "offset": row.offset, "ordinal": row.ordinal, "clock": row.clock}
+            expected: dict[str, object] = {
+                "partition": 3,
+                "offset": row.offset,
+                "ordinal": row.ordinal,
+                "clock": row.clock,
+            }
             expected |= {name: encoded(name, value) for name, value in row.effect._asdict().items()}
             assert got == expected
             assert [type(value) for value in got.values()] == [type(expected[name]) for name in got]

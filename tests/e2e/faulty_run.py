@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from schemas.outputs import Rows
 from sinks.base import Sink
 from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
@@ -20,6 +21,7 @@ from streaming.log.partition import partition_log
 from streaming.spark import query, source
 from streaming.spark.session import spark_session
 from tests.e2e.traffic import Traffic
+from tests.rows import by_kind, together
 from tests.sinks.helpers import Mortal
 
 
@@ -55,10 +57,11 @@ class Halfway:
     def begin(self, batch_id: int) -> None:
         self._sink.begin(batch_id)
 
-    def write(self, batch_id: int, partition: int, rows: pa.Table) -> None:
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         if batch_id < 2 or not taken(self._fault):
             return self._sink.write(batch_id, partition, rows)
-        self._sink.write(batch_id, partition, rows.slice(0, len(rows) // 2))
+        table = together(rows)
+        self._sink.write(batch_id, partition, by_kind(table.slice(0, len(table) // 2)))
         raise OSError("the sink failed halfway")
 
 

@@ -54,9 +54,11 @@ def closed(entries: int) -> Rows:
         "offset": entries,
         "ordinal": 0,
         "clock": 1,
+        "topic": "persistent://public/default/topic-0",
         "ledger_id": 1,
+        "entries": entries,
+        "size": entries * 140,
     }
-    row |= {"topic": "persistent://public/default/topic-0", "entries": entries, "size": entries * 140}
     return {"LEDGER_CLOSED": pa.Table.from_pylist([row], schema=SCHEMAS["LEDGER_CLOSED"])}
 
 

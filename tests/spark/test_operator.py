@@ -56,11 +56,10 @@ def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out
     state.hasTimedOut, state.timeout = timed_out, None
     function = op.operator(store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only)
     chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
-    tables = [
-        (row.kind, unpack(row.kind, row.effects), row.rows) for each in chunks for row in each.itertuples()
-    ]
-    assert all(rows == len(table) for _, table, rows in tables)
-    return together(concat({kind: table} for kind, table, _ in tables)) if tables else None
+    packed = [row for each in chunks for row in each.to_dict("records")]
+    tables = [{row["kind"]: unpack(row["kind"], row["effects"])} for row in packed]
+    assert [row["rows"] for row in packed] == [len(table) for each in tables for table in each.values()]
+    return together(concat(tables)) if tables else None
 
 
 @pytest.mark.feature("J1")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streaming.kafka.url import KafkaUrlError
-from streaming.run import run, stop_signals, wait
-from streaming.spark.query import interval
+from streaming.run import run, stop_signals
+from streaming.spark.query import interval, wait
 
 
 class Query:
