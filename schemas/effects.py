@@ -242,7 +242,8 @@ class AdminResponse(NamedTuple):
 
 
 class CursorMoved(NamedTuple):
-    """The broker moved a mark-delete position, not an ack: skip, reset, seek, cleared backlog, trimmed ledger."""
+    """The broker moved a mark-delete position without an ack: by a skip, a reset, a seek, a cleared backlog or a trimmed
+    ledger."""
 
     topic: str
     subscription: str

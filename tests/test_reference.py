@@ -1,10 +1,162 @@
-"""The reference in `docs/` says what the code says."""
+"""The reference in `docs/` and the JSON Schema say what the code says, and say it of everything."""
 
+import json
+from functools import cache
+from typing import Any, get_args
+
+import jsonschema
+import msgspec
 import pytest
 
-from tools.reference import DOCS, FILES
+from schemas import commands as c
+from schemas import effect_fields
+from schemas.effects import KINDS
+from schemas.outputs import OUTPUT
+from schemas.records import RECORD
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from tools import example
+from tools.descriptions import descriptions, fields
+from tools.json_schema import COORDINATES, command_schema
+from tools.reference import FILES, PARTS, ROOT
+
+COMMANDS = [c.Publish, *get_args(c.AnyCommand)]
+STRUCTURES = [
+    each
+    for each in vars(effect_fields).values()
+    if isinstance(each, type) and issubclass(each, effect_fields.Fields)
+]
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_it_is_fresh(file: str) -> None:
-    assert (DOCS / file).read_text() == FILES[file](), "run `make docs`"
+    assert (ROOT / file).read_text() == FILES[file](), "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    "struct",
+    [*COMMANDS, *PARTS, *STRUCTURES, ServiceConfiguration, Policies, BacklogQuota, RetentionPolicies],
+)
+def test_every_structure_and_field_has_a_description(struct: type[msgspec.Struct]) -> None:
+    assert not (struct.__doc__ or "").startswith(f"{struct.__name__}("), "no docstring of its own"
+    assert [field.name for field in fields(struct) if not field.description.endswith(".")] == []
+
+
+@pytest.mark.parametrize("effect", KINDS)
+def test_every_kind_has_a_description_and_describes_no_other_columns(effect: type[Any]) -> None:
+    assert not (effect.__doc__ or "").startswith(f"{effect.__name__}("), "no docstring of its own"
+    assert descriptions(effect).keys() <= set(effect._fields) <= set(OUTPUT.names)
+
+
+@pytest.mark.parametrize("column", [*OUTPUT, *RECORD], ids=lambda column: column.name)
+def test_every_column_has_a_description(column: Any) -> None:
+    assert column.metadata[b"doc"].endswith(b".") or column.metadata[b"doc"].endswith("…".encode())
+
+
+def test_every_part_of_a_command_is_on_the_page() -> None:
+    public = {each for each in vars(c).values() if isinstance(each, type) and issubclass(each, c.Part)}
+    assert set(PARTS) == public - {c.Part}
+
+
+# -- the example log ----------------------------------------------------------------------------------------------
+
+
+def value(record: dict[str, Any]) -> bytes:
+    """A record of JSON Lines without its coordinates."""
+    return json.dumps({name: value for name, value in record.items() if name not in COORDINATES}).encode()
+
+
+def test_every_command_has_an_example() -> None:
+    expected = {example.SHORT_FORM} | {each.__struct_config__.tag for each in get_args(c.AnyCommand)}
+    assert example.commands().keys() == expected
+    for line in example.commands().values():
+        c.decode(value(json.loads(line)))
+
+
+def test_every_kind_has_an_example() -> None:
+    assert [*example.rows()] == [*KINDS.values()]
+
+
+def test_the_example_rows_are_the_same_each_time() -> None:
+    assert example.rows.__wrapped__() == example.rows()
+
+
+# -- the JSON Schema ----------------------------------------------------------------------------------------------
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(command_schema())
+
+
+def test_the_schema_is_valid() -> None:
+    jsonschema.Draft202012Validator.check_schema(command_schema())
+
+
+def test_the_schema_knows_the_coordinates() -> None:
+    assert {*COORDINATES, "value"} == set(RECORD.names)
+
+
+@pytest.mark.parametrize("number", range(1, len(example.records()) + 1))
+def test_schema_and_decoder_agree_on_the_example_log(number: int) -> None:
+    record = json.loads(example.records()[number - 1])
+    try:
+        c.decode(value(record))
+    except c.MalformedCommand:
+        assert not validator().is_valid(record)
+    else:
+        validator().validate(record)
+
+
+TOPIC = {"topic": "persistent://a/b/c", "timestamp": 1}
+GOOD: list[dict[str, Any]] = [
+    {"producer": "p", "sequence_id": 0},
+    TOPIC | {"producer": "p", "sequence_id": 0, "payload_bytes": "AAEC", "properties": {"a": "b"}, "key": None},
+    TOPIC | {"command": "ACK", "consumer_id": 0, "ack_type": "Individual", "message_id": [{"ledgerId": 2**64 - 1, "entryId": 0}]},
+    {"partition": 3, "offset": 7, "topic": None, "command": "TICK"},
+    {"command": "ADMIN", "method": "POST", "path": "/x", "body": {"any": ["thing", 1.5]}},
+    {"command": "BROKER_CONFIG", "settings": {"a": 1, "b": "2", "c": True, "d": 0.5}},
+]  # fmt: skip
+BAD: dict[str, dict[str, Any]] = {
+    "no such command": {"command": "SENT"},
+    "a field is missing": TOPIC | {"producer": "p"},
+    "a field of the command is missing": TOPIC | {"command": "FLOW", "consumer_id": 0},
+    "a misspelled field": TOPIC | {"command": "FLOW", "consumer_id": 0, "messagePermits": 1, "mesagePermits": 1},
+    "a field of another command": {"command": "TICK", "messagePermits": 1},
+    "a wrong type": TOPIC | {"command": "FLOW", "consumer_id": "0", "messagePermits": 1},
+    "more than 32 bits": TOPIC | {"command": "FLOW", "consumer_id": 0, "messagePermits": 2**31},
+    "more than 64 bits": {"producer": "p", "sequence_id": 2**63},
+    "below the least": {"command": "FAULT", "fault": "FailWrites", "count": -1},
+    "no such choice": {"command": "RUN_CHECK", "check": "everything"},
+    "an unknown field in a part": TOPIC | {"command": "SEEK", "consumer_id": 0, "request_id": 0, "message_id": {"ledgerId": 1, "entryId": 0, "x": 1}},
+    "text and bytes": {"producer": "p", "sequence_id": 0, "payload": "a", "payload_bytes": "AAEC"},
+    "null for a number": {"producer": "p", "sequence_id": None},
+    "a fraction": {"producer": "p", "sequence_id": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("record", GOOD)
+def test_a_good_record(record: dict[str, Any]) -> None:
+    c.decode(value(record))
+    validator().validate(record)
+
+
+@pytest.mark.parametrize("record", BAD.values(), ids=BAD)
+def test_a_bad_record(record: dict[str, Any]) -> None:
+    with pytest.raises(c.MalformedCommand):
+        c.decode(value(record))
+    assert not validator().is_valid(record)
+
+
+@pytest.mark.parametrize(
+    "coordinates", [{"partition": -1}, {"offset": "0"}, {"timestamp": 1.5}, {"topic": 7}, {"value": ""}]
+)
+def test_a_bad_coordinate(coordinates: dict[str, Any]) -> None:
+    assert not validator().is_valid(coordinates | {"command": "TICK"})
+
+
+def test_an_error_names_the_field_alone() -> None:
+    (error,) = validator().iter_errors(
+        TOPIC | {"command": "FLOW", "consumer_id": 0, "messagePermits": "many"}
+    )
+    assert (error.json_path, error.message) == ("$.messagePermits", "'many' is not of type 'integer'")

@@ -1,147 +1,496 @@
-"""The reference in `docs/`, written from the contracts themselves: `make docs`. A test holds it fresh."""
+"""The reference in `docs/` and the JSON Schema of commands, written from the contracts: ``make docs``.
+
+A test fails when a file differs from what this module writes.
+"""
+
+from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from schemas import commands as c
+from schemas import effect_fields, effects
 from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
+from schemas.records import RECORD
+from sinks.tables import TABLES
 from streaming.broker.admin import ROUTES
 from streaming.broker.config import PROFILES, WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.policies.admin_calls import POLICY_CALLS
+from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from tools import example
+from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
+from tools.json_schema import command_schema
 from tools.support import support
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->\n"
+
+OPERATORS = (c.Admin, c.BrokerConfig)
+ANYBODY = (c.Tick, c.RunCheck, c.Fault)
+CLIENTS = tuple(each for each in typing.get_args(c.AnyCommand) if each not in OPERATORS + ANYBODY)
+"""Commands by who sends them."""
+
+PARTS = (
+    c.MessageIdData, c.MessageMetadata, c.KeyValue, c.KeyLongValue, c.SchemaData, c.KeySharedMeta, c.IntRange,
+    c.EncryptionKeys,
+)  # fmt: skip
+
+# -- commands -----------------------------------------------------------------------------------------------------
+
+COMMANDS = """\
+# Commands
+
+A command log is a sequence of **records**. Each holds one **command**: what a client, an operator or a test says to the
+broker. Commands and their fields have the names of Pulsar's binary protocol (`PulsarApi.proto`), so whoever knows the
+protocol knows most of this page. The examples are records of [example.jsonl](example.jsonl), a small log with every
+command. Replay it with `magnetar replay docs/example.jsonl --out example`; [outputs.md](outputs.md) shows the rows that
+come out.
+
+* [Records](#records): the coordinates of a command, and its forms
+* [The short form](#the-short-form): publish without a connection
+* [Commands of clients](#commands-of-clients)
+* [Commands of operators](#commands-of-operators): admin calls, configuration
+* [Time, checks and faults](#time-checks-and-faults): for operators and tests
+* [Parts](#parts): nested messages
+* [Admin calls](#admin-calls): policies and calls on topics
+* [JSON Schema](#json-schema): check and complete records in an editor
+
+{contents}
+
+## Records
+
+A record is a command and its coordinates.
+
+{coordinates}
+
+* In **JSON Lines** a record is one object per line: the coordinates and the fields of the command side by side. A record
+  without `timestamp` has that of the line before. `offset` is counted from 0 if it is absent. If no line has a
+  `partition`, the log is spread over partitions by topic, and a record without a topic goes to all of them.
+* In **Kafka** the key is the topic, the value is the command, and Kafka's own partition, offset and timestamp count.
+* In **Parquet** each coordinate is a column, and the column `value` holds the command.
+
+A command is an object in JSON, for people, or in MessagePack, for machines. Its name is in the field `command`; the short
+form has none. Types below are those of JSON; `int32` and `int64` are integers of 32 and 64 bits, and `bytes` is a base64
+string in JSON and binary in MessagePack. "Absent" means that a field left out differs from any value. An unknown field, a
+wrong type or a number out of range makes a record malformed: it goes to quarantine, harms no other record, and is an
+output row of the kind [QUARANTINED](outputs.md#quarantined).
+
+"""
+
+SCHEMA = """\
+
+## JSON Schema
+
+`schemas/command.schema.json` (draft 2020-12) describes one record in JSON Lines, with all descriptions of this page. It is
+in the wheel, too: `python -c "from importlib.resources import files; print(files('schemas') / 'command.schema.json')"`
+prints its path.
+
+**In an editor**: editors apply a schema to a `.json` file, not to each line of a `.jsonl` file, so write a record in a file
+of its own. For VS Code, in `settings.json`:
+
+```json
+"json.schemas": [{"fileMatch": ["*.record.json"], "url": "./schemas/command.schema.json"}]
+```
+
+Then `order.record.json` is completed and checked as you type, and `jq -c . order.record.json >> log.jsonl` appends it to a
+log.
+
+**On the command line**: `check-jsonschema --schemafile schemas/command.schema.json order.record.json` checks one record.
+With the Python package `jsonschema`, every line of a log:
+
+```python
+import json, jsonschema
+
+validator = jsonschema.Draft202012Validator(json.load(open("schemas/command.schema.json")))
+for number, line in enumerate(open("log.jsonl"), 1):
+    for error in validator.iter_errors(json.loads(line)):
+        print(f"line {number}: {error.json_path}: {error.message}")
+```
+
+The schema knows the form of records. Rules that it does not know, such as the names of settings and the rules of the
+[input suites](quality.md), are checked when a record is folded.
+"""
 
 
 def commands() -> str:
     """``docs/commands.md``: every command and its fields."""
-    parts = [
-        NOTE,
-        "# Commands\n",
-        _doc(c),
-        "\n## Publish, the short form\n",
-        _doc(c.Publish),
-        _fields(c.Publish),
-    ]
-    for command in typing.get_args(c.AnyCommand):
-        parts += [f"\n## {command.__struct_config__.tag}\n", _doc(command), _fields(command)]
-    parts.append("\n# Nested messages\n")
-    for part in (
-        c.MessageIdData,
-        c.MessageMetadata,
-        c.KeyValue,
-        c.IntRange,
-        c.EncryptionKeys,
-        c.KeySharedMeta,
-        c.SchemaData,
-    ):
-        parts += [f"\n## {part.__name__}\n", _doc(part), _fields(part)]
-    policies = ", ".join(f"`{name}`" for name in sorted([*POLICY_CALLS, "backlogQuota"]))
-    parts.append(
-        f"""
-# Admin calls
+    coordinates = table(
+        ("field", "type", "default", "unit", "description"),
+        (
+            (f"`{name}`", {"int32": "int32", "int64": "int64"}.get(str(field.type), "string"), default, _unit(field), _doc(field))
+            for name, default in (("partition", "see below"), ("offset", "see below"), ("timestamp", "see below"), ("topic", "absent"))
+            for field in [RECORD.field(name)]
+        ),
+    )  # fmt: skip
+    page = [NOTE, COMMANDS.format(contents=_contents(), coordinates=coordinates), "## The short form\n\n"]
+    page += [doc(c.Publish), "\n\n", _fields(c.Publish), _example(example.SHORT_FORM)]
+    page.append("\n## Commands of clients\n")
+    for command in CLIENTS:
+        page.append(_command(command))
+    page.append("\n## Commands of operators\n")
+    for command in OPERATORS:
+        page.append(_command(command))
+    page.append("\n## Time, checks and faults\n")
+    for command in ANYBODY:
+        page.append(_command(command))
+    page.append("\n## Parts\n\nMessages that are nested in commands.\n")
+    for part in PARTS:
+        page += [f"\n### {part.__name__}\n\n", doc(part), "\n\n", _fields(part)]
+    page += [_admin_calls(), SCHEMA]
+    return "".join(page)
 
-Policies (`POST` or `PUT` sets, `DELETE` removes), below `/namespaces/TENANT/NAMESPACE/` or
-`/persistent/TENANT/NAMESPACE/TOPIC/`: {policies}
 
-Calls on all topics of a namespace, below `/namespaces/TENANT/NAMESPACE`: `PUT /unload`, `POST /clearBacklog`,
-`POST /clearBacklog/{{subscription}}`.
+def _contents() -> str:
+    def rows() -> Iterator[tuple[str, str, str]]:
+        yield "[the short form](#the-short-form)", "a producer", first_sentence(c.Publish)
+        senders = (("a client", CLIENTS), ("an operator", OPERATORS), ("an operator or a test", ANYBODY))
+        for sender, group in senders:
+            for command in group:
+                tag = _tag(command)
+                yield f"[{tag}](#{tag.lower()})", sender, first_sentence(command)
 
-Calls on a topic, below `/persistent/TENANT/NAMESPACE/TOPIC`:
+    return table(("command", "sent by", "what it does"), rows())
 
+
+def _command(command: type[msgspec.Struct]) -> str:
+    own = [field for field in fields(command) if field.name != "connection"]
+    connection = [field for field in fields(command) if field.name == "connection"]
+    return f"\n### {_tag(command)}\n\n{doc(command)}\n\n{_table(connection + own)}{_example(_tag(command))}"
+
+
+def _tag(command: type[msgspec.Struct]) -> str:
+    return str(command.__struct_config__.tag)
+
+
+def _example(command: str) -> str:
+    return f"\n```json\n{example.commands()[command]}\n```\n"
+
+
+def _path(pattern: re.Pattern[str]) -> str:
+    """The pattern of a path for people: ``/subscription/{name}``."""
+    return re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern.pattern)
+
+
+def _admin_calls() -> str:
+    names: dict[str, list[str]] = {}
+    for name, (policy, _) in POLICY_CALLS.items():
+        names.setdefault(policy, []).append(f"`{name}`")
+    names["backlogQuota"] = ["`backlogQuota`"]
+    bodies = {field.name: field.type for field in fields(Policies)} | {
+        "backlogQuota": "[BacklogQuota](#backlogquota)"
+    }
+    described = descriptions(Policies)
+    policies = table(
+        ("name in the path", "body", "description"),
+        (
+            (" or ".join(names[policy]), bodies[policy], described[policy])
+            for policy in bodies
+            if policy in names
+        ),
+    )
+    calls = table(
+        ("call", "what it does"),
+        [
+            *(
+                (f"`{method} {_path(pattern)}`", " ".join(doc(handler).split()))
+                for method, pattern, handler in ROUTES
+            ),
+            ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions."),
+            ("`POST /partitions`", "Give a partitioned topic more partitions. The body is their new number."),
+        ],
+    )  # fmt: skip
+    return f"""
+## Admin calls
+
+The paths of [ADMIN](#admin) are those of Pulsar's admin REST API below `/admin/v2`. A call that Magnetar does not know is
+answered 404, and is an output row of the kind [UNSUPPORTED](outputs.md#unsupported).
+
+### Policies
+
+`POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (204: nothing). The path is
+`/namespaces/TENANT/NAMESPACE/NAME` or `/persistent/TENANT/NAMESPACE/TOPIC/NAME`. A topic's policy goes before the
+namespace's, and that before the broker's [setting](settings.md).
+
+{policies}
+The type of a backlog quota is a parameter, `?backlogQuotaType=destination_storage` (the default) or `message_age`;
+`GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`.
+
+#### RetentionPolicies
+
+{doc(RetentionPolicies)}
+
+{_fields(RetentionPolicies)}
+#### BacklogQuota
+
+{doc(BacklogQuota)}
+
+{_fields(BacklogQuota)}
+### Calls on a namespace
+
+Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.
+
+| call | what it does |
+|---|---|
+| `PUT /unload` | Close the topics and load them again. |
+| `POST /clearBacklog` | Clear the backlog of every subscription. |
+| `POST /clearBacklog/{{subscription}}` | Clear the backlog of the subscriptions of this name. |
+
+### Calls on a topic
+
+Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `GET /stats`, `PUT /unload`
+and `DELETE /subscription/{{name}}` are allowed; other calls are answered 405. A position in a body is an object with
+`ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
+latest message.
+
+{calls}"""
+
+
+# -- outputs ------------------------------------------------------------------------------------------------------
+
+OUTPUTS = """\
+# Output rows
+
+Everything the broker does is a row: an answer to a client, a delivered message, an expiry, a deleted ledger. Each row has a
+**kind**, and each kind has its own columns. `magnetar replay` and `magnetar run` write one table per kind,
+`tables/kind=KIND/*.parquet`; DuckDB, Spark and pyarrow read the folder as one table with a column `kind`.
+
+The examples are rows of [example.jsonl](example.jsonl), a small log with every command. "Line 12" is the line of the record
+that caused the row.
+
+* [Columns of every row](#columns-of-every-row)
+* [The response topic](#the-response-topic): the answers to clients in Kafka
+* The kinds, in this order:
+
+{contents}
+
+## Columns of every row
+
+{identity}
+`partition`, `offset` and `ordinal` identify a row. A micro-batch that Spark runs again after a failure writes the same
+files again, so tables have no repeats. Where rows can repeat (in Kafka), drop them by these three. All times are in
+milliseconds since the epoch, all sizes in bytes.
+
+## The response topic
+
+`magnetar run --responses kafka://HOST:PORT/TOPIC` sends the rows that answer a client to a Kafka topic: those of the kinds
+marked "answer", if their `connection` is not empty. Each row is one Kafka record.
+
+| part | content |
+|---|---|
+| key | The client's connection, in UTF-8. All answers to a connection are in one Kafka partition, in order. |
+| header `magnetar.partition` | The row's ingress partition, as decimal text. |
+| header `magnetar.offset` | The row's offset, as decimal text. |
+| header `magnetar.ordinal` | The row's ordinal, as decimal text. |
+| header `magnetar.batch` | The micro-batch that sent the record, as decimal text. |
+| value | The row as a JSON object: the columns that are not null. `fields` is an object, not text. |
+
+SEND_RECEIPT has no `metadata` and no `payload` here. MESSAGE has both: `metadata` is an object with the fields of
+[MessageMetadata](commands.md#messagemetadata), `payload` is base64. For the PRODUCER_SUCCESS below, the value is
+
+```json
+{value}
+```
+
+After a failure a micro-batch is sent again, to the same Kafka partitions, before any later one. So drop a record if the
+three identity headers were seen before in the same `magnetar.batch`, and drop a record of an earlier batch than the last
+one that was seen from its ingress partition. `sinks.kafka.read_responses` does both.
+
+## Kinds
 """
-    )
-    for method, pattern, handler in ROUTES:
-        path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern.pattern)
-        parts.append(f"* `{method} {path}`: {_first_line(handler)}\n")
-    parts.append(
-        "* `PUT /partitions`, `POST /partitions`: make a partitioned topic, give it more partitions\n"
-    )
-    return "".join(parts)
 
 
 def outputs() -> str:
-    """``docs/outputs.md``: every output column and kind."""
-    parts = [NOTE, "# Output rows\n\n", f"A row is identified by ({', '.join(IDENTITY)}): drop repeats by it.\n\n",
-             "| column | type | what |\n|---|---|---|\n"]  # fmt: skip
-    parts += [f"| `{f.name}` | {f.type} | {f.metadata[b'doc'].decode()} |\n" for f in OUTPUT]
-    parts.append("\n## Kinds\n\nAnswers to clients are marked *; they go to the response topic too.\n")
-    for effect, kind in KINDS.items():
-        star = "*" if kind in RESPONSES else ""
-        columns = ", ".join(f"`{name}`" for name in effect._fields)
-        parts.append(f"\n### {kind}{star}\n\n{_doc(effect)}Columns: {columns}\n")
+    """``docs/outputs.md``: every kind of output row and its columns."""
+    common = [*IDENTITY, "clock", "kind"]
+    identity = table(
+        ("column", "type", "unit", "description"),
+        ((f"`{name}`", str(field.type), _unit(field), _doc(field)) for name in common for field in [OUTPUT.field(name)]),
+    )  # fmt: skip
+    contents = table(
+        ("kind", "", "what it means"),
+        (
+            (
+                f"[{kind}](#{kind.lower()})",
+                "answer" if kind in RESPONSES else "",
+                first_sentence(effect) + ".",
+            )
+            for effect, kind in KINDS.items()
+        ),
+    )
+    page = [NOTE, OUTPUTS.format(contents=contents, identity=identity, value=_response("PRODUCER_SUCCESS"))]
+    page += [_kind(effect, kind) for effect, kind in KINDS.items()]
+    return "".join(page)
+
+
+def _kind(effect: type[effects.Effect], kind: str) -> str:
+    described, shown = descriptions(effect), example.rows()[kind]
+    rows = []
+    for name in effect._fields:
+        field = OUTPUT.field(name)
+        text = described.get(name, _doc(field))
+        value = _code(shown.row[name]) if name in shown.row else "*not in the table*"
+        rows.append(
+            (
+                f"`{name}`",
+                str(field.type).replace("list<item: int64>", "list of int64"),
+                _unit(field),
+                text,
+                value,
+            )
+        )
+    left_out = [f"`{name}`" for name in effect._fields if name not in TABLES[kind].names]
+    note = f"\nThe table has no {' and '.join(left_out)}: the ledger store has them.\n" if left_out else ""
+    where = (
+        "The example comes from the trigger"
+        if shown.record is None
+        else f"The example comes from line {shown.record}"
+    )
+    identity = ", ".join(f"{name} {shown.row[name]}" for name in (*IDENTITY, "clock"))
+    answer = " It goes to the client's connection." if kind in RESPONSES else ""
+    return (
+        f"\n### {kind}\n\n{doc(effect)}{answer}\n\n"
+        f"{table(('column', 'type', 'unit', 'description', 'example'), rows)}{note}\n{where}: {identity}.\n"
+        f"{_structures(effect)}"
+    )  # fmt: skip
+
+
+def _structures(effect: type[effects.Effect]) -> str:
+    """The structure of an effect's ``fields``, and those that are parts of it."""
+    hint = typing.get_type_hints(effect).get("fields")
+    if hint is None:
+        return ""
+    (outer,) = (each for each in (typing.get_args(hint) or (hint,)) if each is not type(None))
+    parts = [f"\n`fields`: {_lower(doc(outer))}\n\n{_structure(outer)}"]
+    for name, inner in vars(effect_fields).items():
+        if any(f"[{name}]" in field.type for field in fields(outer)):
+            parts.append(f"\n#### {name}\n\n{doc(inner)}\n\n{_structure(inner)}")
     return "".join(parts)
+
+
+def _structure(struct: type[msgspec.Struct]) -> str:
+    return table(
+        ("field", "type", "present", "description"),
+        (
+            (f"`{f.name}`", f.type, "always" if f.default == "required" else "not always", f.description)
+            for f in fields(struct)
+        ),
+    )
+
+
+def _response(kind: str) -> str:
+    """The value of an example row in the response topic."""
+    row = example.rows()[kind].row
+    value = {name: value for name, value in row.items() if value is not None} | {"kind": kind}
+    ordered = {name: value[name] for name in OUTPUT.names if name in value}
+    return msgspec.json.encode(ordered | {"fields": msgspec.Raw(row["fields"].encode())}).decode()
+
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+SETTINGS = """\
+# Broker settings
+
+The command [BROKER_CONFIG](commands.md#broker_config) gives settings in its field `settings`, with the names of Pulsar's
+`broker.conf`. The defaults are those of its `profile`, `4.x` or `2.x`; where they differ, the table shows **both**, and
+[profiles.md](profiles.md) says why. Policies of a namespace or a topic ([admin calls](commands.md#admin-calls)) go before
+the settings that are their defaults.
+"""
 
 
 def settings() -> str:
     """``docs/settings.md``: the broker's settings and their defaults by profile."""
-    parts = [NOTE, "# Broker settings\n\nGiven by `BROKER_CONFIG`, with Pulsar's names.\n\n",
-             "| setting | " + " | ".join(PROFILES) + " |\n|---|" + "---|" * len(PROFILES) + "\n"]  # fmt: skip
-    defaults = msgspec.to_builtins(ServiceConfiguration()) | {
-        field.name: field.default for field in msgspec.structs.fields(ServiceConfiguration)
-    }
-    for name in ServiceConfiguration.__struct_fields__:
-        values = (
-            defaults[name] if name == "profile" else changes.get(name, defaults[name])
-            for changes in PROFILES.values()
-        )
-        parts.append(f"| `{name}` | " + " | ".join(str(value) for value in values) + " |\n")
-    parts.append(
-        "\nTaken without effect: " + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT)) + "\n"
+    titles = sections(ServiceConfiguration)
+    page, rows = [NOTE, SETTINGS], list[Sequence[str]]()
+    heads = ("setting", "unit", *PROFILES, "description")
+    for setting in fields(ServiceConfiguration):
+        if setting.name in titles:
+            if rows:
+                page.append(table(heads, rows))
+            title, _, text = titles[setting.name].partition(": ")
+            page.append(f"\n## {title}\n\n{text + chr(10) * 2 if text else ''}")
+            rows = []
+        if setting.name == "profile":
+            continue
+        default = getattr(ServiceConfiguration(), setting.name)
+        values = [changes.get(setting.name, default) for changes in PROFILES.values()]
+        texts = [f"`{msgspec.json.encode(value).decode()}`" for value in values]
+        if len(set(texts)) > 1:
+            texts = [f"**{text}**" for text in texts]
+        rows.append((f"`{setting.name}`", setting.unit, *texts, setting.description))
+    page.append(table(heads, rows))
+    page.append("\n## Settings without effect\n\nA real broker has these, and here they change nothing. They are accepted, "
+                "so that a `broker.conf` need not be edited: "
+                + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT)) + ".\n"
+                "`transactionCoordinatorEnabled` must be false. Any other name is refused.\n")  # fmt: skip
+    return "".join(page)
+
+
+# -- what the pages share -----------------------------------------------------------------------------------------
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown. Columns that are empty throughout are left out."""
+    found = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    used = [place for place in range(len(heads)) if any(row[place] for row in found)]
+    lines = [
+        [heads[place] for place in used],
+        ["---"] * len(used),
+        *([row[place] for place in used] for row in found),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _fields(struct: type[msgspec.Struct]) -> str:
+    return _table(fields(struct))
+
+
+def _table(found: Iterable[Field]) -> str:
+    return table(
+        ("field", "type", "default", "unit", "description"),
+        ((f"`{f.name}`", f.type, f.default, f.unit, f.description) for f in found),
     )
-    return "".join(parts)
 
 
-FILES = {"commands.md": commands, "outputs.md": outputs, "settings.md": settings, "support.md": support}
+def _doc(column: Any) -> str:
+    return str(column.metadata[b"doc"].decode())
 
 
-def _doc(thing: Any) -> str:
-    text = (thing.__doc__ or "").strip()
-    if not text or text.startswith(f"{getattr(thing, '__name__', '')}("):
-        return "\n"
-    return "\n" + "\n".join(line.strip() for line in text.splitlines()) + "\n\n"
+def _unit(column: Any) -> str:
+    return str(column.metadata.get(b"unit", b"").decode())
 
 
-def _first_line(thing: Any) -> str:
-    return (
-        (thing.__doc__ or "").strip().splitlines()[0]
-        if thing.__doc__
-        else thing.__name__.strip("_").replace("_", " ")
-    )
+def _code(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return f"`{text}`" if text else '`""`'
 
 
-def _fields(struct: Any) -> str:
-    rows = ["| field | type | default |\n|---|---|---|\n"]
-    hints = typing.get_type_hints(struct)
-    for field in msgspec.structs.fields(struct):
-        if field.required:
-            default = "required"
-        elif field.default is not msgspec.NODEFAULT:
-            default = "" if field.default is None else f"`{field.default!r}`"
-        else:
-            default = "empty"
-        rows.append(f"| `{field.encode_name}` | {_type(hints[field.name])} | {default} |\n")
-    return "".join(rows)
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
-def _type(hint: Any) -> str:
-    arguments = [argument for argument in typing.get_args(hint) if argument is not type(None)]
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return " or ".join(f"`{argument}`" for argument in arguments)
-    if origin in (list, dict):
-        return f"{origin.__name__} of {', '.join(_type(argument) for argument in arguments)}"
-    if arguments:
-        return " or ".join(_type(argument) for argument in arguments)
-    return str(getattr(hint, "__name__", hint)).replace("|", "or")
+def schema() -> str:
+    """``schemas/command.schema.json``."""
+    return msgspec.json.format(msgspec.json.encode(command_schema()), indent=2).decode() + "\n"
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "docs/commands.md": commands,
+    "docs/outputs.md": outputs,
+    "docs/settings.md": settings,
+    "docs/support.md": support,
+    "schemas/command.schema.json": schema,
+}
+"""File → what is in it."""
 
 
 if __name__ == "__main__":
     for file, write in FILES.items():
-        (DOCS / file).write_text(write())
+        (ROOT / file).write_text(write())

@@ -211,6 +211,7 @@ def _subscription(topic: Topic, name: str) -> PersistentSubscription:
 
 
 def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
     if match["name"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
     if not subscribing.is_free_name(match["name"]):
@@ -224,6 +225,7 @@ def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
 
 
 def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Delete a subscription. With `?force=true`, also one that has consumers."""
     subscription = _subscription(topic, match["name"])
     if subscription.consumers and "force=true" not in command.path:
         raise AdminError(412, "Subscription has active connected consumers")
@@ -232,6 +234,7 @@ def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict
 
 
 def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Skip the next messages that are not acknowledged, or all of them."""
     subscription = _subscription(topic, match["name"])
     cursor, ledger = topic.cursors[subscription.name], topic.ledger
     if (count := match.get("count")) is not None:
@@ -245,12 +248,14 @@ def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
 
 
 def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Reset the subscription to the first message published at or after the time, in ms since the epoch."""
     target = seeking.position_at(ctx, topic, int(match["time"]))
     seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
     return 204, None
 
 
 def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Reset the subscription to the position in the body: the next message to be read."""
     subscription = _subscription(topic, match["name"])
     target, left = MessageIdBody.read(command.body).start(ctx, topic)
     batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
@@ -259,10 +264,12 @@ def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, st
 
 
 def _expire(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Expire messages of the subscription that are older than this, in seconds."""
     return _expire_older(ctx, topic, int(match["seconds"]), [_subscription(topic, match["name"]).name])
 
 
 def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Expire messages of every subscription that are older than this, in seconds."""
     return _expire_older(ctx, topic, int(match["seconds"]), topic.known_subscriptions())
 
 
@@ -280,6 +287,7 @@ def _expire_older(ctx: Context, topic: Topic, seconds: int, names: list[str]) ->
 
 
 def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Expire messages of the subscription up to the position in the body."""
     subscription = _subscription(topic, match["name"])
     position, _ = MessageIdBody.read(command.body).start(ctx, topic)
     if not message_expiry.expire_to_position(ctx, topic, subscription, position):
@@ -301,6 +309,7 @@ def _is_stored(topic: Topic, position: Position) -> bool:
 
 
 def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """The message at a position."""
     position = Position(int(match["ledger"]), int(match["entry"]))
     if position.ledger in topic.ledger.ledgers and not _is_stored(topic, position):
         raise AdminError(500, f"{position} is past the end of its ledger")  # Pulsar tries to read it
@@ -308,7 +317,8 @@ def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]
 
 
 def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The n-th (from 1) message from the earliest or the latest stored one; past the end: the last one."""
+    """The n-th message (`?messagePosition=n`, from 1), counted from the earliest or from the latest one
+    (`?initialPosition=earliest`, `latest`). Beyond the latest one: the latest."""
     given = query(command.path)
     start = given.get("initialPosition", "latest")
     if start not in ("earliest", "latest"):
@@ -328,6 +338,7 @@ def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) 
 
 
 def _terminate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Terminate the topic: it takes no more messages. The answer is the last position."""
     terminate(ctx, topic)
     last = topic.ledger.last_confirmed
     fields = {"partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
@@ -335,19 +346,23 @@ def _terminate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]
 
 
 def _stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """The statistics of the topic."""
     return 200, stats.stats_with_rates(topic, ctx.config, ctx.clock)
 
 
 def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """The statistics of the topic's ledgers and cursors."""
     return 200, stats.internal_stats(topic.ledger, topic.cursors)
 
 
 def _subscriptions(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """The names of the subscriptions."""
     return 200, topic.known_subscriptions()
 
 
 def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Peek. quirk: a subscription that isn't there is made, at the earliest message."""
+    """The n-th message (from 1) that is not acknowledged. A subscription that does not exist is created at the earliest
+    message."""
     name = match["name"]
     if int(match["n"]) == 0:
         raise AdminError(400, "Message positions start at 1")
@@ -358,12 +373,13 @@ def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> 
 
 
 def _trim(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Trim the ledgers that nobody needs, as far as retention allows."""
     trim(ctx, topic)
     return 200, None
 
 
 def _truncate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Delete everything that can be: each cursor's backlog is cleared first (ledger.md §4.2)."""
+    """Clear the backlog of each subscription and delete all closed ledgers (ledger.md §4.2)."""
     ledger = topic.ledger
     for cursor in topic.cursors.values():
         if ledger.last_confirmed > cursor.mark_delete:
@@ -375,6 +391,7 @@ def _truncate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str])
 
 
 def _unload(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
+    """Close the topic and load it again. Its clients are disconnected."""
     ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
     unload(ctx, topic)
     return 204, None

@@ -205,8 +205,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     preciseTimeBasedBacklogQuotaCheck: bool = False
     """Whether the age is that of the oldest message itself. If not, it is the time since its ledger was closed."""
 
-    # What differs between Pulsar versions without a setting there
-    # These names are Magnetar's. See docs/profiles.md.
+    # Differences between Pulsar versions: Pulsar has no settings for these, so the names are Magnetar's.
     activeConsumerFailoverRingForNonPartitioned: bool = True
     """Failover on a topic that is not a partition: a hash ring chooses the active consumer (4.x). If false, the first by
     priority and name is active (2.x)."""

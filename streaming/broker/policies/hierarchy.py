@@ -3,11 +3,11 @@
 Names are those of Pulsar's admin API.
 """
 
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from schemas.units import Int32, Int64
+from schemas.units import Int32, Int64, unit
 from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 
 QuotaType = Literal["destination_storage", "message_age"]
@@ -17,38 +17,59 @@ T = TypeVar("T")
 
 
 class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Minutes and MB: −1 sets no limit, 0 for both keeps nothing."""
+    """How much is kept of what every subscription has acknowledged. Both 0: nothing; both must be 0 or neither."""
 
-    retentionTimeInMinutes: Int32 = 0
-    retentionSizeInMB: Int32 = 0
+    retentionTimeInMinutes: Annotated[Int32, unit("min")] = 0
+    """How long. −1: forever."""
+    retentionSizeInMB: Annotated[Int32, unit("MiB")] = 0
+    """How much. −1: everything."""
 
 
 class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`limitSize` in bytes (negative: off), `limitTime` in seconds (0 or negative: off)."""
+    """The limit of a backlog, and what happens beyond it."""
 
-    limitSize: Int64 = -1
-    limitTime: Int32 = -1
+    limitSize: Annotated[Int64, unit("bytes")] = -1
+    """The largest backlog. Negative: no limit. For the type destination_storage."""
+    limitTime: Annotated[Int32, unit("s")] = -1
+    """The greatest age of the oldest unacknowledged message. 0 or negative: no limit. For the type message_age."""
     policy: QuotaPolicy = "producer_request_hold"
+    """producer_request_hold, producer_exception: producers are closed and new ones refused.
+    consumer_backlog_eviction: the oldest messages leave the backlog."""
 
 
 class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
     messageTTL: int | None = None
+    """Messages older than this expire, in seconds. 0: never. Negative: as if not set."""
     retention: RetentionPolicies | None = None
+    """What is kept of messages that every subscription has acknowledged."""
     backlogQuota: dict[QuotaType, BacklogQuota] = {}
+    """The limits of the backlog, one for each type: destination_storage (size) and message_age."""
     deduplication: bool | None = None
+    """Whether messages are deduplicated by producer name and sequence id."""
     deduplicationSnapshotInterval: int | None = None
+    """The least time between two periodic snapshots of the sequence ids, in seconds. 0 or less: none."""
     maxProducersPerTopic: int | None = None
+    """The most producers of a topic. 0: no limit."""
     maxConsumersPerTopic: int | None = None
+    """The most consumers of a topic. 0: no limit."""
     maxConsumersPerSubscription: int | None = None
+    """The most consumers of a subscription. 0: no limit."""
     maxSubscriptionsPerTopic: int | None = None
+    """The most subscriptions of a topic. 0: no limit."""
     maxUnackedMessagesPerConsumer: int | None = None
+    """A consumer of Shared or Key_Shared with this many unacknowledged messages gets no more. 0: no limit."""
     maxUnackedMessagesPerSubscription: int | None = None
+    """A Shared or Key_Shared subscription with this many unacknowledged messages gets no more. 0: no limit."""
     maxMessageSize: int | None = None
+    """The largest entry, in bytes, if it is less than the broker's `maxMessageSize`. 0: no limit of its own."""
     encryptionRequired: bool | None = None
+    """Whether producers must encrypt."""
     subscriptionExpirationTime: int | None = None
+    """A durable subscription without consumers for longer than this is deleted, in minutes. 0: never."""
     maxTopicsPerNamespace: int | None = None
+    """The most topics of the namespace. Each ingress partition counts its own. 0: no limit."""
 
 
 class HasPolicies(Protocol):

@@ -1,0 +1,65 @@
+"""``schemas/command.schema.json``: the JSON Schema of a record in JSON Lines, which is a command and its coordinates."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+
+from schemas import commands as c
+from schemas.records import RECORD
+from tools.descriptions import fields
+
+COORDINATES: dict[str, dict[str, Any]] = {
+    "partition": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    "offset": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    "timestamp": {"type": "integer", "minimum": 0, "maximum": 10**14},
+    "topic": {"type": ["string", "null"]},
+}
+
+
+def command_schema() -> dict[str, Any]:
+    """The schema, in draft 2020-12. A record's ``command`` chooses what else is allowed in it, so that an error names the
+    field and not all the commands that the record isn't."""
+    forms = [c.Publish, *get_args(c.AnyCommand)]
+    _, definitions = msgspec.json.schema_components(forms, ref_template="#/$defs/{name}")
+    for name, definition in definitions.items():
+        for field in fields(getattr(c, name)):
+            text = f"{field.description} Unit: {field.unit}." if field.unit else field.description
+            definition["properties"][field.name] = {
+                "description": text,
+                **definition["properties"][field.name],
+            }
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].replace("``", "`").split())
+        if "payload_bytes" in definition["properties"]:
+            given = {field: {"minLength": 1} for field in ("payload", "payload_bytes")}
+            definition["not"] = {"required": [*given], "properties": given}
+    coordinates = {
+        name: {"description": RECORD.field(name).metadata[b"doc"].decode(), **schema}
+        for name, schema in COORDINATES.items()
+    }
+    for form in forms:
+        properties = definitions[form.__name__]["properties"]
+        definitions[form.__name__]["properties"] = coordinates | properties
+    tags = {form.__struct_config__.tag: f"#/$defs/{form.__name__}" for form in forms[1:]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Magnetar command record",
+        "description": "One line of a command log: a command, or the short form of publishing, and its coordinates.",
+        "type": "object",
+        "properties": {
+            "command": {"enum": [*tags], "description": "The command's name. Absent: the short form."}
+        },
+        "allOf": [
+            *(
+                {
+                    "if": {"properties": {"command": {"const": tag}}, "required": ["command"]},
+                    "then": {"$ref": reference},
+                }
+                for tag, reference in tags.items()
+            ),
+            {"if": {"not": {"required": ["command"]}}, "then": {"$ref": "#/$defs/Publish"}},
+        ],
+        "$defs": definitions,
+    }
