@@ -26,7 +26,9 @@ class Room(NamedTuple):
 
 
 ROOMS = {
-    "tools": Room("streaming.traces streaming.broker schemas", "msgspec pytest"),
+    "tools": Room(
+        "streaming.replay streaming.traces streaming.broker sinks schemas", "msgspec pyarrow pytest"
+    ),
     "streaming.cli": Room(
         "streaming.demo streaming.replay streaming.run streaming.spark streaming.quarantine streaming.traces "
         "streaming.kafka streaming.quality streaming.log streaming.runtime streaming",
