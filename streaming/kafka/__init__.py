@@ -1,1 +1,1 @@
-"""Kafka: settings, topics, producing, and a local broker."""
+"""Command logs in Kafka: connections, topics, producing, copying, and a local broker."""

@@ -23,11 +23,11 @@ PATIENCE_MS = 5_000
 
 
 class KafkaUnreachable(RuntimeError):
-    """No Kafka answers at an address, or it won't have the topic. The text says which and why."""
+    """No Kafka answers at an address, or it refuses the topic. The text says which and why."""
 
 
 def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **settings: Any) -> T:
-    """A client of one of kafka-python's classes. Raises `KafkaUnreachable` when nothing answers in `PATIENCE_MS`."""
+    """A connected client of the given kafka-python class. Raises `KafkaUnreachable` if nothing answers in `PATIENCE_MS`."""
     from kafka.errors import KafkaError
 
     credentials = config.client()
@@ -45,7 +45,7 @@ def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **sett
 
 @contextmanager
 def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[KafkaAdminClient]:
-    """A client of the Kafka at `url`; what it raises becomes `KafkaUnreachable`."""
+    """An admin client of the Kafka at `url`, whose errors become `KafkaUnreachable`."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -69,7 +69,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def _failures() -> Iterator[list[str]]:
-    """What kafka-python logs of connections that fail, while the context lasts."""
+    """Collects what kafka-python logs about failed connections while the context lasts."""
     collector, logger = _Collector(), logging.getLogger("kafka.net")
     logger.addHandler(collector)
     try:
@@ -79,22 +79,22 @@ def _failures() -> Iterator[list[str]]:
 
 
 def explain(said: list[str], bootstrap: str, config: KafkaConfig, seconds: int) -> str:
-    """The sentence, of what `_failures` collected in `seconds`."""
+    """Why there is no connection, in one sentence, from what `_failures` collected in `seconds`."""
     text = "\n".join(said)
     settings = config.client()
     if "CERTIFICATE_VERIFY_FAILED" in text:
         reason = text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0]
         return (
-            f"Kafka at {bootstrap} is not to be trusted: {reason}. Check that ssl.truststore.location in {config.file} "
-            "has the authority of its certificate, and that the certificate is for this address"
+            f"Kafka at {bootstrap} cannot be trusted: {reason}. Check that ssl.truststore.location in {config.file} "
+            "contains the authority of its certificate, and that the certificate is for this address"
         )
     if "[SSL" in text:
         reason = text.partition("[SSL")[2].partition("] ")[2].partition(" (_ssl")[0]
         return (
             f"TLS with Kafka at {bootstrap} failed: {reason}. Check security.protocol and ssl.keystore.location (the "
-            f"client's own certificate, if the broker asks for one) in {config.file}"
+            f"client's own certificate, if the broker requires one) in {config.file}"
         )
-    # The broker's words come with the end of the connection, and kafka-python throws both away.
+    # The broker gives its reason as it closes the connection, and kafka-python discards it.
     hung_up = "socket disconnected" in text or "Invalid frame length" in text
     if ("sasl_mechanism" in settings and hung_up) or "SaslAuthenticationFailed" in text:
         return (
@@ -103,7 +103,7 @@ def explain(said: list[str], bootstrap: str, config: KafkaConfig, seconds: int) 
         )
     if hung_up:
         return (
-            f"Kafka at {bootstrap} hung up: it may ask for TLS or a password, which a file given with --kafka-config "
-            "tells"
+            f"Kafka at {bootstrap} hung up: it may require TLS or a password; give them in a file "
+            "with --kafka-config"
         )
-    return f"no Kafka answered at {bootstrap} within {seconds} s: check the address, and that it is up"
+    return f"no Kafka answered at {bootstrap} within {seconds} s: check the address, and that Kafka is up"

@@ -1,9 +1,8 @@
-"""Credentials for a Kafka: a file of properties as Kafka's own tools take it, for the two clients that are here.
+"""Credentials for Kafka: a properties file as Kafka's own tools use it, for kafka-python and for Spark's Java client.
 
-The file is the only place where secrets are. What travels (command lines, Spark's plans, checkpoints, pickled sinks) is
-its path: Python's client reads it where it connects, and Java's is told ``${file:PATH:PROPERTY}``, which Kafka's own
-`FileConfigProvider` replaces when the client is made. So every machine that runs a Spark task needs the file, at the
-same path.
+Secrets are in that file only. Command lines, Spark's plans, checkpoints and pickled sinks carry its path. Python's client
+reads the file when it connects. Java's client gets ``${file:PATH:PROPERTY}``, which Kafka's `FileConfigProvider` resolves
+when the client is created. So every machine that runs a Spark task needs the file at the same path.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _ONLY = {"ssl.truststore.type": ("PEM",), "ssl.keystore.type": ("PEM",), "securi
          "sasl.mechanism": tuple(_LOGIN_MODULES), "ssl.endpoint.identification.algorithm": ("https", "")}  # fmt: skip
 _PEM = {
     "ssl.truststore.location": ("CERTIFICATE", "keytool -list -rfc -keystore FILE > trust.pem"),
-    # Java reads keys in PKCS #8 alone, and of the encrypted ones only those that OpenSSL hasn't made for years.
+    # Java reads keys in PKCS #8 only, and of encrypted ones only a kind that OpenSSL stopped writing years ago.
     "ssl.keystore.location": ("PRIVATE KEY", "openssl pkcs12 -nodes -in FILE -out key.pem"),
 }
 
 _TALKERS = ("kafka.net.connection", "kafka.protocol.parser")
-"""What logs every request at DEBUG, and so the password."""
+"""Loggers that log every request at DEBUG, including the one with the password."""
 
 _PROPERTY = re.compile(r"[ \t\f]*((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
@@ -46,11 +45,11 @@ _JAAS = re.compile(rf"\s*([\w.]+)\s+required((?:\s+{_OPTION})*)\s*;\s*")
 
 
 class KafkaConfigError(ValueError):
-    """A file of Kafka properties can't be used. The text names the file and the property, never a secret."""
+    """A file of Kafka properties is unusable. The text names the file and the property, never a secret."""
 
 
 class Secret(str):
-    """Text that a dump of the settings it is in doesn't show."""
+    """Text that is hidden in a dump of the settings that contain it."""
 
     __slots__ = ()
 
@@ -59,14 +58,14 @@ class Secret(str):
 
 
 class KafkaConfig(NamedTuple):
-    """How to speak to a Kafka. Holds a path and no secret: may be pickled and printed."""
+    """How to connect to a Kafka. It holds a path and no secret, so it can be pickled and printed."""
 
     file: Path | None = None
-    """Properties, see ``docs/security.md``; None: without encryption and without a password. An absolute path."""
+    """The absolute path of the properties (see ``docs/security.md``); None: neither TLS nor a password."""
 
     @classmethod
     def of(cls, file: str | Path | None) -> KafkaConfig:
-        """Of a file that is there and can be used; raises `KafkaConfigError` if it can't."""
+        """The settings in `file`. Raises `KafkaConfigError` if the file is missing or unusable."""
         config = cls(None if file is None else Path(file).absolute())
         config.client()
         return config
@@ -77,8 +76,8 @@ class KafkaConfig(NamedTuple):
         return self.file is not None and bool(self.file.stat().st_mode & stat.S_IROTH)
 
     def client(self) -> dict[str, Any]:
-        """Keyword arguments for kafka-python, read anew: a changed password is used from the next connection on.
-        Raises `KafkaConfigError`."""
+        """Keyword arguments for kafka-python. The file is read on every call, so a changed password takes effect with the
+        next connection. Raises `KafkaConfigError`."""
         found = self._read()
         for name in _TALKERS if "sasl.password" in found else ():
             logger = logging.getLogger(name)
@@ -118,29 +117,29 @@ class KafkaConfig(NamedTuple):
         return f"${{file:{self.file}:{name}}}"
 
     def _read(self) -> dict[str, str]:
-        """The properties, under Java's names, with ``sasl.username`` and ``sasl.password`` however they were given."""
+        """The properties by their Java names, with ``sasl.username`` and ``sasl.password`` in whatever form they were given."""
         if self.file is None:
             return {}
         if set("}:") & set(str(self.file)):
             raise KafkaConfigError(
-                f"{self.file}: Kafka's clients can't be told a path with ':' or '}}': rename it"
+                f"{self.file}: Kafka's clients cannot read a path that contains ':' or '}}': rename it"
             )
         try:
             return _checked(parse_properties(self.file.read_text(encoding="utf-8")))
         except OSError as error:
             raise KafkaConfigError(f"{error.filename}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise KafkaConfigError(f"{self.file}: isn't text in UTF-8") from None
+            raise KafkaConfigError(f"{self.file}: not text in UTF-8") from None
         except KafkaConfigError as error:
             raise KafkaConfigError(f"{self.file}: {error}") from None
 
 
 PLAIN = KafkaConfig()
-"""Neither encryption nor a password."""
+"""Neither TLS nor a password."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The properties in `text`, in the syntax of `java.util.Properties`: Java reads the same file."""
+    """The properties in `text`, in the syntax of `java.util.Properties`, because Java reads the same file."""
     found: dict[str, str] = {}
     lines = iter(re.split(r"\r\n|[\r\n]", text))
     for line in lines:
@@ -165,8 +164,8 @@ def _checked(found: dict[str, str]) -> dict[str, str]:
     for name in found:
         if name not in _SUPPORTED:
             raise KafkaConfigError(
-                f"the property {name!r} is not supported; these are: {', '.join(_SUPPORTED)} (the address is in the "
-                "kafka:// URL, certificates are PEM)"
+                f"the property {name!r} is not supported; supported are: {', '.join(_SUPPORTED)} (the address is in the "
+                "kafka:// URL, and certificates are PEM)"
             )
     found = {name: value if name in _SECRET else str(value) for name, value in found.items()}
     if "ssl.ca.location" in found:
@@ -178,14 +177,14 @@ def _checked(found: dict[str, str]) -> dict[str, str]:
     for family in ("sasl", "ssl"):
         given = [name for name in found if name.startswith(family)]
         if given and family.upper() not in protocol:
-            # Kafka's clients would ignore it, and speak in the clear to whoever answers.
+            # Kafka's clients would ignore it and connect in plain text.
             raise KafkaConfigError(f"{given[0]} has no effect with security.protocol={protocol}")
     for name, (part, recipe) in _PEM.items():
         if name in found:
             found[name] = str(Path(found[name]).absolute())
             if f"-----BEGIN {part}-----".encode() not in Path(found[name]).read_bytes():
                 raise KafkaConfigError(
-                    f"{name}: {found[name]} has no '-----BEGIN {part}-----'; make such a file with '{recipe}'"
+                    f"{name}: {found[name]} has no '-----BEGIN {part}-----'; create such a file with '{recipe}'"
                 )
             found[name.replace("location", "type")] = "PEM"
     if "SASL" in protocol:
@@ -204,8 +203,8 @@ def _credentials(found: dict[str, str]) -> dict[str, str]:
             raise KafkaConfigError("sasl.username and sasl.password (or sasl.jaas.config) are missing")
         if re.search(r"[\"\\\x00-\x1f]", user + password):
             raise KafkaConfigError(
-                "sasl.username or sasl.password has a quote, a backslash or a control character, "
-                "which only sasl.jaas.config can hold"
+                "sasl.username or sasl.password contains a quote, a backslash or a control character; "
+                "use sasl.jaas.config for such a value"
             )
         return {}
     if user is not None or password is not None:

@@ -1,8 +1,9 @@
-"""A query's ingress topic: the same one at every start, or its log would have another past.
+"""A query's ingress topic must be the same one at every start: another one has another past.
 
-Spark knows a topic by its name. One that was deleted, made again and filled beyond the offsets of the checkpoint would be
-read on from there, and what comes before never. And with other partitions a topic's commands may come in two of them, each
-with a part of its past. Partitions that Kafka deletes while the query runs Spark notices itself. So the store keeps, in ``<store>/ingress.json``, what Kafka said of the topic at the first start.
+Spark identifies a topic by its name. If a topic is deleted, recreated and filled beyond the offsets in the checkpoint, Spark
+continues there and never reads what comes before. And if the number of partitions changes, the commands of one Pulsar topic
+may be in two partitions, each with a part of its past. So ``<store>/ingress.json`` keeps what Kafka said of the topic at the
+first start. (Spark itself notices partitions that Kafka deletes while the query runs.)
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
 _FILE = "ingress.json"
-_ANEW = "Give the query a new checkpoint and an empty store, or the Kafka that goes with these"
+_ANEW = "Give the query a new checkpoint and an empty store, or the Kafka that belongs to these"
 
 
 class IngressChanged(RuntimeError):
-    """The ingress topic isn't the one that the query began with."""
+    """The ingress topic is not the one with which the query began."""
 
 
 class Ingress(msgspec.Struct, frozen=True):
-    """`id` is Kafka's for the topic, another one when it is made again; None if this Kafka has no such ids."""
+    """`id`: Kafka's id of the topic, which changes when it is recreated; None from a Kafka that has no ids."""
 
     topic: str
     id: str | None
@@ -35,32 +36,32 @@ class Ingress(msgspec.Struct, frozen=True):
 def ensure_ingress(
     url: KafkaUrl, store: str, partitions: int = PARTITIONS, config: KafkaConfig = PLAIN
 ) -> int:
-    """As `ensure_topic` when a store is new; then the topic must stay as it is. Gives its partitions.
+    """For a new store, `ensure_topic`; afterwards the topic must not change. Returns its number of partitions.
 
-    Raises `IngressChanged`, `KafkaUnreachable`, and `Damaged` and `NotStored` of the store.
+    Raises `IngressChanged`, `KafkaUnreachable`, and the store's `Damaged` and `NotStored`.
     """
     storage = Storage(store)
     before = _read(storage)
     if before is None:
         ensure_topic(url, partitions, config)
     elif before.topic != url.topic:
-        raise IngressChanged(f"{storage.url} is of topic {before.topic!r}, not {url.topic!r}. {_ANEW}")
+        raise IngressChanged(f"{storage.url} belongs to topic {before.topic!r}, not {url.topic!r}. {_ANEW}")
     with administration(url, config) as admin:
         (topic,) = admin.describe_topics([url.topic])
     now = Ingress(url.topic, topic["topic_id"], len(topic["partitions"]))
     if before is None:
         storage.publish(_FILE, lambda stream: stream.write(msgspec.json.encode(now)))
     elif not now.partitions:
-        raise IngressChanged(f"Kafka at {url.bootstrap} has no topic {url.topic!r} any more. {_ANEW}")
+        raise IngressChanged(f"Kafka at {url.bootstrap} no longer has a topic {url.topic!r}. {_ANEW}")
     elif before.id != now.id and before.id is not None:
         raise IngressChanged(
-            f"Kafka's topic {url.topic!r} was deleted and made again since this query began. Nothing is skipped silently: "
-            "give the query a new checkpoint and an empty store, and it begins with what the topic has"
+            f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is skipped silently: "
+            "give the query a new checkpoint and an empty store, and it begins with what the topic has now"
         )
     elif before.partitions != now.partitions:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} has {now.partitions} partitions, and had {before.partitions} when this query "
-            f"began: a topic's commands may now come in two of them. Copy the log to a new topic (magnetar produce "
+            f"began: the commands of one Pulsar topic may now be in two of them. Copy the log to a new topic (magnetar produce "
             f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and an empty store"
         )
     return now.partitions

@@ -1,7 +1,7 @@
 """A real Kafka broker for one machine: one process, one folder, loopback only.
 
-`LocalKafka` is a handle on a folder, not on a process: what runs there is recorded in the folder, so that
-another process (`magnetar kafka down`) can find it. The broker outlives the process that started it.
+`LocalKafka` is a handle on a folder, not on a process: the folder records what runs there, so that another process
+(`magnetar kafka down`) can find it. The broker outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from streaming.runtime.java import java_binary
 
 HOST = "127.0.0.1"
 
-_START_SECONDS = 60.0  # 2 s is usual, 5 s after a kill; a loaded machine may take many times that
+_START_SECONDS = 60.0  # usually 2 s, 5 s after a kill; a loaded machine may take many times that
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _FOREVER = 2**63 - 1
 
-_JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # a quick start and a small process
+_JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # a fast start and a small process
 _LOGGING = {
     "defaultLogLevel": "warn",
     "log.kafka.server.KafkaRaftServer": "info",  # says when the broker is up
@@ -43,35 +43,34 @@ _UP = "Kafka Server started"
 
 
 class LocalKafkaError(RuntimeError):
-    """The broker could not do what was asked; the message says why and what to do."""
+    """The broker could not do what it was asked to. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A broker process that is alive."""
+    """A broker process that is running."""
 
     pid: int
     port: int
 
     @property
     def bootstrap(self) -> str:
-        """What a client connects to, `host:port`."""
+        """The address for clients, `host:port`."""
         return f"{HOST}:{self.port}"
 
 
 class LocalKafka:
-    """The Kafka broker of one folder: `data/` its log, `kafka.log` what it says, `kafka.json` what runs.
+    """The Kafka broker of one folder: its data in `data/`, its output in `kafka.log`, its process in `kafka.json`.
 
-    Topics live in the folder and are there again after the next start. Nothing in them expires: a command
-    log is the truth, and records may carry any timestamp, past or future. Topics are not created by being
-    used, so that a misspelt name is an error.
+    Topics are kept in the folder and survive restarts. Nothing in them expires: a command log is the truth, and records
+    may carry any timestamp, past or future. Topics are not created automatically, so a misspelt name is an error.
     """
 
     def __init__(
         self, directory: Path | str, port: int = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """`port` 0: the port of the last start if it is free, else any free one. `properties`: the broker's, put over
-        those that it needs here."""
+        """`port` 0: the port of the last start if it is free, else any free one. `properties` override the broker's own
+        here."""
         self.directory = Path(directory).absolute()
         self.log = self.directory / "kafka.log"
         self._wanted_port = port
@@ -82,20 +81,20 @@ class LocalKafka:
 
     @property
     def bootstrap(self) -> str:
-        """What a client connects to, `host:port`. Raises LocalKafkaError if the broker is not up."""
+        """The address for clients, `host:port`. Raises LocalKafkaError if the broker is not up."""
         return self._must_run().bootstrap
 
     def status(self) -> Running | None:
-        """The broker that runs in this folder, whoever started it, or None."""
+        """The broker that runs in this folder, whoever started it; None if there is none."""
         state = self._last()
         return state if state is not None and self._is_alive(state.pid) else None
 
     def start(self) -> Running:
-        """Start the broker and wait until it serves clients (2 s, 5 s after a kill).
+        """Start the broker and wait until it serves clients (2 s; 5 s after a kill).
 
         Raises:
-            LocalKafkaError: one is up in this folder already, the port is taken, or it did not come up.
-            JavaNotFoundError, JarsUnavailableError: no Java, no jars.
+            LocalKafkaError: a broker is already up in this folder, the port is taken, or the broker did not come up.
+            JavaNotFoundError, JarsUnavailableError: there is no Java, or there are no jars.
         """
         running = self.status()
         if running is not None:
@@ -130,7 +129,7 @@ class LocalKafka:
         return running
 
     def stop(self) -> None:
-        """Stop the broker in good order, by force if that takes over 30 s. Nothing happens if it is not up."""
+        """Shut the broker down, by force if that takes longer than 30 s. Does nothing if it is not up."""
         running = self.status()
         if running is None:
             return
@@ -139,21 +138,21 @@ class LocalKafka:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the broker as a crash would (SIGKILL). Nothing happens if it is not up."""
+        """Kill the broker as a crash would (SIGKILL). Does nothing if it is not up."""
         running = self.status()
         if running is None:
             return
         os.kill(running.pid, signal.SIGKILL)
         if not self._wait_until_gone(running.pid):
-            raise LocalKafkaError(f"Kafka (pid {running.pid}) does not end; see {self.log}")
+            raise LocalKafkaError(f"Kafka (pid {running.pid}) does not exit; see {self.log}")
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic and wait until every partition has its leader.
+        """Create a topic and wait until every partition has a leader.
 
         Raises:
-            LocalKafkaError: the broker is not up, the name is taken or not legal.
+            LocalKafkaError: the broker is not up, or the name is taken or illegal.
         """
-        # Imported late: it takes longer than all the rest of this module.
+        # Imported late: it takes longer than the rest of this module.
         from kafka import KafkaAdminClient
 
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
@@ -215,7 +214,7 @@ class LocalKafka:
     def _wait_until_up(self, process: subprocess.Popen[bytes], start_of_log: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            # Asked before the log is read, so that the last words of a dead broker are not missed.
+            # Checked before the log is read, so that the last lines of a dead broker are not missed.
             ended = process.poll() is not None
             with self.log.open("rb") as log:
                 log.seek(start_of_log)
@@ -223,7 +222,7 @@ class LocalKafka:
             if _UP in said:
                 return
             if ended:
-                raise LocalKafkaError(f"Kafka ended at once; the end of {self.log}:\n{said[-1500:].strip()}")
+                raise LocalKafkaError(f"Kafka exited at once; the end of {self.log}:\n{said[-1500:].strip()}")
             time.sleep(_POLL_SECONDS)
         self.kill()
         raise LocalKafkaError(f"Kafka was not up after {_START_SECONDS:.0f} s; see {self.log}")
@@ -267,7 +266,7 @@ def _choose_port(wanted: int, last: int) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Java's server sockets do: connections of a broker just gone must not count.
+        # As Java's server sockets do: connections of a broker that has just exited must not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -277,7 +276,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has just now."""
+    """A port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -285,7 +284,7 @@ def free_port() -> int:
 
 def _properties(data: Path, port: int, controller_port: int) -> dict[str, object]:
     return {
-        # Broker and controller in one process; the controller's port is nobody else's business.
+        # Broker and controller in one process.
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
@@ -294,25 +293,25 @@ def _properties(data: Path, port: int, controller_port: int) -> dict[str, object
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": data,
-        # One broker, one copy.
+        # One broker, so one replica.
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
-        # Fifty partitions each by default: fifty folders, and seconds at every start.
+        # The default of fifty partitions each means fifty folders, and seconds at every start.
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
         "share.coordinator.state.topic.num.partitions": 1,
         "group.initial.rebalance.delay.ms": 0,
         "auto.create.topics.enable": "false",
-        # Time is data: a record may be years old or years ahead, and none expires or starts a new file.
+        # Time is data: records may be years old or years ahead. None expires or starts a new segment.
         "log.retention.ms": -1,
         "log.message.timestamp.after.max.ms": _FOREVER,
         "log.roll.ms": _FOREVER,
         # A Pulsar message may have 5 MiB; in a JSON command its payload grows by a third.
         "message.max.bytes": 16 * 1024 * 1024,
-        # With the defaults a restart after a kill waits 9 s more, until the dead broker's session is over.
+        # With the defaults, a restart after a kill waits 9 s longer, for the dead broker's session to end.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
     }

@@ -25,7 +25,7 @@ _CHECK_EVERY = 10_000
 
 
 class NotProduced(RuntimeError):
-    """Kafka didn't take a record. What was sent before it is in the topic: continue with a new topic."""
+    """Kafka did not accept a record. What was sent before it is in the topic: use a new topic."""
 
 
 def produce_log(
@@ -38,22 +38,22 @@ def produce_log(
     progress: Callable[[int, int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Sends the records of `log` to the topic `ingress` (``kafka://…``) and gives their number.
+    """Sends the records of `log` to the topic `ingress` (``kafka://…``) and returns how many were sent.
 
-    Records whose timestamp is 0, as in a log without timestamps, get the time at which they are sent.
+    A record with timestamp 0, as in a log without timestamps, gets the time of sending.
 
     Args:
-        partitions: of the topic, if it is made now. A log without partitions is spread over those that the topic has
-            by crc32 of the record's topic, see `streaming.log.files`; one with partitions keeps them.
+        partitions: the number of partitions if the topic has to be created. A log without partitions is spread over the
+            topic's, see `streaming.log.partition`; a log with partitions keeps them.
         config: credentials, see `streaming.kafka.config`.
-        paced: in real time, by the timestamps' distances, rather than at once.
-        progress: called now and then: records sent, records in all.
-        stop: when set, stops after the record at hand.
+        paced: send in real time, spaced by the timestamps, rather than at once.
+        progress: called now and then with the records sent so far and the total.
+        stop: when set, sending stops after the current record.
 
     Raises:
-        LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError: what was asked makes no sense.
-        KafkaUnreachable: no Kafka there.
-        NotProduced: a record was refused.
+        LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError: an argument is wrong.
+        KafkaUnreachable: no Kafka answers.
+        NotProduced: Kafka refused a record.
     """
     from kafka import KafkaProducer
 
@@ -63,10 +63,10 @@ def produce_log(
     least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1
     count = ensure_topic(url, partitions or max(PARTITIONS, least), config)
     if partitions is not None and count != partitions:
-        raise LogError(f"topic {url.topic} has {count} partitions, not {partitions}: name another topic")
+        raise LogError(f"topic {url.topic} has {count} partitions, not {partitions}: choose another topic")
     if own and least > count:
         raise LogError(
-            f"the log has {least} partitions, topic {url.topic} has {count}: name a topic with as many"
+            f"the log has {least} partitions, topic {url.topic} has {count}: choose a topic with at least as many"
         )
     records = ordered(table) if own else partition_log(table, count)
     producer = KafkaProducer(
@@ -99,13 +99,13 @@ def _send(
         columns = [batch.column(name).to_pylist() for name in ("partition", "timestamp", "topic", "value")]
         for partition, timestamp, key, value in zip(*columns, strict=True):
             if timestamp < 0:
-                raise LogError(f"timestamp {timestamp}: Kafka has none before 1970")
+                raise LogError(f"timestamp {timestamp}: Kafka accepts none before 1970")
             if paced:
                 start = start or (time.monotonic(), timestamp)
                 stop.wait(max(0.0, start[0] + (timestamp - start[1]) / 1000 - time.monotonic()))
             if stop.is_set():
                 break
-            if key is not None or partition == 0:  # the copies of a record for all partitions have one time
+            if key is not None or partition == 0:  # all copies of a record have the same time
                 now = _now()
             pending.append(
                 producer.send(
@@ -113,7 +113,7 @@ def _send(
                     value,
                     key=None if key is None else key.encode(),
                     partition=partition,
-                    # 0: the log names no time. As a time it would start a broker's clock in 1970.
+                    # 0: the log has no time. Sent as a time, it would start the broker's clock in 1970.
                     timestamp_ms=timestamp or now,
                 )
             )
@@ -130,7 +130,7 @@ def _send(
 
 
 def _check(pending: list[Any], *, wait: bool) -> None:
-    """Forgets what Kafka confirmed. Futures come true in order, nearly."""
+    """Drops the futures that Kafka confirmed. They complete nearly in order."""
     for future in pending:
         if future.is_done and future.failed():
             raise NotProduced(f"{type(future.exception).__name__}: {future.exception}")

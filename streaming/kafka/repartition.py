@@ -1,7 +1,7 @@
-"""More ingress partitions: a Kafka topic of commands is written again, to a topic that has as many as one wants.
+"""More ingress partitions: copy a Kafka topic of commands to a topic with any number of partitions.
 
-A broker is what its log makes of it, so the new query begins with an empty checkpoint and an empty store, and folds the
-same commands. What is asked of the old topic, and what else there is to do, is told in docs/operations.md.
+A broker is a function of its log, so the new query starts with an empty checkpoint and an empty store, and folds the same
+commands. docs/operations.md describes the whole procedure and what the old topic must be like.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _EMPTY_POLLS = 30
 
 
 class TopicLog(NamedTuple):
-    """What is in a topic (columns `RECORD`), and where it ends."""
+    """The records of a topic (columns `RECORD`) and where its partitions end."""
 
     records: pa.Table
     offsets: Offsets
 
 
 class Repartitioned(NamedTuple):
-    """`read` records of the old topic became `sent` of the new one. `notes` tell what may be otherwise now, see
-    `streaming.log.merge.Merged`, and what to mind."""
+    """`read` records of the old topic became `sent` records of the new one. `notes`: what may come out differently (see
+    `streaming.log.merge.Merged`) and what to watch."""
 
     read: int
     sent: int
@@ -54,48 +54,48 @@ def repartition_topic(
     progress: Callable[[int, int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Repartitioned:
-    """Writes all that is in the topic `source` to the topic `ingress` (both ``kafka://…``). It is in memory meanwhile.
+    """Copies the topic `source` to the topic `ingress` (both ``kafka://…``). The whole log is held in memory.
 
     Args:
-        ingress: an empty topic, or one that is made now, with `partitions`.
-        store: of the query that folded `source`. The times that records found are then also those of its trigger's
-            ticks, which are in its output tables; otherwise those of the records alone.
-        config: credentials, for both.
-        paced, progress, stop: as of `streaming.kafka.produce.produce_log`.
+        ingress: an empty topic, or one that is created with `partitions`.
+        store: the store of the query that folded `source`. Its output tables have the ticks of the trigger, which are
+            then part of time; without it, time is that of the records alone.
+        config: credentials for both.
+        paced, progress, stop: as in `streaming.kafka.produce.produce_log`.
 
     Raises:
-        LogError, KafkaUrlError, KafkaConfigError: what was asked makes no sense, or `source` isn't whole, or can't be
-            given other partitions.
-        KafkaUnreachable: no Kafka there.
-        NotProduced: a record was refused, it was stopped, or `source` grew: begin again with another topic.
+        LogError, KafkaUrlError, KafkaConfigError: an argument is wrong, or `source` is incomplete or cannot be given other
+            partitions.
+        KafkaUnreachable: no Kafka answers.
+        NotProduced: Kafka refused a record, the copy was stopped, or `source` grew: start again with another topic.
     """
     old, new = KafkaUrl.parse(source), KafkaUrl.parse(ingress)
     if old == new:
-        raise LogError(f"{source} can't be read and written at once: name another topic to be written")
+        raise LogError(f"{source} can't be read and written at once: choose another topic to write")
     log = read_topic(old, config)
     with administration(new, config) as admin:
         if any(end for _, end in topic_offsets(admin, new.topic).values()):
-            raise LogError(f"topic {new.topic} has records already: name another to be written")
+            raise LogError(f"topic {new.topic} has records already: choose another topic to write")
     merged = merge_partitions(log.records, None if store is None else _ticks(store))
     sent = produce_log(
         merged.log, ingress, partitions=partitions, config=config, paced=paced, progress=progress, stop=stop
     )
     if stop is not None and stop.is_set():
-        raise NotProduced(f"stopped after {sent} records: begin again with another topic than {new.topic}")
+        raise NotProduced(f"stopped after {sent} records: start again with another topic than {new.topic}")
     with administration(old, config) as admin:
         now = topic_offsets(admin, old.topic)
     if more := sum(end for _, end in now.values()) - sum(end for _, end in log.offsets.values()):
         raise NotProduced(
-            f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and begin "
+            f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and start "
             "again with another topic"
         )
     return Repartitioned(len(log.records), sent, [*merged.notes, *_other_choice(log)])
 
 
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
-    """The whole log in a Kafka topic, as Spark's source reads it (see `streaming.spark.source.kafka`).
+    """The whole log in a Kafka topic, as the query reads it.
 
-    Raises `LogError` if the topic isn't there or doesn't hold all that was ever written to it; `KafkaUnreachable`.
+    Raises `LogError` if the topic does not exist or no longer holds all that was written to it; `KafkaUnreachable`.
     """
     from kafka.admin import ConfigResource
 
@@ -105,7 +105,7 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
             raise LogError(f"{url.bootstrap} has no topic {url.topic}: check the address")
         wanted = ConfigResource("TOPIC", url.topic, ["cleanup.policy"])
         found = admin.describe_configs([wanted], config_filter="all")["topic"][url.topic]
-    gone = "so its brokers can't be folded again: docs/operations.md says what then"
+    gone = "so its brokers can't be folded again: see docs/operations.md"
     for partition, (first, _) in offsets.items():
         if first:
             raise LogError(
@@ -140,7 +140,7 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
                         [record.partition for record in rows],
                         [record.offset for record in rows],
                         [record.timestamp for record in rows],
-                        # An empty key is no topic, and one that isn't UTF-8 ends in quarantine.
+                        # An empty key means no topic; one that is not UTF-8 ends in quarantine.
                         [record.key.decode(errors="replace") if record.key else None for record in rows],
                         [record.value or b"" for record in rows],
                     ],
@@ -149,15 +149,15 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
             empty = 0 if rows else empty + 1
             if empty == _EMPTY_POLLS:
                 raise KafkaUnreachable(
-                    f"Kafka at {url.bootstrap} has given no record of topic {url.topic} for {_EMPTY_POLLS} s, though not "
-                    "all are read: check that all its brokers are up"
+                    f"Kafka at {url.bootstrap} has returned no record of topic {url.topic} for {_EMPTY_POLLS} s, though some "
+                    "are left: check that all its brokers are up"
                 )
     finally:
         consumer.close()
 
 
 def _other_choice(log: TopicLog) -> list[str]:
-    """A note if who wrote the topic chooses partitions otherwise than `ingress_partition`."""
+    """A note if the writers of the topic choose partitions differently from `ingress_partition`."""
     pairs = (
         log.records.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
     )
@@ -169,8 +169,8 @@ def _other_choice(log: TopicLog) -> list[str]:
     if not strays:
         return []
     note = (
-        f"{len(strays)} topics (as {strays[0]}) were not in the partition that crc32 of their name gives, where they are "
-        "now: whoever writes them must choose it so from now on, or they become two topics each"
+        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name gives, where they "
+        "are now: whoever writes them must choose that partition from now on, or each becomes two topics"
     )
     return [note]
 
@@ -181,6 +181,6 @@ def _ticks(store: str) -> pa.Table:
     ticks = read_table(f"{store.rstrip('/')}/tables", "TICK")
     if not len(ticks):
         raise LogError(
-            f"{store} has no table of ticks: name the store of the query on the old topic, if it wrote tables, or none"
+            f"{store} has no table of ticks: give the store of the query on the old topic, if it wrote tables, or none"
         )
     return ticks

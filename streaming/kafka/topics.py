@@ -27,7 +27,7 @@ Offsets = dict[int, tuple[int, int]]
 
 
 def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfig = PLAIN) -> int:
-    """Creates the topic, for records of any age and up to 16 MiB, unless it is there. Gives its partitions.
+    """Creates the topic, for records of any age and up to 16 MiB, unless it exists. Returns its number of partitions.
 
     Raises `KafkaUnreachable`.
     """
@@ -36,20 +36,20 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
     with administration(url, config) as admin:
         if url.topic not in admin.list_topics():
             spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
-            with suppress(TopicAlreadyExistsError):  # somebody was quicker
+            with suppress(TopicAlreadyExistsError):  # somebody else was faster
                 admin.create_topics({url.topic: spec}, wait_for_metadata=True)
         (topic,) = admin.describe_topics([url.topic])
         return len(topic["partitions"])
 
 
 def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int | None:
-    """How many of the topic's records take `size` bytes on average, as Kafka stores them; at least 1.
+    """How many average records of the topic take `size` bytes, as Kafka stores them; at least 1.
 
-    None: it has none yet, or Kafka doesn't tell sizes to this user. Raises `KafkaUnreachable`.
+    None: the topic is empty, or Kafka does not show sizes to this user. Raises `KafkaUnreachable`.
     """
     with administration(url, config) as admin:
         records = sum(end - first for first, end in topic_offsets(admin, url.topic).values())
-        sizes: dict[int, int] = {}  # of a partition's largest copy
+        sizes: dict[int, int] = {}  # of the largest replica of each partition
         for broker in admin.describe_log_dirs([url.topic]):
             for own in (own for folder in broker["log_dirs"] for own in folder["topics"]):
                 for part in own["partitions"]:
@@ -60,7 +60,7 @@ def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int
 
 
 def topic_offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
-    """What the topic's partitions hold; empty if there is no such topic."""
+    """What the partitions of the topic hold; empty if there is no such topic."""
     from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 

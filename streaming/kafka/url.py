@@ -11,11 +11,11 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class KafkaUrlError(ValueError):
-    """A text isn't ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
+    """A text is not of the form ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
 
 
 class KafkaUrl(NamedTuple):
-    """Where a topic is: `bootstrap` is ``host:port[,host:port…]``."""
+    """The place of a topic; `bootstrap` is ``host:port[,host:port…]``."""
 
     bootstrap: str
     topic: str
@@ -30,6 +30,6 @@ class KafkaUrl(NamedTuple):
             raise KafkaUrlError(f"{url!r}: expected kafka://HOST:PORT/TOPIC")
         if not _TOPIC_NAME.fullmatch(topic):
             raise KafkaUrlError(
-                f"{url!r}: a Kafka topic's name has ASCII letters, digits, '.', '_' and '-', 249 at most"
+                f"{url!r}: a Kafka topic's name consists of ASCII letters, digits, '.', '_' and '-', 249 at most"
             )
         return cls(parts.netloc, topic)

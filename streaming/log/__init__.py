@@ -1,1 +1,1 @@
-"""Command logs: as files, as ingress partitions, under other policies."""
+"""Command logs: in files, with ingress partitions, under other policies."""

@@ -39,8 +39,8 @@ _encode = msgspec.msgpack.Encoder().encode
 def read_log(path: str | Path) -> pa.Table:
     """The log in `path`: columns `RECORD` if it has partitions, else `LOGICAL`.
 
-    A missing timestamp is the previous record's (0 at first). Offsets missing from a log with partitions count on
-    from the partition's record before. Raises `LogError`, `FileNotFoundError`.
+    A missing timestamp is that of the previous record (0 for the first). A missing offset, in a log with partitions, is the
+    previous one in the partition plus one. Raises `LogError`, `FileNotFoundError`.
     """
     path = Path(path)
     if not path.exists():
@@ -53,10 +53,10 @@ def read_log(path: str | Path) -> pa.Table:
 
 
 def write_log(path: str | Path, records: pa.Table) -> None:
-    """Writes records (columns `RECORD` or `LOGICAL`) so that `read_log` gives them back.
+    """Writes records (columns `RECORD` or `LOGICAL`) so that `read_log` returns them.
 
-    JSON Lines are for people: values in MessagePack become JSON, and a value that is no object is written as it
-    stands, without its coordinates. Parquet keeps every byte.
+    JSON Lines are for people: values in MessagePack become JSON, and a value that is not an object is written as it
+    stands, without its coordinates. Parquet keeps every byte. Raises `LogError` if a value does not fit the format.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def write_log(path: str | Path, records: pa.Table) -> None:
 
 
 def _read_lines(path: Path) -> pa.Table:
-    """Partitions are kept if any line names one; a line that names none belongs to that of the line before."""
+    """Partitions are kept if any line has one; a line without one belongs to the partition of the line before it."""
     timestamps: list[int] = []
     topics: list[str | None] = []
     values: list[bytes] = []
@@ -92,7 +92,7 @@ def _read_lines(path: Path) -> pa.Table:
                 fields, value = {}, line
                 given_partition = offset = given_timestamp = topic = None
             else:
-                # A coordinate of a wrong type stays in the object: quarantine will name it.
+                # A coordinate of the wrong type stays in the object, so that quarantine can name it.
                 given_partition = _take_int(fields, "partition")
                 offset = _take_int(fields, "offset")
                 given_timestamp = _take_int(fields, "timestamp")
@@ -107,8 +107,8 @@ def _read_lines(path: Path) -> pa.Table:
                 offset = 0 if before is None else before + 1
             elif before is not None and offset <= before:
                 raise LogError(
-                    f"{path}, line {number}: offset {offset} of partition {partition} follows {before}; offsets rise "
-                    "in each partition. Sort the lines, or leave offsets out to have them counted"
+                    f"{path}, line {number}: offset {offset} of partition {partition} follows {before}; offsets must "
+                    "rise in each partition. Sort the lines, or omit the offsets to have them counted"
                 )
             last[partition] = offset
             partitions.append(partition)
@@ -161,12 +161,12 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
             fields = _fields(value) if value[:1] == b"{" else _fields(to_json(decode(value)))
         except (msgspec.MsgspecError, UnicodeDecodeError, MalformedCommand):
             if b"\n" in value or not value.strip():
-                raise LogError(f"{value[:60]!r} can't stand on a line of its own: write Parquet") from None
+                raise LogError(f"{value[:60]!r} does not fit on a line: write Parquet") from None
             yield value + b"\n"
             continue
         if both := coordinates.keys() & fields.keys():
             raise LogError(
-                f"a value has a field named as a coordinate ({', '.join(sorted(both))}): write Parquet"
+                f"a value has a field that is named as a coordinate ({', '.join(sorted(both))}): write Parquet"
             )
         yield _encode_json({**coordinates, **fields}) + b"\n"
 
@@ -207,7 +207,7 @@ def _timestamps(log: pa.Table) -> Any:
 
 
 def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
-    """Values in MessagePack, a chunk at a time: objects of a million rows at once would cost 1 GB."""
+    """Values in MessagePack, one chunk at a time: the objects of a million rows would take 1 GB."""
     payload = "payload" if pa.types.is_string(log["payload"].type) else "payload_bytes"
     names = [name for name in _SHORT_OPTIONAL if name in log.column_names]
     fields = ["producer", "sequence_id", payload, *names]
@@ -227,7 +227,7 @@ def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
             ]
             continue
         rows = (dict(zip(fields, row, strict=True)) for row in zip(*part, strict=True))
-        # Absent is what null means; and a null where none may be makes a record for quarantine.
+        # Null means absent. A null where none is allowed makes a record for quarantine.
         yield [
             _encode({k: dict(v) if k == "properties" else v for k, v in row.items() if v is not None})
             for row in rows

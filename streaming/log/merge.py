@@ -1,14 +1,13 @@
-"""A log with ingress partitions, made one order again: so that it can be given other partitions.
+"""Merges a log with ingress partitions into one order of records, so that it can be given other partitions.
 
-A broker is a function of its partition's log, and a topic's part of it is a function of its own records and of those
-without a topic, which speak to all topics of the partition. So a merged log must show every topic what its partition
-showed it:
+A broker is a function of its partition's log. A topic in it is a function of its own records and of the records without a
+topic, which concern all topics of the partition. So the merged log must show every topic what its partition showed it:
 
-* Records without a topic are copies of each other if every partition has the same ones in the same order. Whatever was
-  meant by them: no topic can tell a difference. If they are not the same, no order is right for all, and the log is
-  refused. (Of a partition without topics nothing is asked. TICK and CONNECT only bring the time, so they may differ.)
-* What came before such a record stays before it, what came after it stays after it. In between goes by time.
-* A record's time is the one that it found: its timestamp, or its partition's clock if that was further on.
+* If every partition has the same records without a topic in the same order, they count as copies of each other. No topic
+  can tell which was meant as a copy of which. If they differ, no order is right for all topics, and the log is refused.
+  (Partitions without any topic do not count. TICK and CONNECT only advance the time, so they may differ.)
+* What came before such a record stays before it, and what came after it stays after it. In between, time decides.
+* The time of a record is the clock at which it was folded: its timestamp, or its partition's clock if that was later.
 """
 
 from itertools import zip_longest
@@ -24,30 +23,28 @@ from streaming.broker.broker import LATEST_TIME
 from streaming.log.table import LOGICAL, LogError, ordered
 
 _REMEDY = (
-    "Records without a topic can be told to be copies of one only if every partition has the same ones in the same "
-    "order, see docs/operations.md"
+    "Records without a topic count as copies of one only if every partition has the same ones in the same order, see "
+    "docs/operations.md"
 )
 _CHECKS_MOVE = (
-    "the log doesn't begin with one record for all partitions, as BROKER_CONFIG: periodic checks count from a "
-    "partition's first record, so they may run at other moments than they did"
+    "the log doesn't begin with one record for all partitions, such as BROKER_CONFIG: periodic checks count from a "
+    "partition's first record, so they may run at other moments than before"
 )
-_LIMIT_SHARED = (
-    "maxUnackedMessagesPerBroker limits all topics of an ingress partition together: others share it than did"
-)
+_LIMIT_SHARED = "maxUnackedMessagesPerBroker limits all topics of an ingress partition together: other topics share it now"
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Merged(NamedTuple):
-    """One order of records (columns `LOGICAL`). `notes` tell what may come out otherwise for a topic once the log has
-    other partitions, a sentence each; none: nothing does."""
+    """One order of records (columns `LOGICAL`). `notes`: sentences, each on something that may come out differently for a
+    topic once the log has other partitions; empty if nothing does."""
 
     log: pa.Table
     notes: list[str]
 
 
 def for_partition(value: bytes) -> c.AnyCommand | None:
-    """The command in the value of a record without a topic, if it is one for a whole ingress partition."""
+    """The command in the value of a record without a topic, if it is a command for a whole ingress partition."""
     try:
         command = c.decode(value)
     except c.MalformedCommand:
@@ -60,10 +57,10 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
 def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
     """One order of `records` (columns `RECORD`) that shows every topic what its partition showed it.
 
-    `ticks` (columns ``partition``, ``offset``, ``clock``) are those of the trigger of the query that folded the records:
-    the later records of a partition found its clock there at least. The last of them becomes a TICK.
+    `ticks` (columns ``partition``, ``offset``, ``clock``) are the trigger's ticks of the query that folded the records: the
+    clock of a partition was at least there when its later records were folded. The last tick becomes a TICK command.
 
-    Raises `LogError` if the partitions' records without a topic differ, or a topic is in two partitions.
+    Raises `LogError` if the records without a topic differ between partitions, or a topic is in two partitions.
     """
     records = ordered(records)
     if not len(records):
@@ -82,7 +79,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     times = found[copies]  # by home and place
     latest = times.max(axis=0)
 
-    stage = np.searchsorted(latest, found, side="right")  # a partition without topics goes by time alone
+    stage = np.searchsorted(latest, found, side="right")  # in a partition without topics, time alone decides
     for home in homes:
         own = partition == home
         stage[own] = np.cumsum(common[own]) - common[own]
@@ -96,7 +93,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     stamps = records["timestamp"].to_numpy()
     stamps = np.where(
         stamps > LATEST_TIME, stamps, found
-    )  # one in another unit is no time: it is quarantined
+    )  # a timestamp in another unit is not a time: the record is quarantined
     log = records.take(pa.array(order))
     log = pa.table([pa.array(stamps[order]), log["topic"], log["value"]], schema=LOGICAL)
     if ticks is not None and len(ticks) and (last := pc.max(ticks["clock"]).as_py()) > found.max():
@@ -106,7 +103,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     notes = []
     if (apart := int((latest - times.min(axis=0)).max(initial=0))) > 0:
         notes.append(
-            f"the copies of records without a topic found clocks up to {apart} ms apart: each counts at the latest"
+            f"the copies of records without a topic met clocks up to {apart} ms apart: each counts at the latest"
         )
     begun = [found[(partition == home) & (found > 0)][:1].tolist() for home in homes]
     first = order[found[order] > 0][:1].tolist()
@@ -125,13 +122,13 @@ def _check_topics(records: pa.Table) -> None:
     ):
         if homes.setdefault(topic, partition) != partition:
             raise LogError(
-                f"topic {topic} has records in partitions {homes[topic]} and {partition}, where it is two topics: they "
-                "can't be made one. Whoever writes must choose a topic's partition as all others do"
+                f"topic {topic} has records in partitions {homes[topic]} and {partition}, where it is two topics, which "
+                "can't become one. All writers must choose the same partition for a topic"
             )
 
 
 def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None) -> _Ints:
-    """The time (ms) at which each record was folded: never back in a partition; 0: before there was any."""
+    """The time (ms) at which each record was folded, which never goes back in a partition; 0: before any time was known."""
     found: _Ints = records["timestamp"].to_numpy().astype(np.int64)
     found[(found < 0) | (found > LATEST_TIME)] = 0
     offset = records["offset"].to_numpy()
@@ -147,7 +144,7 @@ def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None) -> _Ints
 
 
 def _copies(records: pa.Table, rows: dict[int, _Ints]) -> _Ints:
-    """By partition and place the rows of the records that all partitions have; `rows` by partition."""
+    """The rows of the records that all partitions have, by partition and place. `rows`: the same by partition."""
     homes = list(rows)
     values = [[records["value"][int(row)].as_py() for row in own] for own in rows.values()]
     for place, copies in enumerate(zip_longest(*values)):
@@ -157,13 +154,13 @@ def _copies(records: pa.Table, rows: dict[int, _Ints]) -> _Ints:
                 offset = records["offset"][int(rows[homes[one]][place])].as_py()
                 raise LogError(
                     f"partition {homes[one]}, offset {offset}: {values[one][place][:80]!r} has no topic, and partition "
-                    f"{homes[other]} doesn't have the same in its place. {_REMEDY}"
+                    f"{homes[other]} has no equal record in its place. {_REMEDY}"
                 )
     return np.stack(list(rows.values())).astype(np.int64)
 
 
 def _repeats(records: pa.Table, partition: _Ints, found: _Ints, rows: list[int]) -> list[int]:
-    """Of records that only bring the time, those that bring one again which another partition's brought."""
+    """Of the records that only advance the time, those that repeat one of another partition."""
     seen: dict[tuple[int, bytes], dict[int, int]] = {}
     repeats = []
     for row in rows:

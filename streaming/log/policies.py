@@ -1,10 +1,10 @@
-"""Other policies over a recorded log: what would this TTL have done?
+"""Other policies for a recorded log: what would this TTL have done?
 
-The policies are themselves a small log, of ADMIN and BROKER_CONFIG commands. They are *pinned*: they come before the
-log's first record, at its timestamp, and what the log itself says about the same setting is left out.
+The policies are themselves a small log of ADMIN and BROKER_CONFIG commands. They are *pinned*: they come before the log's
+first record, with its timestamp, and commands in the log that change the same setting are left out.
 
-The pinned commands take the offsets before those of the log, whose records move up by one number, `Pinned.shift`, in
-all partitions alike: subtract it to compare two outcomes row by row.
+The pinned commands take the first offsets. The log's own records move up by one number, `Pinned.shift`, which is the same
+in all partitions: subtract it to compare two results row by row.
 """
 
 from collections import defaultdict
@@ -23,18 +23,18 @@ Pin = tuple[str | None, Admin | BrokerConfig]
 
 
 class Pinned(NamedTuple):
-    """A log under other policies (columns `RECORD`). A record's own offset is its offset here less `shift`."""
+    """A log under other policies (columns `RECORD`). `shift`: how much higher offsets are than in the log itself."""
 
     records: pa.Table
     shift: int
 
 
 def pin(records: pa.Table, policies: pa.Table) -> Pinned:
-    """`records` (columns `RECORD`, offsets rising) under `policies` (as `streaming.log.files.read_log` gives them).
+    """`records` (columns `RECORD`, offsets rising) under `policies` (a table that `streaming.log.files.read_log` returns).
 
-    * An ADMIN command goes to the partition that has its topic's records, or without a topic to every partition.
-      Commands of the log that change the same path (of the same topic) are left out.
-    * A BROKER_CONFIG's settings (and its profile, if it names one) override those of every BROKER_CONFIG in the log.
+    * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
+      change the same path (of the same topic) are left out.
+    * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
 
     Raises `LogError` if a policy is neither.
     """
@@ -78,8 +78,8 @@ def pin(records: pa.Table, policies: pa.Table) -> Pinned:
 def _override(
     records: pa.Table, pins: list[Pin], config: dict[str, Any] | None, starts: set[int]
 ) -> tuple[pa.Table, dict[int, BrokerConfig]]:
-    """The log without what `pins` overrule, and apart from it the configuration that each partition begins with
-    (by its first row): the log's, or the defaults', under `config`."""
+    """The log without what `pins` override, and the configuration with which each partition begins, by its first row:
+    the log's own or the default, with `config` applied."""
     paths = {(topic, command.path) for topic, command in pins if isinstance(command, Admin)}
     keep = np.ones(len(records), bool)
     configs = {start: _over(BrokerConfig(), config) for start in starts} if config is not None else {}
@@ -120,7 +120,7 @@ def _pins(policies: pa.Table) -> list[Pin]:
 
 
 def _config(policies: pa.Table) -> dict[str, Any] | None:
-    """The settings and, if named, the profile of all BROKER_CONFIG commands, as one. A default isn't a wish."""
+    """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
     merged: dict[str, Any] | None = None
     settings: dict[str, Any] = {}
     for value in policies["value"].to_pylist():
@@ -148,7 +148,7 @@ def _mentions(values: pa.ChunkedArray, word: bytes) -> "np.ndarray[tuple[int], n
 
 
 def _partitions(records: pa.Table, topics: set[str]) -> dict[str, set[int]]:
-    """Where each topic's records are. (A topic that the log doesn't know is nowhere.)"""
+    """The partitions that have records of each topic; none for a topic that is not in the log."""
     found: dict[str, set[int]] = defaultdict(set)
     chosen = records.filter(pc.is_in(records["topic"], pa.array(sorted(topics), pa.string())))
     for pair in (

@@ -1,1 +1,1 @@
-"""What Magnetar stands on: a Java, the jars, a Spark session and a local Kafka."""
+"""What Magnetar needs on a machine: a Java, jars, and a cache for them."""

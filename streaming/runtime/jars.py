@@ -1,8 +1,7 @@
-"""The jars that pyspark does not carry: Spark's Kafka source, and a Kafka broker for local use.
+"""The jars that pyspark does not include: Spark's Kafka source, and a Kafka broker for local use.
 
-They are fetched once a machine with the Ivy that ships with pyspark, so that nothing but Java is needed.
-Each list is complete and exact. That makes it reproducible, and quick: Ivy has no POM to read (the broker
-takes 9 s instead of 28 s).
+They are fetched once per machine with the Ivy that ships with pyspark, so nothing but Java is needed. Each list is complete
+and exact. That makes it reproducible, and fast: Ivy reads no POM (the broker takes 9 s instead of 28 s).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from streaming.runtime.java import java_binary
 MAVEN_URL_VARIABLE = "MAGNETAR_MAVEN_URL"
 """Environment variable: a Maven repository to use instead of Maven Central."""
 
-# Not what `spark.jars.packages` would resolve: some mirrors of Maven Central lack parts of that, and these
-# go with every pyspark 4.2.x. What else the source needs ships with pyspark.
+# Not what `spark.jars.packages` would resolve: some mirrors of Maven Central lack parts of that. These work with every
+# pyspark 4.2.x. Everything else that the source needs ships with pyspark.
 _SPARK_KAFKA = """
 org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
 org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0
@@ -85,15 +84,15 @@ org.yaml:snakeyaml:2.5
 
 
 class JarsUnavailableError(RuntimeError):
-    """Jars are not in the cache and could not be fetched; the message says which, why and what to do."""
+    """Jars are not in the cache and could not be fetched. The message says which, why and what to do."""
 
 
 def spark_kafka_jars() -> list[Path]:
     """Spark's Kafka source (4 jars, 10 MB; 4 s the first time), for `spark.jars`, sorted by name.
 
     Raises:
-        JarsUnavailableError: not in the cache, and could not be fetched.
-        JavaNotFoundError: not in the cache, and no Java to fetch with.
+        JarsUnavailableError: they are not in the cache and could not be fetched.
+        JavaNotFoundError: they are not in the cache, and there is no Java to fetch them with.
     """
     return fetch("spark-kafka", _SPARK_KAFKA)
 
@@ -101,16 +100,16 @@ def spark_kafka_jars() -> list[Path]:
 def kafka_broker_jars() -> list[Path]:
     """The class path of a Kafka broker (46 jars, 44 MB; 9 s the first time), sorted by name.
 
-    Raises as `spark_kafka_jars` does.
+    Raises the same errors as `spark_kafka_jars`.
     """
     return fetch("kafka-broker", _KAFKA_BROKER)
 
 
 def fetch(name: str, coordinates: str) -> list[Path]:
-    """The jars of `coordinates` (`group:name:version`, one a line) from the cache, fetched if not there.
+    """The jars of `coordinates` (one `group:name:version` per line) from the cache, fetched if they are missing.
 
-    They live in `<cache>/jars/<name>-<digest of the coordinates>`, a folder that is there whole or not at
-    all. Any number of processes may ask at once: one fetches, the others wait.
+    They are in `<cache>/jars/<name>-<digest of the coordinates>`, a folder that is complete or absent. Any number of
+    processes may ask at once: one fetches, the others wait.
     """
     wanted = [tuple(line.split(":")) for line in coordinates.split()]
     folder = cache_dir() / "jars" / f"{name}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
@@ -128,8 +127,8 @@ def fetch(name: str, coordinates: str) -> list[Path]:
 
 def _fetch_into(folder: Path, wanted: list[tuple[str, ...]]) -> None:
     java = java_binary()
-    print(f"fetching {len(wanted)} jars into {folder} (once a machine)", file=sys.stderr)
-    # In the same folder as the target, for a rename across file systems is not atomic.
+    print(f"fetching {len(wanted)} jars into {folder} (once per machine)", file=sys.stderr)
+    # In the same folder as the target, because a rename across file systems is not atomic.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         draft = Path(scratch) / "jars"
         settings, module = Path(scratch) / "settings.xml", Path(scratch) / "ivy.xml"
@@ -151,17 +150,17 @@ def _fetch_into(folder: Path, wanted: list[tuple[str, ...]]) -> None:
 
 
 def _ivy_jar() -> Path:
-    # pyspark is found, not imported: importing takes longer than all the rest here.
+    # pyspark is located, not imported: importing it takes longer than everything else here.
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
-        raise JarsUnavailableError("pyspark is not installed, and the jars are fetched with the Ivy in it")
+        raise JarsUnavailableError("pyspark is not installed, and its Ivy fetches the jars")
     return next((Path(pyspark.origin).parent / "jars").glob("ivy-*.jar"))
 
 
 def _settings(cache: Path) -> str:
     url = os.environ.get(MAVEN_URL_VARIABLE)
     root = f" root={quoteattr(url)}" if url else ""
-    # The cache is Ivy's work place, not kept: it would hold every jar twice.
+    # Ivy's own cache is temporary: kept, it would hold every jar twice.
     return f"""<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir={quoteattr(str(cache))}/>
@@ -189,9 +188,9 @@ def _module(wanted: list[tuple[str, ...]]) -> str:
 def _explain(wanted: list[tuple[str, ...]], said: str) -> str:
     missing = [name for group, name, version in wanted if f"{group}#{name};{version}: not found" in said]
     where = os.environ.get(MAVEN_URL_VARIABLE, "Maven Central")
-    # Ivy tells the reason in the first line under one of these heads; "errors" is the more telling.
+    # Ivy gives the reason in the first line under one of these headings; "errors" says more.
     why = next((part for head in ("ERRORS", "WARNINGS") for part in said.split(f":::: {head}")[1:]), said)
     return (
         f"could not fetch {', '.join(missing) or 'the jars'} from {where}: {(why.strip() or 'Ivy said nothing').splitlines()[0]}. "
-        f"Is the network down? A mirror of Maven Central can be named in {MAVEN_URL_VARIABLE}."
+        f"Is the network down? To use a mirror of Maven Central, set {MAVEN_URL_VARIABLE}."
     )

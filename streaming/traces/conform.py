@@ -1,4 +1,4 @@
-"""Does Magnetar do what a real Pulsar broker did? Each recorded trace, frame by frame and snapshot by snapshot."""
+"""Does Magnetar do what a real Pulsar broker did? Compares recorded traces frame by frame, snapshot by snapshot."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,11 +8,11 @@ from streaming.traces.session import Session
 from streaming.traces.trace import Trace, read_trace, trace_files
 
 KNOWN_GAPS = Path(__file__).with_name("known_gaps.txt")
-"""One line a trace that is known to differ: ``scenario: reason``."""
+"""One line per trace that is known to differ: ``scenario: reason``."""
 
 
 class Verdict(NamedTuple):
-    """What came of a trace: frames and snapshots compared, and (step, what) of each difference, in order."""
+    """The result for one trace: how many frames and snapshots were compared, and each difference as (step, text), in order."""
 
     name: str
     frames: int
@@ -47,11 +47,11 @@ def compare_trace(trace: Trace) -> Verdict:
             record, command = next(run)
         except StopIteration:
             break
-        except Exception as error:  # a bug of ours is a difference, not the end of the comparison
+        except Exception as error:  # a bug in Magnetar is a difference, not the end of the comparison
             session.differ(f"Magnetar failed: {type(error).__name__}: {error}")
             break
         if command is None and record is not None:
-            # the record before is done with: its commands, a tick among them, have been folded
+            # the previous record is done: its commands, including a tick, have been folded
             if snapshot is not None:
                 _compare_snapshot(session, snapshot)
             if following is not None:
@@ -71,7 +71,7 @@ def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:
     try:
         ours = session.broker.topic_stats(topic)
     except KeyError:
-        session.differ(f"snapshot of {topic}: we have no such topic")
+        session.differ(f"snapshot of {topic}: Magnetar has no such topic")
         return
     for part in ("internal", "stats"):
         if part not in record:
@@ -79,7 +79,7 @@ def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:
         try:
             recorded = _ordered(record[part])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            session.differ(f"snapshot of {topic}: its {part} are none: {type(error).__name__}: {error}")
+            session.differ(f"snapshot of {topic}: its {part} are malformed: {type(error).__name__}: {error}")
             continue
         found = session.normaliser.difference(topic, recorded, _ordered(ours[part]), part)
         if found is not None:
@@ -87,7 +87,7 @@ def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:
 
 
 def _ordered(stats: dict[str, Any]) -> dict[str, Any]:
-    """Publishers and consumers are listed in no particular order."""
+    """`stats` with sorted publishers and consumers, whose order has no meaning."""
     stats = dict(stats)
     if "publishers" in stats:
         stats["publishers"] = sorted(stats["publishers"], key=lambda publisher: publisher["producerName"])
@@ -103,7 +103,7 @@ def _ordered(stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_gaps() -> dict[str, str]:
-    """Scenario → why it differs."""
+    """The reason for each known difference, by scenario."""
     lines = (
         line.partition(":")
         for line in KNOWN_GAPS.read_text().splitlines()

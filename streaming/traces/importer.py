@@ -1,4 +1,4 @@
-"""Recorded traces as a command log that replays by itself."""
+"""Converts recorded traces to a command log that can be replayed by itself."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from streaming.traces.trace import read_trace, trace_files
 
 
 class Imported(NamedTuple):
-    """`commands` by name; `skipped`: frames of the handshake, by name, which a gateway answers and a log leaves out."""
+    """`commands`: their number by name. `skipped`: the number of frames by name that a gateway answers, which a log omits."""
 
     traces: int
     commands: Counter[str]
@@ -24,8 +24,8 @@ def import_traces(
 ) -> Imported:
     """Write the traces in `paths` (files or folders) to `out` (JSON Lines), the earliest first.
 
-    Ledger ids in acks, seeks and admin calls become those that Magnetar gives. Connections get the trace's name in
-    front, so that they stay apart. Raises `TraceError`.
+    Ledger ids in acks, seeks and admin calls become those that Magnetar assigns. Connections are prefixed with the name of
+    their trace to keep them apart. Raises `TraceError`.
     """
     traces = [read_trace(path) for path in trace_files(paths)]
     traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
@@ -46,7 +46,7 @@ def import_traces(
 
 
 def to_line(timestamp: int, topic: str | None, command: dict[str, Any]) -> bytes:
-    """A record of a logical log as a line: no partition, no offset."""
+    """A record of a logical log as a line, without partition and offset."""
     coordinates: dict[str, Any] = {"timestamp": timestamp}
     if topic is not None:
         coordinates["topic"] = topic

@@ -1,4 +1,4 @@
-"""A trace file: JSON Lines, a header and then what a proxy saw between clients and a real broker, in order."""
+"""A trace file: JSON Lines with a header, then what a proxy saw between clients and a real broker, in order."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ FORMAT = 1
 
 
 class TraceError(ValueError):
-    """A file that is no trace, or of a format this version doesn't read."""
+    """A file is not a trace, or has a format that this version does not read."""
 
 
 class Trace(NamedTuple):
@@ -29,7 +29,7 @@ def trace_files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files or not all(file.is_file() for file in files):
-            raise TraceError(f"{path}: no trace there (expected a .jsonl file or a folder of them)")
+            raise TraceError(f"{path}: no trace found (expected a .jsonl file or a folder of them)")
         yield from files
 
 
@@ -39,7 +39,7 @@ def read_trace(path: Path) -> Trace:
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: can't be read: {error}") from None
+        raise TraceError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -67,28 +67,28 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "note": {},
     "stats": {"topic": str},
 }
-"""What a record has besides `t`, by its `dir`."""
+"""The fields of a record besides `t`, by its `dir`."""
 
 OF_MESSAGES: dict[str, type | tuple[type, ...]] = {"metadata": dict, "entry_size": int}
-"""What SEND and MESSAGE have besides."""
+"""The further fields of SEND and MESSAGE."""
 
 
 def _missing(record: dict[str, Any]) -> str | None:
-    """What a record lacks or has of another type; None: it can be replayed."""
+    """What is missing from a record or has the wrong type; None if the record can be replayed."""
     kind = record.get("dir")
     if not isinstance(kind, str) or kind not in FIELDS:
         return f"dir {kind!r}: expected one of {', '.join(FIELDS)}"
     wanted: dict[str, type | tuple[type, ...]] = {"t": (int, float), **FIELDS[kind]}
     if kind in ("in", "out"):
         if not isinstance(record.get("fields", {}), dict):
-            return "fields is no object"
+            return "fields is not an object"
         if str(record.get("cmd")) in ("SEND", "MESSAGE"):
             wanted |= OF_MESSAGES
     if str(record.get("event")) in ("backlog_quota_check", "message_expiry_check"):
         wanted |= {"ms": (int, float)}
     for name, type_ in wanted.items():
         if not isinstance(record.get(name), type_):
-            return f"a record of {kind} without {name}, or of another type"
+            return f"a record of {kind} without {name}, or with another type"
     return None
 
 

@@ -104,7 +104,7 @@ def test_paths_that_are_wrong(tmp_path: Path) -> None:
     assert "isn't empty" in magnetar("replay", log, "--out", full).complaint
     assert "thesis.txt" in magnetar("replay", log, "--out", full, "--overwrite").complaint
     assert (
-        f"{nowhere}: no trace there" in magnetar("import", nowhere, "--out", tmp_path / "b.jsonl").complaint
+        f"{nowhere}: no trace found" in magnetar("import", nowhere, "--out", tmp_path / "b.jsonl").complaint
     )
     assert f"{log}: not a trace" in magnetar("import", log, "--out", tmp_path / "b.jsonl").complaint
     assert (

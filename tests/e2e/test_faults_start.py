@@ -94,7 +94,7 @@ def admin(kafka: LocalKafka) -> Iterator[Any]:
     admin.close()
 
 
-def made_again(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> None:
+def recreate(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> None:
     admin.delete_topics([topic])
     kafka.create_topic(topic, partitions)
 
@@ -103,13 +103,13 @@ def made_again(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda admin, kafka, topic: admin.delete_topics([topic]), "has no topic '{topic}' any more"),
+        (lambda admin, kafka, topic: admin.delete_topics([topic]), "no longer has a topic '{topic}'"),
         # With the same offsets: nothing but its id tells it from the first.
-        (lambda admin, kafka, topic: made_again(admin, kafka, topic, 3), "was deleted and made again since"),
-        (lambda admin, kafka, topic: made_again(admin, kafka, topic, 2), "was deleted and made again since"),
+        (lambda admin, kafka, topic: recreate(admin, kafka, topic, 3), "was deleted and recreated since"),
+        (lambda admin, kafka, topic: recreate(admin, kafka, topic, 2), "was deleted and recreated since"),
         (lambda admin, kafka, topic: admin.create_partitions({topic: 5}), "has 5 partitions, and had 3 when"),
     ],
-    ids=["deleted", "made again", "fewer", "more"],
+    ids=["deleted", "recreated", "fewer", "more"],
 )
 def test_the_topic_is_another(
     kafka: LocalKafka, admin: Any, tmp_path: Path, change: Callable[..., object], said: str,
@@ -122,14 +122,14 @@ def test_the_topic_is_another(
     change(admin, kafka, topic)
     with pytest.raises(IngressChanged, match=said.format(topic=topic)):
         ensure_ingress(url, str(tmp_path), 3)
-    assert (topic in admin.list_topics()) == ("no topic" not in said)  # nor is it made
+    assert (topic in admin.list_topics()) == ("no longer" not in said)  # nor is it made
 
 
 @pytest.mark.kafka
 def test_the_store_is_of_another_topic(kafka: LocalKafka, tmp_path: Path) -> None:
     url = KafkaUrl(kafka.bootstrap, "faults-one")
     ensure_ingress(url, str(tmp_path), 1)
-    with pytest.raises(IngressChanged, match="is of topic 'faults-one', not 'faults-other'"):
+    with pytest.raises(IngressChanged, match="belongs to topic 'faults-one', not 'faults-other'"):
         ensure_ingress(url._replace(topic="faults-other"), str(tmp_path), 1)
     known = json.loads((tmp_path / "ingress.json").read_text())
     # A Kafka older than 2.8 has no ids: its topics are known by their partitions alone.

@@ -101,7 +101,7 @@ JAAS = SASL + "sasl.jaas.config="
         ("security.protocol=SSL\nssl.truststore.type=JKS\n", "ssl.truststore.type: expected 'PEM'"),
         (SASL, "sasl.username and sasl.password .* are missing"),
         (SASL + "sasl.username=me\n", "sasl.username and sasl.password .* are missing"),
-        (SASL + f'sasl.username=me\nsasl.password={PASSWORD}"\n', "which only sasl.jaas.config can hold"),
+        (SASL + f'sasl.username=me\nsasl.password={PASSWORD}"\n', "use sasl.jaas.config for such a value"),
         (f"sasl.mechanism=PLAIN\nsasl.password={PASSWORD}\n", "has no effect with security.protocol=PLAINTEXT"),
         (SASL + "ssl.ca.location=ca.pem\n", "has no effect with security.protocol=SASL_PLAINTEXT"),
         ("security.protocol=SSL\nssl.ca.location=/nowhere/ca.pem\n", "^/nowhere/ca.pem: No such file"),
@@ -215,5 +215,5 @@ def test_the_syntax_of_properties() -> None:
 def test_no_reason_is_no_answer() -> None:
     assert (
         explain([], "a:1", PLAIN, 5)
-        == "no Kafka answered at a:1 within 5 s: check the address, and that it is up"
+        == "no Kafka answered at a:1 within 5 s: check the address, and that Kafka is up"
     )

@@ -103,7 +103,7 @@ def test_a_process_that_got_the_number_of_a_dead_broker_is_left_alone(tmp_path: 
 def test_a_broker_that_cannot_start_shows_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=77\n")
-    with pytest.raises(LocalKafkaError, match="(?s)ended at once.*77"):
+    with pytest.raises(LocalKafkaError, match="(?s)exited at once.*77"):
         LocalKafka(tmp_path).start()
 
 

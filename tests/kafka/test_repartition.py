@@ -162,7 +162,7 @@ def test_who_chooses_partitions_otherwise_is_told(kafka: LocalKafka) -> None:
     notes = repartition_topic(topic(kafka, "swapped"), topic(kafka, "straight"), partitions=2).notes
     assert len(notes) == 1
     assert notes[0].startswith(
-        "5 topics (as persistent://public/default/t0) were not in the partition that crc32"
+        "5 topics (such as persistent://public/default/t0) were not in the partition that crc32"
     )
 
 
@@ -171,7 +171,7 @@ def test_stopped_is_not_done(kafka: LocalKafka) -> None:
     stop.set()
     produce_log(LOG, topic(kafka, "all"), partitions=1)
     with pytest.raises(
-        NotProduced, match="stopped after 0 records: begin again with another topic than part"
+        NotProduced, match="stopped after 0 records: start again with another topic than part"
     ):
         repartition_topic(topic(kafka, "all"), topic(kafka, "part"), stop=stop)
 

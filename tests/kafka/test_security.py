@@ -116,7 +116,7 @@ def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "Spa
         ({"sasl.password": WRONG}, "did not let user 'magnetar' in: check sasl.username, sasl.password"),
         ({"sasl.mechanism": "SCRAM-SHA-256"}, "did not let user 'magnetar' in.*sasl.mechanism"),
         ({"ssl.keystore.location": None}, "TLS with Kafka at .* failed: .*ssl.keystore.location"),
-        ({"ssl.ca.location": "foreign.pem"}, "is not to be trusted: .*ssl.truststore.location"),
+        ({"ssl.ca.location": "foreign.pem"}, "cannot be trusted: .*ssl.truststore.location"),
         ({"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": None, "ssl.keystore.location": None},
          "did not let user 'magnetar' in.*security.protocol"),
     ],
@@ -134,7 +134,7 @@ def test_why_there_is_no_way_in(secured: SecuredKafka, changed: dict[str, str], 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_asks_for_more_than_was_given(secured: SecuredKafka) -> None:
-    with pytest.raises(KafkaUnreachable, match="hung up: it may ask for TLS or a password.*--kafka-config"):
+    with pytest.raises(KafkaUnreachable, match="hung up: it may require TLS or a password.*--kafka-config"):
         ensure_topic(KafkaUrl(secured.kafka.bootstrap, "t"), 1, PLAIN)
 
 

@@ -119,7 +119,7 @@ def test_what_was_before_a_record_for_all_stays_before_it() -> None:
     notes = merge_partitions(log(*lines)).notes
     assert (
         notes[0]
-        == "the copies of records without a topic found clocks up to 4 ms apart: each counts at the latest"
+        == "the copies of records without a topic met clocks up to 4 ms apart: each counts at the latest"
     )
 
 
@@ -166,10 +166,10 @@ def test_what_is_for_no_partition_is_kept_as_it_is(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ([(0, 1, None, CHECK)], "partition 0, offset 1: .*RUN_CHECK.* and partition 1 doesn't"),
-        ([(1, 1, None, CHECK)], "partition 1, offset 1: .*RUN_CHECK.* and partition 0 doesn't"),
+        ([(0, 1, None, CHECK)], "partition 0, offset 1: .*RUN_CHECK.* and partition 1 has no equal"),
+        ([(1, 1, None, CHECK)], "partition 1, offset 1: .*RUN_CHECK.* and partition 0 has no equal"),
         ([(0, 1, None, LOST), (0, 1, None, POLICY), (1, 1, None, POLICY), (1, 1, None, LOST)],
-         "partition 0, offset 1: .*CONNECTION_LOST.* and partition 1 doesn't"),
+         "partition 0, offset 1: .*CONNECTION_LOST.* and partition 1 has no equal"),
         ([(0, 1, "b", b"3")], "topic b has records in partitions 0 and 1, where it is two topics"),
     ],
 )  # fmt: skip
@@ -190,7 +190,7 @@ def test_what_has_no_order_for_all_is_refused(lines: list[Line], sentence: str) 
         ([(0, 1, None, TICK), (0, 2, "a", b""), (1, 2, "b", b"")], "periodic checks"),
         ([(0, 1, "a", b"")], "periodic checks"),
         ([(0, 1, None, CONFIG.replace(b"}", b',"settings":{"maxUnackedMessagesPerBroker":"5"}}')), (0, 1, "a", b"")],
-         "share it than did"),
+         "other topics share it now"),
         ([(0, 1, None, CONFIG.replace(b"}", b',"settings":{"maxUnackedMessagesPerBroker":0}}')), (0, 1, "a", b"")], None),
     ],
 )  # fmt: skip
