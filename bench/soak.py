@@ -2,7 +2,8 @@
 
 One Kafka of its own, one client process, and the query in this one, as `magnetar run` has it. The load is steady: of two
 subscriptions of each topic one is acknowledged at once, the other has no consumer and is held by its TTL. So memory, the
-state and the time of a micro-batch must be flat. Writes ``samples.jsonl`` and ``soak.svg``.
+state, the backlog, the time of a micro-batch and the number of files but those of output tables must be flat. Writes
+``samples.jsonl`` and ``soak.svg``. The exit code is 1 if something grew, or if there are too few samples to judge by.
 """
 
 import argparse
@@ -78,10 +79,22 @@ class Sampler(threading.Thread):
             "java": memory.java,
             "workers": memory.workers,
             "driver": of_this_process(),
-            # not `rglob`, which keeps every path until the end: that grew with the files, and so did the driver
-            "store_files": sum(len(files) for _, _, files in os.walk(self._store)),
+            **files_of(self._store, self._checkpoint),
             **sizes.asDict(),
         }
+
+
+def files_of(store: Path, checkpoint: Path) -> dict[str, int]:
+    """How many files there are: in the store's ledgers, segments and tables, in the rest of it, and in the checkpoint."""
+    parts = {"ledger_files": "ledgers", "segment_files": "segments", "table_files": "tables"}
+    counts = {name: _count(store / folder) for name, folder in parts.items()}
+    others = _count(store) - sum(counts.values())
+    return counts | {"other_files": others, "checkpoint_files": _count(checkpoint)}
+
+
+def _count(folder: Path) -> int:
+    # Not `rglob`, which keeps every path until the end: its memory would grow with the files.
+    return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float) -> Path:
@@ -123,7 +136,9 @@ if __name__ == "__main__":
     parser.add_argument("--sample", type=float, default=15, metavar="SECONDS")
     given = parser.parse_args()
     written = soak(given.minutes, given.rate, given.out, given.trigger, given.sample)
-    from bench.soak_plot import judge, plot
+    from bench.soak_plot import judge, plot, read
 
     plot(written, given.out / "soak.svg")
-    sys.exit(judge(written))
+    verdict = judge(read(written))
+    print(*verdict.lines, sep="\n")
+    sys.exit(not verdict.passed)

@@ -22,7 +22,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
         text=True,
         timeout=250,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "too few" in done.stdout
     assert (tmp_path / "soak" / "soak.svg").read_text().startswith("<?xml")
     samples = [json.loads(line) for line in (tmp_path / "soak" / "samples.jsonl").read_text().splitlines()]
