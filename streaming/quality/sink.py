@@ -66,6 +66,7 @@ class QualitySink:
         self._sampled: dict[int, float] = {}
         self._counts: dict[int, Counter[str]] = {}
         self._watcher: subprocess.Popen[bytes] | None = None
+        self._next_start = 0.0
         output_rules()  # a suite that can't be compiled stops the start
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -73,10 +74,20 @@ class QualitySink:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._storage, self._live, self._every = state
+        self._next_start = 0.0
         self._sampled, self._counts, self._watcher = _OF_PROCESS.setdefault(self._storage.url, ({}, {}, None))
 
     def begin(self, batch_id: int) -> None:
-        if self._live and self._watcher is None:
+        """Starts the live check's process, on the driver. If that has died, a WARNING says so, and it is started again,
+        at most once in `every_seconds`."""
+        if not self._live:
+            return
+        if self._watcher is not None and self._watcher.poll() is not None:
+            self._warn(self._watcher.returncode, "it is started again, and its counts begin at zero")
+            self._watcher = None
+        now = time.monotonic()
+        if self._watcher is None and now >= self._next_start:
+            self._next_start = now + self._every
             # It ends when its standard input does, so never outlives the driver.
             self._watcher = subprocess.Popen(
                 [sys.executable, "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
@@ -84,10 +95,16 @@ class QualitySink:
             )
 
     def close(self) -> None:
-        """Ends the live check's process, if there is one."""
+        """Ends the live check's process, if there is one. A WARNING says if it had died."""
         if self._watcher is not None:
             self._watcher.communicate()
+            if self._watcher.returncode:
+                self._warn(self._watcher.returncode, "the last rows were not validated")
             self._watcher = None
+
+    def _warn(self, code: int, consequence: str) -> None:
+        how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+        log.warning("the live quality check's process ended (%s): %s", how, consequence)
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         broken = output_rules().broken(rows)

@@ -58,7 +58,7 @@ class LiveQuery:
         self._left.append(process)
 
     def kill_workers(self) -> int:
-        """kill −9 of the Python workers alone. Gives their number."""
+        """kill −9 of the Python workers and their daemon. Gives their number."""
         killed = workers(self._running().pid)
         for pid in killed:
             kill(pid)

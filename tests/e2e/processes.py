@@ -61,13 +61,8 @@ def session(leader: int) -> list[int]:
 
 
 def workers(leader: int) -> list[int]:
-    """Spark's Python workers among a session's processes: the children of its daemons."""
-    daemons = {
-        process.pid: process
-        for process in _members(leader)
-        if "streaming.spark.worker_daemon" in _arguments(process)
-    }
-    return [pid for pid, process in daemons.items() if _parent(process) in daemons]
+    """Spark's Python workers among a session's processes, and the daemon that forks them."""
+    return [p.pid for p in _members(leader) if "streaming.spark.worker_daemon" in _arguments(p)]
 
 
 def jvm(leader: int) -> int:
@@ -91,10 +86,3 @@ def _members(leader: int) -> list[psutil.Process]:
             if os.getsid(pid) == leader and not is_gone(pid):
                 found.append(psutil.Process(pid))
     return found
-
-
-def _parent(process: psutil.Process) -> int | None:
-    try:
-        return process.ppid()
-    except psutil.NoSuchProcess:
-        return None

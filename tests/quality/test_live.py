@@ -136,6 +136,50 @@ def test_samples_keep_their_distance(tmp_path: Path) -> None:
     assert sink._counts[0]["malformed"], "what came since is counted into the next sample"
 
 
+def test_a_dead_process_is_noticed_and_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = QualitySink(str(tmp_path), live=True, every_seconds=0)
+    sink.begin(0)
+    first = sink._watcher
+    assert first is not None
+    sink.begin(1)
+    assert sink._watcher is first
+    assert caplog.records == []
+
+    first.kill()
+    first.wait()
+    sink.begin(2)
+    second = sink._watcher
+    assert second is not None
+    assert second is not first
+    assert second.poll() is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "ended (killed by signal 9): it is started again" in record.getMessage()
+
+    second.kill()
+    sink.close()
+    assert sink._watcher is None
+    assert "the last rows were not validated" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+def test_a_process_that_dies_each_time_is_started_once_in_an_interval(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = QualitySink(str(tmp_path), live=True, every_seconds=3600)
+    sink.begin(0)
+    assert sink._watcher is not None
+    sink._watcher.kill()
+    sink._watcher.wait()
+    for batch in range(1, 4):
+        sink.begin(batch)
+        assert sink._watcher is None
+    assert len(caplog.records) == 1
+    sink.close()
+
+
 @pytest.mark.slow
 def test_the_process_beside_the_driver(tmp_path: Path) -> None:
     sink = QualitySink(str(tmp_path), live=True, every_seconds=0.2)
