@@ -170,9 +170,10 @@ def test_a_process_that_dies_each_time_is_started_once_in_an_interval(
 ) -> None:
     sink = QualitySink(str(tmp_path), live=True, every_seconds=3600)
     sink.begin(0)
-    assert sink._watcher is not None
-    sink._watcher.kill()
-    sink._watcher.wait()
+    watcher = sink._watcher
+    assert watcher is not None
+    watcher.kill()
+    watcher.wait()
     for batch in range(1, 4):
         sink.begin(batch)
         assert sink._watcher is None
