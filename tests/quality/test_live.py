@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -136,21 +137,25 @@ def test_samples_keep_their_distance(tmp_path: Path) -> None:
     assert sink._counts[0]["malformed"], "what came since is counted into the next sample"
 
 
+def watcher_of(sink: QualitySink) -> subprocess.Popen[bytes] | None:
+    return sink._watcher
+
+
 def test_a_dead_process_is_noticed_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = QualitySink(str(tmp_path), live=True, every_seconds=0)
     sink.begin(0)
-    first = sink._watcher
+    first = watcher_of(sink)
     assert first is not None
     sink.begin(1)
-    assert sink._watcher is first
+    assert watcher_of(sink) is first
     assert caplog.records == []
 
     first.kill()
     first.wait()
     sink.begin(2)
-    second = sink._watcher
+    second = watcher_of(sink)
     assert second is not None
     assert second is not first
     assert second.poll() is None
@@ -160,7 +165,7 @@ def test_a_dead_process_is_noticed_and_started_again(
 
     second.kill()
     sink.close()
-    assert sink._watcher is None
+    assert watcher_of(sink) is None
     assert "the last rows were not validated" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
 
@@ -170,13 +175,13 @@ def test_a_process_that_dies_each_time_is_started_once_in_an_interval(
 ) -> None:
     sink = QualitySink(str(tmp_path), live=True, every_seconds=3600)
     sink.begin(0)
-    watcher = sink._watcher
+    watcher = watcher_of(sink)
     assert watcher is not None
     watcher.kill()
     watcher.wait()
     for batch in range(1, 4):
         sink.begin(batch)
-        assert sink._watcher is None
+        assert watcher_of(sink) is None
     assert len(caplog.records) == 1
     sink.close()
 
