@@ -1,8 +1,8 @@
-"""The state's binary form: MessagePack of the core's own structures, a version byte in front.
+"""The binary encoding of the state: a version byte, then the core's structures as MessagePack.
 
-Every topic is a block of its own that is decoded when a command or a check touches it, and encoded again only then.
-Structures are arrays on the wire: their fields have no names there. So what is released of a version never changes; how
-the next one reads it, and what a new field costs, is told in `upgrades`.
+Every topic is a separate block. It is decoded, and later encoded again, only when a command or a check touches it.
+Structures are encoded as arrays without field names, so a released encoding must never change. `upgrades` describes how
+newer versions read older ones, and what a new field requires.
 """
 
 from typing import Any
@@ -21,13 +21,14 @@ from streaming.broker.topic import Topic
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2
-"""Of the encoding that is written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes."""
+"""The version of the encoding written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes."""
 
 
 class TopicBlock(msgspec.Struct, array_like=True):
-    """An encoded topic and what must be known without decoding it. `due` (ms) = when its own timer fires, −1: none.
+    """An encoded topic, and what the broker must know without decoding it.
 
-    `idle`: no periodic check can have anything to do. `backlog` in entries, `storage` in bytes.
+    `due` = when the topic's timer fires (ms; −1 if none is set). `idle`: periodic checks have nothing to do. `backlog` is
+    in entries, `storage` in bytes.
     """
 
     data: bytes
@@ -38,9 +39,12 @@ class TopicBlock(msgspec.Struct, array_like=True):
 
 
 class PartitionState(msgspec.Struct, array_like=True):
-    """An ingress partition between two micro-batches. `origin` = its first timestamp, the phase of periodic checks;
-    `connections`: connection → topics on which it has had producers or consumers; `partitioned`: topic → partitions;
-    `schemas`: topic → its schemas by version."""
+    """The state of an ingress partition between two micro-batches.
+
+    `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
+    which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
+    by version.
+    """
 
     partition: int
     clock: int = 0
@@ -57,7 +61,7 @@ class PartitionState(msgspec.Struct, array_like=True):
 
 
 def _encode_hook(value: Any) -> Any:
-    assert isinstance(value, AckHoles)  # everything else is known to msgspec
+    assert isinstance(value, AckHoles)  # msgspec encodes everything else itself
     return {
         ledger: bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         for ledger, bits in value.ledgers.items()
@@ -90,12 +94,12 @@ def decode_non_persistent_topic(data: bytes) -> NonPersistentTopic:
 
 
 def encode_state(state: PartitionState) -> bytes:
-    """`state` with its version."""
+    """Encode `state` with its version."""
     return bytes([VERSION]) + _encoder.encode(state)
 
 
 def decode_state(data: bytes) -> PartitionState:
-    """A state of this version or an older one. Raises `StateVersionError` for any other."""
+    """Decode a state of this version or an older one. Raises `StateVersionError` for any other."""
     found = data[0] if data else 0
     if not 0 < found <= VERSION:
         raise StateVersionError(

@@ -25,13 +25,13 @@ Messages = Annotated[int, unit("messages")]
 
 
 class BadSetting(ValueError):
-    """A setting that Pulsar doesn't have, that Magnetar neither heeds nor can safely ignore, or of a bad value."""
+    """The setting doesn't exist in Pulsar, Magnetar can neither apply nor safely ignore it, or its value is invalid."""
 
 
 BROKER_TIMESTAMP = "AppendBrokerTimestampMetadataInterceptor"
 
 LARGEST = 10**15
-"""No number in a configuration is larger: times in any unit stay within 64 bits when they become milliseconds."""
+"""The largest number in a configuration. It keeps times in any unit within 64 bits as milliseconds."""
 
 
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,9 +39,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     # General
     profile: str = "4.x"
-    """The profile that gave the defaults: the command's field `profile`, not one of its `settings`."""
+    """The profile of the defaults. It comes from the command's field `profile`, not from its `settings`."""
     clusterName: str = "standalone"
-    """The cluster's name, with which generated producer names begin."""
+    """The cluster's name. Generated producer names start with it."""
     statsUpdateFrequencyInSecs: Seconds = 60
     """The length of the intervals over which the rates in stats are averaged. Less than 1 counts as 1."""
 
@@ -49,32 +49,32 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     managedLedgerMaxEntriesPerLedger: Entries = 50000
     """A ledger with this many entries is full: it closes, and another one opens."""
     managedLedgerMinLedgerRolloverTimeMinutes: FractionalMinutes = 10
-    """A full ledger stays open until it is older than this. 0: it closes at once."""
+    """A full ledger stays open until it is older than this. 0: it closes immediately."""
     managedLedgerMaxLedgerRolloverTimeMinutes: FractionalMinutes = 240
     """A ledger of this age is full."""
     managedLedgerMaxSizePerLedgerMbytes: Mebibytes = 2048
     """A ledger of this size is full."""
     managedLedgerInactiveLedgerRolloverTimeSeconds: Seconds = 0
-    """A ledger that took no entry for longer than this closes at the next retention check. 0: off."""
+    """A ledger that got no entry for longer than this closes at the next retention check. 0: off."""
     retentionCheckIntervalInSeconds: Seconds = 120
     """The interval of the retention check (`consumedLedgers`), which trims ledgers. 0: off."""
     defaultRetentionTimeInMinutes: Minutes = 0
-    """How long ledgers are kept after every subscription has acknowledged them, where no policy says so. −1: forever."""
+    """How long ledgers are kept after every subscription has acknowledged them, unless a policy says so. −1: forever."""
     defaultRetentionSizeInMB: Mebibytes = 0
-    """How much is kept after every subscription has acknowledged it, where no policy says so. −1: everything."""
+    """How much is kept after every subscription has acknowledged it, unless a policy says so. −1: everything."""
 
     # Cursors
     managedLedgerDefaultMarkDeleteRateLimit: float = 1.0
-    """How often each cursor's position may be written, in writes per second. A position that the limit holds
-    back trims no ledgers until it is written. 0 or less: no limit."""
+    """How often each cursor's position may be written, in writes per second. A position whose write is delayed trims no
+    ledgers until it is written. 0 or less: no limit."""
     managedLedgerCursorPositionFlushSeconds: Seconds = 60
-    """The interval of the check (`cursorFlush`) that writes the positions held back. 0: off."""
+    """The interval of the check (`cursorFlush`) that writes the delayed positions. 0: off."""
     managedLedgerMaxUnackedRangesToPersist: int = 10000
     """How many runs of individual acks of a subscription survive an unload. Messages acknowledged beyond them are
     delivered again."""
     managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Millis = 60000
     """How far clients' clocks may differ when the closing times of ledgers narrow a search by time. −1: the search covers
-    all that is stored."""
+    all stored entries."""
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     """Whether single messages of a batch can be acknowledged. If not, a batch is acknowledged as a whole."""
 
@@ -99,7 +99,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     brokerDeduplicationEntriesInterval: Entries = 1000
     """A snapshot of the sequence ids is taken after this many entries."""
     brokerDeduplicationSnapshotIntervalSeconds: Seconds = 120
-    """The periodic check takes a snapshot if the last one is at least this old. 0 or less: it takes none."""
+    """The periodic check takes a snapshot if the last one is at least this old. 0 or less: never."""
     brokerDeduplicationSnapshotFrequencyInSeconds: Seconds = 120
     """The interval of that check (`deduplicationSnapshot`). 0: off."""
     brokerDeduplicationProducerInactivityTimeoutMinutes: Minutes = 360
@@ -130,8 +130,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     dispatcherMaxRoundRobinBatchSize: Entries = 20
     """How many entries a consumer of Shared gets in a turn."""
     preciseDispatcherFlowControl: bool = False
-    """Whether dispatchers read as many entries as the permits are worth, by the average size of a consumer's batches. If
-    not, they count an entry as one message."""
+    """Whether dispatchers convert permits to entries by the average size of a consumer's batches. If not, an entry counts
+    as one message."""
     subscriptionExpirationTimeMinutes: Minutes = 0
     """A durable subscription that has had no consumers for longer than this is deleted. 0: off."""
     subscriptionExpiryCheckIntervalInMinutes: Minutes = 5
@@ -141,9 +141,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     activeConsumerFailoverConsistentHashing: bool = False
     """Whether a hash ring chooses the active consumer on partitions, too. If not, the partition's number does."""
     delayedDeliveryEnabled: bool = True
-    """Whether messages with a `deliver_at_time` wait for it."""
+    """Whether messages wait for their `deliver_at_time`."""
     delayedDeliveryTickTimeMillis: Millis = 1000
-    """How precise delivery times are, and the least time between two looks at delayed messages."""
+    """The precision of delivery times, and the minimum time between two checks for delayed messages."""
     isDelayedDeliveryDeliverAtTimeStrict: bool = False
     """Whether no message is delivered before its time. If not, it may come up to a tick early."""
     delayedDeliveryMaxDelayInMillis: Millis = 0
@@ -152,15 +152,15 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """With this many delayed messages that all have about the same delay, the dispatcher reads no more until one is due.
     0: off."""
     dispatcherEntryFilterRescheduledMessageDelay: Millis = 1000
-    """After this time, a filter judges an entry again that it put off. At least 1."""
+    """How long after a filter rescheduled an entry it judges the entry again. At least 1."""
     entryFilterNames: str = ""
-    """The entry filters in force, separated by commas. `PropertyFilter` is there: a subscription with a property
+    """The entry filters in force, separated by commas. `PropertyFilter` is built in: a subscription with a property
     ``filter.NAME`` gets only messages whose property NAME has the same value. `entry_filters.register` adds others."""
     maxUnackedMessagesPerBroker: Messages = 0
     """With this many unacknowledged messages in the ingress partition, the subscriptions that have most of them get no
     more, until there are less than half. 0: no limit."""
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
-    """The part of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
+    """The fraction of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
 
     # Key_Shared
     subscriptionKeySharedEnable: bool = True
@@ -181,10 +181,10 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     # Time to live
     brokerEntryMetadataInterceptors: str = ""
-    """AppendBrokerTimestampMetadataInterceptor, with or without its package: entries get the broker's time, which goes
-    before the client's publish time. Empty: they do not."""
+    """AppendBrokerTimestampMetadataInterceptor, with or without its package: entries get the broker's time, which takes
+    precedence over the client's publish time. Empty: none."""
     ttlDurationDefaultInSeconds: Seconds = 0
-    """Messages older than this expire, where no policy says otherwise. 0: never."""
+    """Messages older than this expire, unless a policy says otherwise. 0: never."""
     messageExpiryCheckIntervalInMinutes: FractionalMinutes = 5
     """The interval of the check (`messageExpiry`). 0: off."""
 
@@ -194,16 +194,16 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     backlogQuotaCheckIntervalInSeconds: FractionalSeconds = 60
     """The interval of the check (`backlogQuota`). 0: off."""
     backlogQuotaDefaultLimitGB: Gibibytes = -1
-    """The largest backlog of a topic, where no policy says so. 0 or less: `backlogQuotaDefaultLimitBytes` holds."""
+    """The largest backlog of a topic, unless a policy says so. 0 or less: `backlogQuotaDefaultLimitBytes` applies."""
     backlogQuotaDefaultLimitBytes: Bytes = -1
-    """The largest backlog of a topic, where no policy says so. Less than 0: no limit."""
+    """The largest backlog of a topic, unless a policy says so. Less than 0: no limit."""
     backlogQuotaDefaultLimitSecond: Seconds = -1
-    """The greatest age of a topic's oldest unacknowledged message, where no policy says so. 0 or less: no limit."""
+    """The maximum age of a topic's oldest unacknowledged message, unless a policy says so. 0 or less: no limit."""
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
-    """What happens beyond those limits. producer_request_hold, producer_exception: producers are closed and new ones
-    refused. consumer_backlog_eviction: the oldest messages leave the backlog."""
+    """What happens when those limits are exceeded. producer_request_hold and producer_exception close producers and refuse
+    new ones. consumer_backlog_eviction removes the oldest messages from the backlog."""
     preciseTimeBasedBacklogQuotaCheck: bool = False
-    """Whether the age is that of the oldest message itself. If not, it is the time since its ledger was closed."""
+    """Whether the age is that of the oldest message itself. If not, it is the time since its ledger closed."""
 
     # Differences between Pulsar versions: Pulsar has no settings for these, so the names are Magnetar's.
     activeConsumerFailoverRingForNonPartitioned: bool = True
@@ -211,35 +211,35 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     priority and name is active (2.x)."""
     messageExpirySharedPosition: bool = True
     """TTL: one search on the slowest cursor moves every subscription (4.x). If false, each subscription is searched
-    (2.x)."""
+    separately (2.x)."""
     messageExpirySearchActiveEntries: bool = False
-    """Expiry of one subscription searches its unacknowledged entries only (2.x). If false, all that is stored (4.x)."""
+    """Expiry of one subscription searches its unacknowledged entries only (2.x). If false, all stored entries (4.x)."""
     messageExpiryStopsAtOpenLedger: bool = True
     """The pass over closing times ends before the open ledger (4.x). If false, the open ledger's closing time of 0 counts
     as old (2.x)."""
     backlogSizeWholeLedgers: bool = True
-    """A ledger that is acknowledged to its end counts nothing (4.x). If false, the remainder of its size / entries stays
-    in the backlog (2.x)."""
+    """A ledger that is acknowledged to its end adds nothing to the backlog size (4.x). If false, the remainder of its size
+    divided by its entries stays in it (2.x)."""
     backlogQuotaSkipByFactor: bool = False
-    """Size eviction multiplies the entries by the part of the backlog over an exact 0.9 of the limit (2.x). If false, it
+    """Size eviction multiplies the entries by the fraction of the backlog over an exact 0.9 of the limit (2.x). If false, it
     truncates the target to bytes and divides last (4.x)."""
     backlogQuotaSparesProducersForDedupCursor: bool = True
-    """If deduplication's cursor is the slowest, a snapshot is tried and producers stay for that round (4.x). If false,
-    they are closed (2.x)."""
+    """If the deduplication cursor is the slowest, the check tries a snapshot and keeps producers for that round (4.x). If
+    false, it closes them (2.x)."""
     backlogQuotaSkipsFencedTopics: bool = True
     """The quota check leaves fenced topics alone (4.x). If false, it acts on them, too (2.x)."""
     backlogQuotaMessageAge: bool = True
-    """There are quotas of type message_age (4.x). If false, age quotas have no effect (2.x)."""
+    """Quotas of type message_age have an effect (4.x). If false, they have none (2.x)."""
     deduplicationChecksLastChunkOnly: bool = True
     """Deduplication judges and records the last chunk of a message only (4.x). If false, it judges each, so that all but
     the first are duplicates (2.x). Takes effect when a topic is loaded or a policy changes."""
     retentionWithoutDurableCursor: bool = True
     """Retention holds on topics without a durable cursor (4.x). If false, they keep no closed ledger (2.x)."""
     retentionCheckEveryTopic: bool = True
-    """The retention check trims every topic (4.x). If false, only those for which some level sets a retention (2.x)."""
+    """The retention check trims every topic (4.x). If false, only topics with a retention set at some level (2.x)."""
     subscriptionBacklogSizeWithoutAcked: bool = False
     """A subscription's backlogSize leaves out entries that are acknowledged individually (later than 4.0). If false, it
-    counts all after the mark-delete position."""
+    counts all entries after the mark-delete position."""
     removePendingAcksOnMarkDeleteMove: bool = False
     """If TTL, a skip or an eviction moves a mark-delete position, the entries it passes no longer count as unacknowledged
     by consumers (later than 4.0)."""
@@ -247,14 +247,14 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """At a rollover, a cursor that is acknowledged to the end of its ledger moves to before the next one (later than
     4.0). If false, it stays."""
     keepOldestPositionWhenUnknown: bool = True
-    """Age quota: if the age becomes unknown, the last known one holds until there is no backlog (4.0). If false, none
-    does (later)."""
+    """Age quota: if the age becomes unknown, the last known age applies until there is no backlog (4.0). If false, no age
+    applies (later)."""
     delayedDeliveryRoundsTimes: bool = False
     """Delivery times are rounded down to a multiple of the largest power of two in the tick (later than 4.0). If false,
-    they are kept as they are (4.0)."""
+    they are exact (4.0)."""
     trimAtRolloverSparesClosedLedger: bool = False
-    """Without a durable cursor, a rollover that finds no older ledger to trim leaves the one that it closed (as recorded
-    from 4.0.7). If false, it trims that, too (ledger.md, Determinism)."""
+    """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed (as recorded from
+    4.0.7). If false, it trims that ledger, too (ledger.md, Determinism)."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
@@ -287,13 +287,13 @@ WITHOUT_EFFECT = frozenset(
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
      "transactionCoordinatorEnabled"}
 )  # fmt: skip
-"""Settings of a real broker that change nothing here (caches, storage, system topics, retries of reads)."""
+"""Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads)."""
 
 
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:
-    """`settings` over the defaults of `profile`. Values may be text, as in broker.conf.
+    """The defaults of `profile`, overridden by `settings`. Values may be strings, as in broker.conf.
 
-    Raises `BadSetting` naming the setting.
+    Raises `BadSetting` with the name of the setting.
     """
     known = ServiceConfiguration.__struct_fields__
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}

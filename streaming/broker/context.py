@@ -1,4 +1,4 @@
-"""What the mechanisms share while a command is folded: the clock, the configuration, the way out."""
+"""Shared state while the broker folds a command: the clock, the configuration, and the effects."""
 
 import heapq
 
@@ -24,7 +24,7 @@ def namespace_of(topic: str) -> str:
 
 
 class Context:
-    """`clock` in ms. Effects are numbered within the record that causes them: `offset`, then 0, 1, 2, …"""
+    """`clock` is in ms. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
 
     __slots__ = (
         "_policies",
@@ -60,37 +60,37 @@ class Context:
         self._policies: dict[str, HierarchyTopicPolicies] = {}
 
     def emit(self, effect: Effect) -> None:
-        """Put an effect out."""
+        """Append an effect to the output rows."""
         self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))
         self.ordinal += 1
 
     def wake(self, topic: str, due: int) -> None:
-        """Let the topic's timers run when the clock reaches `due` (ms). Once too often does no harm."""
+        """Run the topic's timers when the clock reaches `due` (ms). Superfluous calls are harmless."""
         if (timer := (due, topic)) not in self._woken:
             self._woken.add(timer)
             heapq.heappush(self.timers, timer)
 
     def next_timer(self) -> str:
-        """Take the earliest of `timers`: the topic to wake."""
+        """Remove the earliest timer and return its topic."""
         timer = heapq.heappop(self.timers)
         self._woken.discard(timer)
         return timer[1]
 
     def close_connection(self, topic: str, connection: str, cause: str) -> None:
-        """A client broke the protocol: its connection is closed, all it has in the partition with the command's end."""
+        """Close a connection that broke the protocol. Its producers and consumers are removed at the end of the command."""
         self.emit(CloseConnection(topic, connection, cause))
         self.lost.append(connection)
 
     def attach(self, connection: str, topic: str) -> None:
-        """Note that a connection has a producer or consumer on a topic, so that its loss finds them."""
+        """Note that a connection has a producer or consumer on a topic, so that they are removed when it is lost."""
         self.connections.setdefault(connection, {})[topic] = None
 
     def policies_changed(self) -> None:
-        """Resolve every topic's policies anew: a policy or the configuration changed."""
+        """Drop the resolved policies of every topic, since a policy or the configuration changed."""
         self._policies.clear()
 
     def policies_of(self, topic: HasPolicies) -> HierarchyTopicPolicies:
-        """The policies in force on a topic, resolved once until one of them or the configuration changes."""
+        """The effective policies of a topic. The result is cached until a policy or the configuration changes."""
         found = self._policies.get(topic.name)
         if found is None:
             namespace = self.namespaces.get(namespace_of(topic.name), NO_POLICIES)

@@ -1,8 +1,8 @@
-"""The two kinds of refusal: the peer asked for what the rules forbid, or Magnetar is misused."""
+"""Errors of the broker: a client asks for what the rules forbid, or Magnetar is used the wrong way."""
 
 
 class BrokerError(Exception):
-    """A request is refused. `code` is the ServerError name that the client gets (protocol.md §8)."""
+    """The broker refuses a request. `code` is the name of the ServerError for the client (protocol.md §8)."""
 
     def __init__(self, code: str, cause: str) -> None:
         super().__init__(cause)
@@ -10,11 +10,11 @@ class BrokerError(Exception):
 
 
 class CursorError(Exception):
-    """An operation that a managed cursor refuses; its state is unchanged (cursor.md)."""
+    """A managed cursor refuses an operation. Its state is unchanged (cursor.md)."""
 
 
 class AdminError(Exception):
-    """An admin call is refused. `status` is the HTTP status."""
+    """The broker refuses an admin call. `status` is the HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -22,8 +22,8 @@ class AdminError(Exception):
 
 
 class StateVersionError(Exception):
-    """A checkpoint was written by a version of Magnetar whose state this one can't read."""
+    """This version of Magnetar can't read the state that another version wrote."""
 
 
 class LogOrderError(Exception):
-    """Records of an ingress partition came out of order or twice: the source is not what it should be."""
+    """Records of an ingress partition arrived out of order or twice, so the source is faulty."""

@@ -16,7 +16,7 @@ class Position(NamedTuple):
         return f"{self.ledger}:{self.entry}"
 
     def next(self) -> "Position":
-        """The syntactic successor, which may not exist."""
+        """The position with the next entry id. It may not exist."""
         return Position(self.ledger, self.entry + 1 if self.entry >= 0 else 0)
 
 

@@ -1,4 +1,4 @@
-"""Rates for the stats: how often something happened in the last interval (mirrors `Rate`)."""
+"""Rates for stats: how often an event happened in the last interval (mirrors `Rate`)."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from streaming.broker.config import ServiceConfiguration
 
 
 class Rate(msgspec.Struct, array_like=True, gc=False):
-    """Something counted: `total`, `current` in the interval numbered `interval`, `last` in the one before."""
+    """Counts of an event: `total`, `current` in interval number `interval`, and `last` in the one before."""
 
     total: int = 0
     interval: int = 0
@@ -14,7 +14,7 @@ class Rate(msgspec.Struct, array_like=True, gc=False):
     last: int = 0
 
     def record(self, count: int, now: int, config: ServiceConfiguration) -> None:
-        """Count at `now` (ms)."""
+        """Add `count` at `now` (ms)."""
         number = _interval(now, config)
         if number != self.interval:
             self.last = self.current if number == self.interval + 1 else 0
@@ -23,7 +23,7 @@ class Rate(msgspec.Struct, array_like=True, gc=False):
         self.total += count
 
     def per_second(self, now: int, config: ServiceConfiguration) -> float:
-        """A second, over the last interval of the broker's stats that has ended by `now` (ms)."""
+        """The rate per second over the last stats interval that ended by `now` (ms)."""
         number = _interval(now, config)
         if number <= self.interval:
             return self.last / _seconds(config)

@@ -1,11 +1,11 @@
-"""States that an older Magnetar wrote, made readable to this one.
+"""Upgrades of states that an older Magnetar wrote.
 
-`codec.VERSION` numbers the encodings. A state of an older one is decoded into lists, dicts and numbers, goes through the
-steps from its version on, and is read as a state of today. It costs that once: what is written next is of today.
+`codec.VERSION` numbers the encodings. An older state is decoded into plain lists, dicts and numbers. The steps from its
+version on bring it to the current encoding, which is then decoded. This happens once: the next write is current.
 
-A change of a structure that is part of a state needs a new `codec.VERSION` (a test says so). Fields appended with a
-default, to a structure that no other extends, are no more work: msgspec fills them in. All else (a field put in between,
-moved, removed, of another type, a default that is another) needs a step in `UPGRADES`.
+A change to a structure that is part of a state needs a new `codec.VERSION`, and a test checks this. New last fields with
+a default, in a structure without subclasses, need nothing else: msgspec fills them in. Any other change (a field that is
+inserted, moved, removed or of another type, or another default) needs a step in `UPGRADES`.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 Step = Callable[[list[Any], dict[str, Any]], None]
-"""Changes, in place, what a version wrote into what the next one writes: the partition's state and its topics by name.
+"""Changes a version's state to the next version's, in place. Takes the partition's state and its topics by name.
 
-A structure is a list of its fields (behind its tag, if it has one), or a dict where its encoding is a map; a position is
-a pair. Such a list may be shorter than its version has fields: older versions only lacked the last ones.
+A structure is a list of its fields (after its tag, if it has one), or a dict if its encoding is a map. A position is a
+pair. A list may lack its last fields, if a version without them wrote it.
 """
 
 _CONFIG, _TOPICS, _DATA = 5, 7, 0
@@ -36,24 +36,24 @@ _TOPIC_2 = (
     "access", "generated_names", "fenced", "pending", "delay_writes", "counters", "ledger", "dedup", "cursors",
     "subscriptions", "fail_writes", "oldest",
 )  # fmt: skip
-"""The fields of a persistent topic. `failed_producers` were errors for clients that asked again."""
+"""The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
 
 _DISPATCHER, _MIN_REPLAYED = 4, 17
-"""Where version 1 had `Subscription.dispatcher`, and, with its tag, `StickyKeyMultipleConsumers.min_replayed`."""
+"""Where version 1 had `Subscription.dispatcher` and, counting its tag, `StickyKeyMultipleConsumers.min_replayed`."""
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
-    """Delayed messages were in buckets: a partition goes on like that until it gets another configuration."""
+    """Delayed messages were in buckets. A partition keeps rounding times until it gets another configuration."""
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
     for topic in topics.values():
         if isinstance(topic, list):
             persistent_topic(topic)
-        else:  # a non-persistent one, whose fields have names
+        else:  # a non-persistent topic, whose encoding has field names
             _non_persistent_topic(topic)
 
 
 def persistent_topic(topic: list[Any]) -> None:
-    """Version 2 has first what all topics have, then what only persistent ones have."""
+    """Version 2 has the fields of all topics first, then those of persistent topics only."""
     fields = dict(zip(_TOPIC_1, topic, strict=True))
     for subscription in fields["subscriptions"].values():
         _dispatcher_last(subscription)
@@ -62,7 +62,7 @@ def persistent_topic(topic: list[Any]) -> None:
 
 
 def _dispatcher_last(subscription: list[Any]) -> None:
-    """Version 2 has the dispatcher behind a subscription's other fields, and no `min_replayed` in it."""
+    """Version 2 has the dispatcher after a subscription's other fields, and no `min_replayed` in it."""
     dispatcher = subscription.pop(_DISPATCHER)
     if dispatcher is not None and dispatcher[0].startswith("sticky"):
         del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
@@ -74,7 +74,7 @@ def _counters_of_all_first(counters: list[int]) -> list[int]:
 
 
 def _non_persistent_topic(topic: dict[str, Any]) -> None:
-    """Version 2 has nothing that concerns ledgers and cursors in a non-persistent topic."""
+    """In version 2, a non-persistent topic has nothing for ledgers and cursors."""
     topic.pop("ledger", None)
     if "counters" in topic:
         topic["counters"] = _counters_of_all_first(topic["counters"])[:4]
@@ -89,7 +89,7 @@ def _non_persistent_topic(topic: dict[str, Any]) -> None:
 
 
 def _non_persistent_dispatcher(dispatcher: list[Any]) -> list[Any]:
-    """Version 1 had the dispatchers of persistent topics, of which only some fields were in use."""
+    """Version 1 used the dispatchers of persistent topics, but only some of their fields."""
     match dispatcher[0]:
         case "single":
             _, failover, active = dispatcher[:3]
@@ -103,14 +103,14 @@ def _non_persistent_dispatcher(dispatcher: list[Any]) -> list[Any]:
 
 
 UPGRADES: dict[int, Step] = {1: _from_0_1_0}
-"""Version → the step to the next. None: the next one only added what has a default."""
+"""Version → the step to the next version. Missing if the next version only added fields with defaults."""
 
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def upgraded(state: memoryview, found: int, wanted: int) -> bytes:
-    """A state without its version byte, from version `found` to version `wanted`, which is not older."""
+    """Upgrade a state without its version byte from version `found` to version `wanted`, which must not be lower."""
     raw = _decode(state)
     blocks = raw[_TOPICS]
     topics = {name: _decode(block[_DATA]) for name, block in blocks.items()}

@@ -1,4 +1,4 @@
-"""Chunks of large messages on Shared subscriptions: all of one message to one consumer (mirrors
+"""Chunked messages on Shared subscriptions: one consumer gets all chunks of a message (mirrors
 `SharedConsumerAssignor`; rules: dispatch_shared.md §9)."""
 
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 
 NextConsumer = Callable[[list[Consumer]], Consumer | None]
-"""The consumer whose turn it is; None: nobody can be sent to."""
+"""Returns the consumer whose turn it is, or None if no consumer can receive."""
 
 
 def assign(
     found: Found, consumers: list[Consumer], next_consumer: NextConsumer, chunk_owners: dict[str, Handle]
 ) -> tuple[list[Found], list[Position]]:
-    """Give chunks to the consumer that has the message's first chunk, other entries to consumers in turn.
+    """Assign each chunk to the consumer that got the message's first chunk, and other entries to consumers in turn.
 
-    Returns the entries of each consumer, in the order of `consumers`, and the positions that nobody could take.
-    Permits are counted in entries here. `chunk_owners` is kept up to date.
+    Returns one list of entries per consumer, in the order of `consumers`, and the positions that no consumer could
+    take. Permits count entries here. Updates `chunk_owners`.
     """
     permits = {
         consumer.handle: max(consumer.permits, 0) if consumer.available else 0 for consumer in consumers
@@ -33,7 +33,7 @@ def assign(
                 left += [position for position, _ in found[index:]]
                 break
             available = permits[current.handle]
-        assert current is not None  # there are permits, so somebody has them
+        assert current is not None  # without permits anywhere, the loop has ended
         metadata = entry.metadata
         owner = current
         if metadata.uuid is not None:
@@ -70,7 +70,7 @@ def _choose(
 def _owner(
     chunk_owners: dict[str, Handle], consumers: list[Consumer], current: Consumer, uuid: str, chunk: int
 ) -> Consumer | None:
-    """The consumer of a chunked message; its first chunk makes `current` that. None: it isn't known (any more)."""
+    """The consumer of a chunked message, or None if it is unknown or gone. A first chunk makes `current` the owner."""
     handle = chunk_owners.get(uuid)
     if handle is None:
         if chunk != 0:

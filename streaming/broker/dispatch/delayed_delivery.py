@@ -1,8 +1,8 @@
-"""Delayed delivery: positions that wait for their time (mirrors `InMemoryDelayedDeliveryTracker`; rules:
+"""Delayed delivery: positions that wait for their delivery time (mirrors `InMemoryDelayedDeliveryTracker`; rules:
 dispatch_shared.md §7).
 
-The spec rounds delivery times to buckets, as the development line does. A recorded trace (delayed_order) shows that 4.0.7
-keeps them as they are: a setting.
+The spec rounds delivery times to buckets, as versions after 4.0 do. A recorded trace (delayed_order) shows that
+4.0.7 keeps exact times. The setting `delayedDeliveryRoundsTimes` selects one of the two.
 """
 
 from bisect import insort
@@ -16,9 +16,12 @@ NO_DELAY = -1
 
 
 class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
-    """`buckets`: time (ms) → ascending positions. The other fields serve `pauses_all` only: `fixed` = every delay so
-    far was about the same, `highest` = latest delivery time seen. `timer` = when the timer fires (ms, −1: not set),
-    `fired` = when it did last."""
+    """`buckets`: time (ms) → ascending positions. `timer` = when the timer fires (ms; −1 if not set), `fired` = when it
+    last fired (ms).
+
+    Only `pauses_all` uses the other fields: `fixed` = all delays so far were about equal, `highest` = the latest
+    delivery time seen (ms).
+    """
 
     buckets: dict[int, list[Position]] = {}
     fixed: bool = True
@@ -30,7 +33,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         return sum(len(positions) for positions in self.buckets.values())
 
     def add(self, position: Position, deliver_at: int, now: int, config: ServiceConfiguration) -> bool:
-        """Keep a position until `deliver_at` (ms). False: it is to be delivered now."""
+        """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now."""
         tick, strict = config.delayedDeliveryTickTimeMillis, config.isDelayedDeliveryDeliverAtTimeStrict
         if deliver_at < 0 or deliver_at <= (now if strict else now + tick):
             self.fixed = False
@@ -44,7 +47,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         return True
 
     def clear(self) -> None:
-        """Forget the positions, but not what is known of the delays."""
+        """Forget the positions, but keep what detects a fixed delay."""
         self.buckets.clear()
         self.timer = -1
 
@@ -67,7 +70,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         return taken
 
     def pauses_all(self, now: int, config: ServiceConfiguration) -> bool:
-        """With enough messages of one fixed delay and none due, reading on would only bring more of them."""
+        """Whether to stop reading: many messages have one fixed delay and none is due, so reads would only add more."""
         lookahead = config.delayedDeliveryFixedDelayDetectionLookahead
         return (
             lookahead > 0
@@ -77,19 +80,19 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         )
 
     def arm(self, now: int, config: ServiceConfiguration) -> None:
-        """Set the timer for the first bucket. One in the past needs none: the next dispatch takes it."""
+        """Set the timer for the first bucket, unless that bucket is past: the next dispatch takes it anyway."""
         first = min(self.buckets, default=now)
         self.timer = max(first, self.fired + config.delayedDeliveryTickTimeMillis) if first > now else -1
 
 
 def _bucket_width(config: ServiceConfiguration) -> int:
-    """The largest power of two that is at most the tick; 1 where times are kept as they are."""
+    """The width of a bucket (ms): the largest power of two up to the tick, or 1 if times are exact."""
     tick = config.delayedDeliveryTickTimeMillis
     return 1 << max(tick, 1).bit_length() - 1 if config.delayedDeliveryRoundsTimes else 1
 
 
 def _horizon(now: int, config: ServiceConfiguration) -> int:
-    """Buckets up to this time are due at `now`."""
+    """The latest bucket (ms) that is due at `now`."""
     if config.isDelayedDeliveryDeliverAtTimeStrict:
         return now
     return now + config.delayedDeliveryTickTimeMillis - _bucket_width(config) + 1

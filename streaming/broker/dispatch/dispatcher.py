@@ -1,7 +1,7 @@
-"""What a subscription asks of its dispatcher, whatever its type (mirrors `Dispatcher`).
+"""The interface between a subscription and its dispatcher, for every subscription type (mirrors `Dispatcher`).
 
-A dispatcher decides which consumer gets which entry, and when. It keeps what it must remember between commands; the
-subscription, its cursor and its ledger come with each call.
+A dispatcher decides which consumer gets which entry, and when. It holds only the state that must survive between
+commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
@@ -17,41 +17,44 @@ from streaming.broker.subscription.context import SubscriptionContext
 
 
 class Dispatcher(msgspec.Struct, array_like=True):
-    """Abstract methods are there in every type. The others do nothing where a type has nothing to do."""
+    """Every type implements the abstract methods. The others do nothing by default."""
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
-        """Why a consumer that wants this Key_Shared mode can't join those that are here; None: it can."""
+        """Why a consumer with this Key_Shared mode can't join the connected consumers, or None if it can."""
         return None
 
     def check(self, consumer: Consumer) -> None:
-        """Raises `BrokerError` if the consumer can't have the hash ranges that it asks for."""
+        """Raise `BrokerError` if the consumer can't have the hash ranges it asks for."""
 
     @abstractmethod
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
-        """A consumer joins."""
+        """Add a consumer that joins."""
 
     @abstractmethod
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
-        """A consumer leaves. True: the caller must `dispatch` once all that leave together have left."""
+        """Remove a consumer that leaves.
+
+        Returns True if the caller must `dispatch` after removing every consumer that leaves at the same time.
+        """
 
     def closed_by_seek(self, consumers: list[Consumer]) -> list[Consumer]:
-        """Those of the subscription's `consumers` that a seek disconnects."""
+        """The consumers that a seek disconnects."""
         return list(consumers)
 
     @abstractmethod
     def after_seek(self, consumers: list[Consumer]) -> Self:
-        """Take those in `closed_by_seek` out of `consumers`; the dispatcher that the subscription goes on with."""
+        """Remove the consumers in `closed_by_seek` from `consumers`. Returns the dispatcher to use from now on."""
 
     # -- triggers -------------------------------------------------------------------------------------------------
 
     def dispatch(self, sub: SubscriptionContext) -> None:
-        """Read and send as much as can be sent: consumers have left, or the broker has lifted its limit."""
+        """Read and send as much as possible, after consumers left or the broker lifted its limit."""
 
     @abstractmethod
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
-        """A consumer gives permits, in messages."""
+        """Add a consumer's permits, in messages."""
 
     @abstractmethod
     def redeliver(
@@ -61,26 +64,26 @@ class Dispatcher(msgspec.Struct, array_like=True):
         positions: list[Position] | None,
         epoch: int | None,
     ) -> None:
-        """A consumer wants `positions` (None: everything that it hasn't acked) again; `epoch`: its new one."""
+        """Redeliver `positions` (None: all that the consumer hasn't acked). `epoch` is the consumer's new epoch."""
 
     @abstractmethod
     def new_entries(self, sub: SubscriptionContext) -> None:
-        """Entries were confirmed: a read that waits completes."""
+        """Complete a waiting read, since entries were confirmed."""
 
     def due(self) -> int:
-        """When the dispatcher's next timer fires (ms), −1: there is none."""
+        """When the dispatcher's next timer fires (ms), or −1 if none is set."""
         return -1
 
     @abstractmethod
     def timer(self, sub: SubscriptionContext) -> None:
-        """Do what is due at the clock."""
+        """Run the timers that are due at the current clock."""
 
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
-        """A consumer acked a whole entry: credit the consumer that it was sent to, and return that one."""
+        """A consumer acked a whole entry. Credit and return the consumer that the entry was sent to."""
         return None
 
     def acknowledged_partly(
@@ -91,27 +94,27 @@ class Dispatcher(msgspec.Struct, array_like=True):
         stored: bytes | None,
         ack_set: int,
     ) -> None:
-        """A consumer acked some messages of a batch and left those in `ack_set`.
+        """A consumer acked some messages of a batch. Those in `ack_set` stay unacked.
 
-        `stored`: the messages that were unacked before, see `ack_set.to_bits`; None: all.
+        `stored`: the messages that were unacked before (see `ack_set.to_bits`), or None for all of them.
         """
 
     def forget_redeliveries(self, position: Position) -> None:
-        """The redelivery count of an entry starts again from 0."""
+        """Reset the redelivery count of an entry to 0."""
 
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        """One ACK command is done. `owners`: the consumers whose entries it acked."""
+        """An ACK command was applied. `owners`: the consumers whose entries it acked."""
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """The broker moved the mark-delete position: forget what it passed."""
+        """The broker moved the mark-delete position. Forget the entries it passed."""
 
     # -- delayed delivery -----------------------------------------------------------------------------------------
 
     @property
     def delayed_messages(self) -> int:
-        """Entries that wait for their delivery time."""
+        """How many entries wait for their delivery time."""
         return 0
 
     def clear_delayed(self) -> None:
@@ -121,19 +124,19 @@ class Dispatcher(msgspec.Struct, array_like=True):
 
     @property
     def unacked_messages(self) -> int:
-        """Messages sent and not acked, where limits apply to them."""
+        """Messages sent but not acked, for types with a limit on them, else 0."""
         return 0
 
     @property
     def blocked_on_unacked(self) -> bool:
-        """Is the subscription over maxUnackedMessagesPerSubscription?"""
+        """Whether maxUnackedMessagesPerSubscription blocks the subscription."""
         return False
 
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
-        """Fields of the subscription's stats that only this type has, with Pulsar's names."""
+        """The stats fields, by Pulsar's names, that only this type has."""
         return {}
 
 
 def redelivery_time(ctx: Context) -> int:
-    """When an entry that a filter rescheduled now is judged again (ms); never now, or time would stand still."""
+    """When to judge an entry again that a filter rescheduled now (ms). Always later than now, so that time goes on."""
     return ctx.clock + max(ctx.config.dispatcherEntryFilterRescheduledMessageDelay, 1)

@@ -1,4 +1,4 @@
-"""Hashes that move to another consumer once their unacked entries are gone (mirrors `DrainingHashesTracker`; rules:
+"""Hashes that move to another consumer once no unacked entries of theirs remain (mirrors `DrainingHashesTracker`; rules:
 dispatch_key_shared.md §5)."""
 
 import msgspec
@@ -7,7 +7,7 @@ from streaming.broker.subscription.consumer import Handle
 
 
 class DrainingHash(msgspec.Struct, array_like=True):
-    """`owner` = the consumer that has the unacked entries, `entries` of them; `blocked` = how often one had to wait."""
+    """`owner` = the consumer with the unacked entries, `entries` = how many, `blocked` = how often an entry had to wait."""
 
     owner: Handle
     entries: int = 0
@@ -15,16 +15,16 @@ class DrainingHash(msgspec.Struct, array_like=True):
 
 
 class DrainingHashes(msgspec.Struct, array_like=True):
-    """By hash. Counts are in entries: acks of some messages of a batch don't count down."""
+    """The draining hashes. They count entries, so an ack of part of a batch changes nothing."""
 
     hashes: dict[int, DrainingHash] = {}
 
     def add(self, owner: Handle, hash_: int) -> None:
-        """An unacked entry of `owner`, which lost the hash."""
+        """Count an unacked entry of `owner`, which lost the hash."""
         self.hashes.setdefault(hash_, DrainingHash(owner)).entries += 1
 
     def reduce(self, owner: Handle, hash_: int) -> bool:
-        """An entry of `owner` isn't unacked any more. True: it was the last one, and somebody waits for the hash."""
+        """Uncount an entry of `owner`. Returns True if it was the last one and an entry waits for the hash."""
         draining = self.hashes.get(hash_)
         if draining is None or draining.owner != owner:
             return False
@@ -35,7 +35,7 @@ class DrainingHashes(msgspec.Struct, array_like=True):
         return draining.blocked > 0
 
     def blocks(self, consumer: Handle, hash_: int) -> bool:
-        """Must an entry for `consumer` wait? To the owner the hash has come back: it doesn't drain any more."""
+        """Whether an entry for `consumer` must wait. If `consumer` is the owner, it got the hash back: stop draining."""
         draining = self.hashes.get(hash_)
         if draining is None:
             return False
@@ -46,6 +46,6 @@ class DrainingHashes(msgspec.Struct, array_like=True):
         return True
 
     def forget(self, owner: Handle) -> None:
-        """The consumer left."""
+        """Forget the hashes of a consumer that left."""
         for hash_ in [hash_ for hash_, draining in self.hashes.items() if draining.owner == owner]:
             del self.hashes[hash_]

@@ -1,7 +1,7 @@
-"""Entry filters: whether a subscription gets an entry, decided by its metadata (E7, dispatch_shared.md §8).
+"""Entry filters decide by an entry's metadata whether a subscription gets it (E7, dispatch_shared.md §8).
 
-Pulsar loads filters from Java archives. Here they are named functions, known to every run that replays a log; the
-setting ``entryFilterNames`` lists those in force. They may look at nothing but their arguments.
+Pulsar loads filters from Java archives. Here they are named functions, and every run that replays a log must register
+the same ones. The setting ``entryFilterNames`` lists those in force. Filters must depend only on their arguments.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,24 +11,24 @@ from schemas.commands import MessageMetadata
 
 FilterResult = Literal["ACCEPT", "REJECT", "RESCHEDULE"]
 EntryFilter = Callable[[MessageMetadata, Mapping[str, str]], FilterResult]
-"""(metadata, properties of the subscription) → result. RESCHEDULE: drop it now, redeliver it a second later."""
+"""(metadata, properties of the subscription) → result. RESCHEDULE: redeliver the entry a second later."""
 
 _filters: dict[str, EntryFilter] = {}
 
 
 def register(name: str, entry_filter: EntryFilter) -> None:
-    """Make a filter known by the name that ``entryFilterNames`` uses. Raises `ValueError` if the name is taken."""
+    """Register a filter under a name for ``entryFilterNames``. Raises `ValueError` if the name is taken."""
     if _filters.setdefault(name, entry_filter) is not entry_filter:
         raise ValueError(f"an entry filter named {name} is registered already")
 
 
 def known(name: str) -> bool:
-    """Is there a filter of that name?"""
+    """Whether a filter has that name."""
     return name in _filters
 
 
 def judge(names: str, metadata: MessageMetadata, properties: Mapping[str, str]) -> FilterResult:
-    """The first answer that isn't ACCEPT of the filters in `names` (comma-separated)."""
+    """The first result other than ACCEPT of the filters in `names` (comma-separated), else ACCEPT."""
     for name in names.split(","):
         if name and (result := _filters[name](metadata, properties)) != "ACCEPT":
             return result
@@ -36,7 +36,7 @@ def judge(names: str, metadata: MessageMetadata, properties: Mapping[str, str]) 
 
 
 def property_filter(metadata: MessageMetadata, properties: Mapping[str, str]) -> FilterResult:
-    """A subscription with a property ``filter.<name>`` gets the messages whose property `<name>` has that value."""
+    """A subscription with a property ``filter.<name>`` gets only messages whose property ``<name>`` has that value."""
     wanted = {key[len("filter.") :]: value for key, value in properties.items() if key.startswith("filter.")}
     found = {pair.key: pair.value for pair in metadata.properties}
     return "ACCEPT" if all(found.get(key) == value for key, value in wanted.items()) else "REJECT"

@@ -1,6 +1,7 @@
 """Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: dispatch_shared.md).
 
-`deal` decides who gets what was read; `chunked_messages` does it for chunks, the subclass for Key_Shared by key.
+`deal` decides which consumer gets which of the entries read. `chunked_messages` does so for chunks, and the Key_Shared
+subclass by key.
 """
 
 from bisect import bisect_right, insort
@@ -23,13 +24,14 @@ NO_HASHES: dict[Position, int] = {}
 
 
 class MultipleConsumers(Dispatcher, tag="multiple"):
-    """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to be sent again before anything new;
-    `counts` = redelivery counts; `pending_read` = entries a waiting read asked for; totals are in messages.
+    """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to send before new ones;
+    `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
 
-    `rescheduled`: time (ms) → positions that an entry filter put off; `chunk_owners`: uuid of a chunked message →
+    `rescheduled`: time (ms) → positions that an entry filter rescheduled; `chunk_owners`: uuid of a chunked message →
     (connection, id) of the consumer that gets its chunks.
 
-    The fields of `StickyKeyMultipleConsumers` follow these in the encoding: a new one here needs a new `codec.VERSION`.
+    In the encoding, the fields of `StickyKeyMultipleConsumers` follow these, so a new field here needs a new
+    `codec.VERSION`.
     """
 
     round_robin: int = 0
@@ -57,7 +59,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             consumers.sort(key=lambda c: c.priority)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
-        """What the consumer had waits for the next dispatch. False: it had nothing to pass on, so nobody reads (4.0.7)."""
+        """Move the consumer's pending entries to the replay set. Without any, the other consumers get no read (4.0.7)."""
         sub.consumers.remove(consumer)
         was_blocked = self.blocked
         self._add_unacked(sub, -consumer.unacked)
@@ -71,14 +73,14 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return bool(consumer.pending) or (was_blocked and not self.blocked)
 
     def after_seek(self, consumers: list[Consumer]) -> Self:
-        """Everybody is disconnected. What is delayed stays known until the next consumer comes (4.0.7)."""
+        """All consumers are disconnected. Delayed entries are kept until the next consumer joins (4.0.7)."""
         consumers.clear()
         renewed = self._renewed()
         renewed.delayed = self.delayed
         return renewed
 
     def _renewed(self) -> Self:
-        """A dispatcher of the same kind that remembers nothing but whose turn it is."""
+        """A new dispatcher of the same type that keeps only whose turn it is."""
         return type(self)(round_robin=self.round_robin)
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
@@ -101,14 +103,14 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         positions: list[Position] | None,
         epoch: int | None,
     ) -> None:
-        """Send `positions` (None: all) that are pending for this consumer again, each with its count one higher."""
+        """Resend those of `positions` (None: all) that are pending for this consumer. Raises their redelivery counts."""
         wanted = (
             list(consumer.pending) if positions is None else [p for p in positions if p in consumer.pending]
         )
         freed = 0
         for position in wanted:
             remaining = self._release(sub, consumer, position)
-            if remaining is not None:  # an id may be listed twice
+            if remaining is not None:  # a client may list an id twice
                 freed += remaining
                 self.counts[position] = self.counts.get(position, 0) + 1
         consumer.unacked -= freed
@@ -118,10 +120,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         self.dispatch(sub)
 
     def new_entries(self, sub: SubscriptionContext) -> None:
-        """Entries were confirmed: a waiting read completes.
+        """Complete a waiting read, since entries were confirmed.
 
-        quirk: with nothing, as in 4.0.7 a read may go no further than what was confirmed when it was issued. It only gives
-        the occasion for another one, for those who have permits now, and after what waits to be replayed.
+        quirk: the read returns nothing, since in 4.0.7 a read sees only entries confirmed before it was issued. It only
+        triggers the next round, which serves the consumers with permits now and sends the replay set first.
         """
         if self.pending_read:
             self.pending_read = 0
@@ -131,7 +133,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
 
     def timer(self, sub: SubscriptionContext) -> None:
-        """Delayed entries, and those that a filter rescheduled, which count as redelivered."""
+        """Send delayed and rescheduled entries that are due. Rescheduled ones count as redelivered."""
         if 0 <= self.delayed.timer <= sub.ctx.clock:
             self.delayed.fired = sub.ctx.clock
         for due in [due for due in self.rescheduled if due <= sub.ctx.clock]:
@@ -149,7 +151,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return next((other for other in sub.consumers if position in other.pending), None)
 
     def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int | None:
-        """An entry isn't pending any more; the messages it had left, None: it wasn't."""
+        """Remove an entry from the pending acks. Returns its unacked messages, or None if it wasn't pending."""
         return consumer.pending.pop(position, None)
 
     def acknowledged(
@@ -171,7 +173,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         stored: bytes | None,
         ack_set: int,
     ) -> None:
-        """Never unblocks anybody."""
+        """A partial ack never unblocks a consumer."""
         if stored is None:
             messages = sub.ctx.entries.get(sub.topic, position).messages - ack_set.bit_count()
         else:
@@ -189,7 +191,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        """Unblock those `owners` of fully acked entries that are down to half of their limit, or have none any more."""
+        """Unblock those `owners` of fully acked entries that are at half of their limit or less, or have no limit."""
         released = False
         limit = sub.consumer_limit
         for consumer in owners:
@@ -202,12 +204,12 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             self.dispatch(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """What lies before the mark-delete is neither pending nor to be replayed (§6)."""
+        """Drop entries up to the mark-delete position from the replay set and the pending acks (§6)."""
         mark_delete = sub.cursor.mark_delete
         self.forget_to(mark_delete)
         if not sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             for consumer in sub.consumers:
-                consumer.put_first(mark_delete)  # for `_forget_passed`
+                consumer.put_first(mark_delete)  # `_forget_passed` takes them from the front
             return
         owners = []
         for consumer in sub.consumers:
@@ -262,7 +264,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
-        """Put positions into the replay set; `hashes` is for the dispatcher that goes by keys."""
+        """Add positions to the replay set. Only the Key_Shared dispatcher uses `hashes`."""
         mark_delete = sub.cursor.mark_delete
         fresh = set(positions).difference(self.replay)
         self.replay = sorted([*self.replay, *(position for position in fresh if position > mark_delete)])
@@ -270,7 +272,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     # -- dispatch (§4, §5) ----------------------------------------------------------------------------------------
 
     def dispatch(self, sub: SubscriptionContext) -> None:
-        """Rounds until nothing more can be sent; then, if somebody has permits, a read waits."""
+        """Run rounds until nothing more can be sent. Then, if a consumer has permits, a read waits."""
         self._forget_passed(sub)
         while self._round(sub):
             pass
@@ -279,14 +281,15 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             sub.wake(due)
 
     def _forget_passed(self, sub: SubscriptionContext) -> None:
-        """quirk: what the broker moved the mark-delete over is pending until the next read, and stays counted."""
+        """quirk: entries that the broker moved the mark-delete past stay pending until the next read. They stay in the
+        unacked counts even then."""
         mark_delete = sub.cursor.mark_delete
         for consumer in sub.consumers:
             while consumer.pending and (first := next(iter(consumer.pending))) <= mark_delete:
                 self._release(sub, consumer, first)
 
     def _round(self, sub: SubscriptionContext) -> bool:
-        """One round. True: something was dealt with, so another may be of use."""
+        """Run one round. Returns True if it made progress, so that another one may help."""
         cursor = sub.cursor
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
@@ -309,7 +312,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return True
 
     def _read_size(self, sub: SubscriptionContext) -> int:
-        """Entries to read in a round; 0: nobody can be sent to."""
+        """How many entries to read in a round, 0 if no consumer can receive."""
         first = next((consumer for consumer in sub.consumers if consumer.available), None)
         if first is None:
             return 0
@@ -325,7 +328,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         *,
         from_replay: bool,
     ) -> bool:
-        """Deal out entries; what nobody can take now goes to the replay set. True: something was dealt with."""
+        """Deal entries to consumers and put those that none can take now into the replay set. True if any was dealt."""
         found = read(sub, positions)
         left = self.deal(sub, found, from_replay=from_replay)
         if from_replay:
@@ -336,7 +339,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return len(left) < len(positions)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
-        """Turn by turn to the consumers in round robin; the positions that nobody could take."""
+        """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
         if any(entry.metadata.uuid is not None for _, entry in found):
             runs, left = assign(found, sub.consumers, self.next_consumer, self.chunk_owners)
             for owner, run in zip(sub.consumers, runs, strict=True):
@@ -357,7 +360,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         return [position for position, _ in found[done:]]
 
     def send(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
-        """Filter and send to one consumer, and remember what it has to ack."""
+        """Filter entries, send them to one consumer, and add them to its pending acks."""
         judged, (run, rescheduled) = run, filter_entries(sub, run, self.delayed)
         if self.counts and len(run) < len(judged):
             cursor = sub.cursor
@@ -378,12 +381,12 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             consumer.blocked = True
 
     def forget(self, positions: set[Position]) -> None:
-        """Take positions out of the replay set."""
+        """Remove positions from the replay set."""
         if positions:
             self.replay = [position for position in self.replay if position not in positions]
 
     def forget_to(self, position: Position) -> None:
-        """Take positions up to this one out of the replay set."""
+        """Remove positions up to and including `position` from the replay set."""
         self.forget(set(self.replay[: bisect_right(self.replay, position)]))
 
     def forget_all(self) -> None:
@@ -391,7 +394,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         self.replay.clear()
 
     def next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
-        """Round robin inside a priority level, higher levels (lower numbers) first (§5)."""
+        """The next consumer that can receive, or None.
+
+        Round robin within a priority level, higher levels (lower numbers) first (§5).
+        """
         if self.round_robin >= len(consumers):
             self.round_robin = 0
         index = next_available(consumers, self.round_robin)
@@ -402,7 +408,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
 
 
 def entries_in_turn(remaining: int, limit: int, unacked: int, average: int, permits: int, most: int) -> int:
-    """Entries for one consumer's turn: its permits and its unacked limit in messages, over the average per entry."""
+    """How many entries a consumer gets in its turn.
+
+    Permits and the unacked limit count messages, so they are divided by `average`, the messages per entry.
+    """
     messages = min(remaining, permits)
     if limit > 0:
         messages = min(messages, max(limit - unacked, 0))

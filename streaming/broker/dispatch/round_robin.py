@@ -14,7 +14,7 @@ def next_available(consumers: list[Consumer], turn: int) -> int | None:
     level = consumers[turn].priority
     same = [index for index, consumer in enumerate(consumers) if consumer.priority == level]
     place = same.index(turn)
-    # quirk: from level 0 nobody looks for a still higher one
+    # quirk: from level 0, Pulsar does not look for an even higher level
     higher = range(same[0] if level != 0 else 0)
     lower = range(same[-1] + 1, len(consumers))
     for index in chain(higher, same[place:], same[:place], lower):

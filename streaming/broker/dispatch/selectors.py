@@ -1,8 +1,8 @@
-"""Who gets which keys on Key_Shared: three ways to divide the hash slots among consumers (mirrors
+"""Key_Shared selectors: three ways to divide the hash slots among consumers (mirrors
 `ConsistentHashingStickyKeyConsumerSelector`, `HashRangeAutoSplitStickyKeyConsumerSelector` and
 `HashRangeExclusiveStickyKeyConsumerSelector`; rules: dispatch_key_shared.md §1–§4).
 
-A slot is never 0: on the wire and in Pulsar's stats that means "no hash".
+A slot is never 0, since 0 means "no hash" on the wire and in Pulsar's stats.
 """
 
 from bisect import bisect_left, insort
@@ -17,16 +17,16 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.subscription.consumer import Consumer, Handle
 
 RANGE_SIZE = 65536
-"""Slots of the range selectors; the ring of consistent hashing has one less, as it does without 0."""
+"""Slots of the range selectors. The ring of consistent hashing has one less, because it leaves out 0."""
 
 CLASSIC_RING_SIZE = 2**31 - 2
-"""Slots of the ring before Pulsar 4.0."""
+"""Slots on the ring before Pulsar 4.0."""
 
 
 class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
-    """A hash ring on which each consumer has `points`. `members`: (consumer, its name, name index) in order of joining.
+    """A hash ring with `points` per consumer. `members`: (consumer, its name, name index) in joining order.
 
-    The name index tells consumers of one name apart: the lowest number that isn't taken.
+    The name index distinguishes consumers with the same name. It is the lowest free number.
     """
 
     points: int = 100
@@ -37,23 +37,23 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
         return key_hash % self.size + 1
 
     def check(self, consumer: Consumer) -> None:
-        """Anybody may join."""
+        """Any consumer may join."""
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins with its points."""
+        """Add a consumer and its points."""
         taken = {index for _, other, index in self.members if other == consumer.name}
         index = next(index for index in range(len(taken) + 1) if index not in taken)
         self.members.append((consumer.handle, consumer.name, index))
 
     def renewed(self) -> "ConsistentHashing":
-        """The same without consumers."""
+        """The same ring without consumers."""
         return ConsistentHashing(self.points, self.size)
 
     def remove(self, consumer: Handle) -> None:
         self.members = [member for member in self.members if member[0] != consumer]
 
     def select(self, slot: int) -> Handle | None:
-        """The owner of the first point at or after the slot, else of the first of all."""
+        """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         if not self.members:
             return None
         places, owners = _ring(
@@ -71,7 +71,7 @@ def _points(name: str, index: int, points: int, size: int) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _ring(members: tuple[tuple[str, int], ...], points: int, size: int) -> tuple[list[int], list[int]]:
-    """Ascending slots that have a point, and who owns each: of those that collide there the first to have joined."""
+    """Ascending slots that have a point, and the owner of each. If points collide, the earliest member owns the slot."""
     owners: dict[int, int] = {}
     for member, (name, index) in enumerate(members):
         for slot in _points(name, index, points, size):
@@ -81,7 +81,7 @@ def _ring(members: tuple[tuple[str, int], ...], points: int, size: int) -> tuple
 
 
 class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
-    """Each newcomer halves the widest range. `bounds`: ascending (highest slot of a range, its consumer)."""
+    """Each new consumer splits the widest range in half. `bounds`: ascending (highest slot of a range, its consumer)."""
 
     size: int = RANGE_SIZE
     bounds: list[tuple[int, Handle]] = []
@@ -90,10 +90,10 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         return key_hash % self.size or 1
 
     def check(self, consumer: Consumer) -> None:
-        """Anybody may join."""
+        """Any consumer may join."""
 
     def add(self, consumer: Consumer) -> None:
-        """The newcomer gets the lower half of the widest range, of equals of the lowest."""
+        """Give the new consumer the lower half of the widest range. Ties go to the lowest range."""
         if not self.bounds:
             self.bounds.append((self.size, consumer.handle))
             return
@@ -108,7 +108,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         return AutoSplit(self.size)
 
     def remove(self, consumer: Handle) -> None:
-        """The range goes to the next higher one; the highest to the next lower one."""
+        """Merge the consumer's range into the next higher one, or the highest range into the next lower one."""
         self.bounds = [entry for entry in self.bounds if entry[1] != consumer]
         if self.bounds and self.bounds[-1][0] != self.size:
             self.bounds[-1] = (self.size, self.bounds[-1][1])
@@ -119,7 +119,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
 
 
 class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
-    """Each consumer says which slots it wants. `ranges`: ascending (first, last, consumer), both included."""
+    """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive."""
 
     ranges: list[tuple[int, int, Handle]] = []
 
@@ -127,7 +127,7 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         return key_hash % RANGE_SIZE or 1
 
     def check(self, consumer: Consumer) -> None:
-        """May the consumer have the ranges it asks for? Raises `BrokerError`."""
+        """Raise `BrokerError` if the consumer can't have the ranges it asks for."""
         wanted = consumer.hash_ranges
         if not wanted:
             raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
@@ -143,7 +143,7 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
                     raise BrokerError("ConsumerAssignError", f"Range conflict with consumer {owner}")
 
     def add(self, consumer: Consumer) -> None:
-        """Give a consumer the ranges it asks for, which `check` allows."""
+        """Give a consumer the ranges it asks for. Call `check` first."""
         wanted = ((given.start, given.end, consumer.handle) for given in consumer.hash_ranges)
         self.ranges = sorted([*self.ranges, *wanted])
 
@@ -154,7 +154,7 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         self.ranges = [entry for entry in self.ranges if entry[2] != consumer]
 
     def select(self, slot: int) -> Handle | None:
-        """The consumer that wants the slot; None: nobody does."""
+        """The consumer that asked for the slot, or None."""
         place = bisect_left(self.ranges, slot, key=lambda entry: entry[1])
         if place == len(self.ranges) or self.ranges[place][0] > slot:
             return None

@@ -11,14 +11,14 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
 Found = list[tuple[Position, Entry]]
-"""Entries read, in the order of their positions."""
+"""Entries read, in position order."""
 
 SERVER_ONLY_MARKERS = range(10, 22)
 """Marker types (replicated subscriptions, transactions) that never reach a consumer."""
 
 
 def is_server_only(entry: Entry) -> bool:
-    """Is the entry a marker for brokers only?"""
+    """Whether the entry is a marker meant for brokers only."""
     return entry.metadata.marker_type is not None and entry.metadata.marker_type in SERVER_ONLY_MARKERS
 
 
@@ -30,9 +30,10 @@ def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
 def filter_entries(
     sub: SubscriptionContext, found: Found, delayed: DelayedDeliveryTracker | None
 ) -> tuple[Found, list[Position]]:
-    """Leave out what no consumer gets now (dispatch_shared.md §8). Also returns the positions that a filter rescheduled.
+    """The entries to send now, and the positions that a filter rescheduled (dispatch_shared.md §8).
 
-    Rejected entries and markers are acked. Entries with a delivery time are kept in `delayed` (None: sent at once).
+    Acks rejected entries and markers. Entries with a later delivery time go to `delayed`, or are sent at once if it is
+    None.
     """
     ctx = sub.ctx
     config = ctx.config
@@ -68,7 +69,7 @@ def filter_entries(
 
 
 def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
-    """The broker acks for the subscription. Ledgers that become free go with the next check."""
+    """Ack on behalf of the subscription. The next check trims the ledgers that this frees."""
     cursor = sub.cursor
     before = cursor.consumed
     change_cursor(sub.ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
@@ -79,9 +80,9 @@ def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
 def send(
     sub: SubscriptionContext, consumer: Consumer, found: Found, counts: dict[Position, int] | None
 ) -> list[int]:
-    """Send entries to a consumer; the messages charged for each (those of a batch already acked are free).
+    """Send entries to a consumer. Returns the permits charged for each, in messages (acked ones of a batch are free).
 
-    `counts`: redelivery counts; None for a single active consumer, which gets its epoch instead.
+    `counts`: redelivery counts, or None for a single active consumer, which gets its epoch instead.
     """
     ctx, topic, subscription = sub.ctx, sub.topic, sub.subscription
     batches = sub.cursor.batches

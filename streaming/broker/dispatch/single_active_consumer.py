@@ -19,16 +19,16 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
 RING_POINTS = 100
-"""Points of a consumer on the hash ring that picks the active one."""
+"""Points per consumer on the hash ring that picks the active consumer."""
 
 _PARTITION = re.compile(r"-partition-(\d+)$")
 
 
 class SingleActiveConsumer(Dispatcher, tag="single"):
-    """`active` = index in the subscription's consumers, −1: none. `pending_read` = entries a waiting read asked for.
+    """`active` = index in the subscription's consumers, or −1; `pending_read` = entries that a waiting read asked for.
 
-    `takes_over` (ms, −1: no) = when the consumer that became active may start: the failover delay.
-    `redeliver_at` (ms) = when all is read again because an entry filter rescheduled something; each time has its own.
+    `takes_over` = when a new active consumer may start, after the failover delay (ms; −1 if none waits).
+    `redeliver_at` = times (ms) at which to read everything unacked again because an entry filter rescheduled something.
     """
 
     failover: bool = False
@@ -38,7 +38,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     redeliver_at: list[int] = msgspec.field(default_factory=list)
 
     def active_consumer(self, consumers: list[Consumer]) -> Consumer | None:
-        """The active one of the subscription's `consumers`."""
+        """The active consumer, or None."""
         return consumers[self.active] if self.active >= 0 else None
 
     # -- consumers ------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             HashRangeExclusive().check(consumer)
 
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
-        """The active consumer may change: then it starts at the first unacked entry."""
+        """Add a consumer. If it becomes the active one, it starts at the first unacked entry."""
         before = self.active_consumer(sub.consumers)
         sub.consumers.append(consumer)
         if not self._pick(sub, before) and self.failover:
@@ -56,7 +56,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             sub.ctx.emit(_change(sub, consumer, is_active=active))
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
-        """Whoever becomes active reads at once. False: nothing is left for the caller to do."""
+        """Remove a consumer. Returns False, since a new active consumer reads without help from the caller."""
         before = self.active_consumer(sub.consumers)
         sub.consumers.remove(consumer)
         if sub.consumers:
@@ -71,7 +71,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         return [] if active is None else [active]
 
     def after_seek(self, consumers: list[Consumer]) -> Self:
-        """quirk: nobody takes its place before another comes or goes; mostly it is itself that comes back."""
+        """quirk: no other consumer becomes active until the next one joins or leaves. Usually the closed one reconnects."""
         if self.active >= 0:
             consumers.pop(self.active)
             self._nobody_reads()
@@ -82,7 +82,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         self.redeliver_at.clear()
 
     def _pick(self, sub: SubscriptionContext, before: Consumer | None) -> bool:
-        """Choose the active consumer. True: it is another one, which starts at the first unacked entry."""
+        """Choose the active consumer. Returns True if it changed: the new one starts at the first unacked entry."""
         consumers, config = sub.consumers, sub.ctx.config
         consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
         best = sum(consumer.priority == consumers[0].priority for consumer in consumers)
@@ -117,7 +117,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     # -- triggers -------------------------------------------------------------------------------------------------
 
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
-        """Permits count always; they start a read only if they come from the active consumer and none is waiting."""
+        """Add permits. They start a read only if the consumer is active and no read is waiting."""
         consumer.permits += permits
         active = consumer is self.active_consumer(sub.consumers)
         if active and not self.pending_read and self.takes_over < 0:
@@ -130,7 +130,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         positions: list[Position] | None,
         epoch: int | None,
     ) -> None:
-        """Everything unacked comes again, whatever was asked for. Not from the active consumer: ignored."""
+        """Redeliver everything unacked, whatever `positions` says. Ignore consumers that aren't active."""
         if epoch is not None and epoch > consumer.epoch:
             consumer.epoch = epoch
         if consumer is self.active_consumer(sub.consumers) and self.takes_over < 0:
@@ -142,7 +142,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         self.read_more(sub)
 
     def new_entries(self, sub: SubscriptionContext) -> None:
-        """A waiting read completes, with nothing (see `MultipleConsumers`): another one follows."""
+        """Complete a waiting read with nothing (see `MultipleConsumers`), and issue the next one."""
         if self.pending_read:
             self.pending_read = 0
             self.read_more(sub)
@@ -151,9 +151,9 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
 
     def timer(self, sub: SubscriptionContext) -> None:
-        """Hand over to the active consumer of now; read again what a filter rescheduled.
+        """Hand over to the consumer that is active now, and read rescheduled entries again.
 
-        When all consumers have left in the meantime, there is still the rewind.
+        The cursor rewinds even if all consumers have left in the meantime.
         """
         clock = sub.ctx.clock
         if 0 <= self.takes_over <= clock:
@@ -168,7 +168,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read_more(self, sub: SubscriptionContext) -> None:
-        """Read and send while the active consumer has permits; then leave a read waiting."""
+        """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
         active, config = self.active_consumer(sub.consumers), sub.ctx.config
         while active is not None and active.permits > 0:
             wanted = min(active.permits, config.dispatcherMaxReadBatchSize)
@@ -203,7 +203,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
 
 def _in_ranges(found: Found, consumer: Consumer) -> Found:
-    """The entries whose keys an Exclusive consumer asked for; the others stay unacked."""
+    """The entries whose keys an Exclusive consumer asked for. The others stay unacked."""
     selector = HashRangeExclusive()
     selector.add(consumer)
     return [
@@ -214,7 +214,7 @@ def _in_ranges(found: Found, consumer: Consumer) -> Found:
 
 
 def pick_on_ring(names: list[str], topic: str) -> int:
-    """Which of the consumers a hash ring picks for a topic (its full name)."""
+    """The index of the consumer that a hash ring picks for a topic (its full name)."""
     ring = {
         murmur3_31(f"{name}{point}".encode()): i
         for i, name in enumerate(names)

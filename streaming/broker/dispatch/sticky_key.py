@@ -1,12 +1,12 @@
 """Dispatch by key: Key_Shared (mirrors `PersistentStickyKeyDispatcherMultipleConsumers`, PIP-379; rules:
 dispatch_key_shared.md §5–§8).
 
-A selector says which consumer a hash belongs to. What can't go to it now waits in the replay set together with its
-hash, and everything of that hash waits behind it. A hash that a join or a leave moves away from a consumer drains:
-the new one gets nothing of it until the entries that the old one hasn't acked are gone.
+A selector assigns each hash to a consumer. An entry that its consumer can't take now waits in the replay set with its
+hash, and later entries with the same hash wait behind it. When a consumer that joins or leaves moves a hash to another
+consumer, the hash drains: its new consumer gets nothing until no unacked entries remain at the old one.
 
-Pulsar retries a round without result after a backoff. Here rounds go on until another one could change nothing, and
-every event that could change something starts them again.
+Pulsar retries a round without progress after a backoff. Here rounds run until another one would change nothing, and
+every event that could change the outcome starts them again.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,15 +35,16 @@ KeySharedMode = Literal["AUTO_SPLIT", "STICKY"]
 
 
 def key_shared(meta: KeySharedMeta | None) -> tuple[KeySharedMode, bool]:
-    """What a consumer asks for: its mode, and whether it takes messages out of order."""
+    """The mode that a consumer asks for, and whether it allows out-of-order delivery."""
     return ("AUTO_SPLIT", False) if meta is None else (meta.keySharedMode, meta.allowOutOfOrderDelivery)
 
 
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
-    """`hashes`: of those positions of the replay set that were put there with one; `held` = how many, by hash.
+    """`hashes`: position in the replay set → its hash, where known; `held`: hash → how many such positions.
 
-    `skip_replay`: the next round looks ahead. `stuck`: nothing of the replay set can be sent until something happens other
-    than new entries; it saves a search of the set for each of them. `unblocks_at` (ms, −1: no) = when to dispatch because a hash has drained, or acks moved the mark-delete.
+    `skip_replay`: the next round looks ahead of the replay set. `stuck`: nothing in the replay set can be sent until
+    something other than new entries happens; this saves a search of the set per new entry. `unblocks_at` = when to
+    dispatch because a hash drained or acks moved the mark-delete (ms; −1 if not set).
     """
 
     mode: KeySharedMode = "AUTO_SPLIT"
@@ -60,7 +61,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def create(
         cls, config: ServiceConfiguration, mode: KeySharedMode, *, out_of_order: bool
     ) -> "StickyKeyMultipleConsumers":
-        """A dispatcher that divides the keys as the mode and the broker's settings say."""
+        """A dispatcher with the selector for the mode and the broker's settings."""
         selector = new_selector(config, fixed_ranges=mode == "STICKY", ring_size=cls.ring_size())
         return cls(mode=mode, out_of_order=out_of_order, selector=selector)
 
@@ -95,7 +96,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self._reassign(sub, sub.consumers, lambda: self.selector.add(consumer))
         self.stuck = False
         if self._polls:
-            self.dispatch(sub)  # with one more, one may look further ahead
+            self.dispatch(sub)  # one more consumer allows a longer look-ahead
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         self.draining.forget(consumer.handle)
@@ -105,13 +106,13 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return super().remove_consumer(sub, consumer) or self._polls
 
     @property
-    def _polls(self) -> bool:  # might Pulsar be retrying? With a read waiting, or none allowed, it isn't
+    def _polls(self) -> bool:  # whether Pulsar may be retrying: not while a read waits or is not allowed
         return not self.pending_read and not self.blocked
 
     def _reassign(
         self, sub: SubscriptionContext, consumers: list[Consumer], change: Callable[[], None]
     ) -> None:
-        """Change the selector; hashes with unacked entries that a consumer loses begin to drain, those it gets back end."""
+        """Change the selector. A hash with unacked entries drains once its consumer loses it, until it gets it back."""
         if not self._drains:
             change()
             return
@@ -160,20 +161,20 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return super()._release(sub, consumer, position)
 
     def _drain(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
-        """Count down the hash of an entry. When somebody waits for it, dispatch a little later, once for many acks."""
+        """Uncount the hash of an entry. If entries wait for the hash, dispatch a little later, once for many acks."""
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
             self._read_soon(sub)
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
-        """Dispatch a little later, once for many causes."""
+        """Schedule one dispatch a little later, however many events ask for it."""
         self.stuck = False
         if self.unblocks_at < 0:
             self.unblocks_at = sub.ctx.clock + sub.ctx.config.keySharedUnblockingIntervalMs
             sub.wake(self.unblocks_at)
 
     def timer(self, sub: SubscriptionContext) -> None:
-        """Also: a read that waits is given up for what is to be replayed (`RescheduleReadHandler`)."""
+        """Also cancel a waiting read if there are entries to replay (`RescheduleReadHandler`)."""
         if 0 <= self.unblocks_at <= sub.ctx.clock and self.replay:
             self.pending_read = 0
         super().timer(sub)
@@ -182,7 +183,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
         owner = super().acknowledged(sub, consumer, position)
-        if owner is None:  # it may be in the replay set, where it takes the room of others
+        if owner is None:  # it may be in the replay set and take up room there
             self.stuck = False
         return owner
 
@@ -209,7 +210,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         super().mark_delete_moved(sub)
         mark_delete = sub.cursor.mark_delete
-        # what is gone drains, even where it stays in the consumer's count
+        # passed entries drain, even if they stay in the consumer's unacked count
         for consumer in sub.consumers:
             for position in [position for position in consumer.hashes if position <= mark_delete]:
                 self._drain(sub, consumer, position)
@@ -229,7 +230,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self.stuck = False
 
     def _hold(self, position: Position, hash_: int) -> None:
-        """Keep the hash of a position in the replay set."""
+        """Remember the hash of a position in the replay set."""
         if position not in self.hashes:
             self.hashes[position] = hash_
             self.held[hash_] = self.held.get(hash_, 0) + 1
@@ -252,8 +253,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self.skip_replay, self.stuck, self.unblocks_at = False, False, -1
 
     def _select(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
-        """Up to `wanted` positions to replay: those of a known hash only if its consumer can take them (§6), but when
-        any order will do, nobody asks."""
+        """Up to `wanted` positions to replay.
+
+        A position with a known hash needs a consumer that can take it (§6), unless out-of-order delivery is allowed.
+        """
         budgets = self._budgets(sub)
         taken: list[Position] = []
         blocked: set[int] = set()
@@ -297,7 +300,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                 return True
             self.stuck = True
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
-            return False  # quirk: what a look ahead left out waits for the next cause to dispatch
+            return False  # quirk: entries that a look-ahead skipped wait for the next dispatch
         room = self._look_ahead(sub) - len(self.replay)
         if room <= 0 or not self._anyone(sub):
             return skip
@@ -310,7 +313,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return True
 
     def _look_ahead(self, sub: SubscriptionContext) -> int:
-        """With that many positions to replay, nothing new is read (§7)."""
+        """How many positions to replay stop the reading of new entries (§7)."""
         config, consumers = sub.ctx.config, len(sub.consumers)
         limits = [
             config.keySharedLookAheadMsgInReplayThresholdPerConsumer * consumers,
@@ -328,7 +331,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return min((limit for limit in limits if limit > 0), default=maxsize)
 
     def _anyone(self, sub: SubscriptionContext) -> bool:
-        """Is there anyone to read new entries for?"""
+        """Whether any consumer can take new entries."""
         limit = sub.consumer_limit
         return any(not consumer.blocked and budget(consumer, limit) > 0 for consumer in sub.consumers)
 
@@ -337,11 +340,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return {consumer.handle: budget(consumer, limit) for consumer in sub.consumers}
 
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
-        """Must an entry wait although its consumer could take it?"""
+        """Whether an entry must wait although its consumer has room."""
         return self._drains and self.draining.blocks(handle, hash_)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
-        """Each entry to the consumer of its key; the positions that have to wait, each with its hash (§6)."""
+        """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
         room = self._look_ahead(sub) - len(self.replay)
         budgets = self._budgets(sub)
@@ -377,7 +380,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                     if position in consumer.pending:
                         consumer.hashes[position] = slots[position]
         if len(left) < len(found):
-            # what was filtered out or acked in part took less than was reckoned: somebody may have room still
+            # filtered and partly acked entries took less room than estimated: a consumer may still have some
             self.stuck = self.stuck and not any(
                 spent <= 0 and runs[handle] and now > 0
                 for (handle, spent), now in zip(budgets.items(), self._budgets(sub).values(), strict=True)
@@ -395,7 +398,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
 
 
 def budget(consumer: Consumer, limit: int) -> int:
-    """Entries a consumer can take: its permits, and what its unacked limit (0: none) leaves over the average entry."""
+    """How many entries a consumer can take.
+
+    That is its permits or, if less, the room under its unacked limit (messages, 0: no limit) over its messages per entry.
+    """
     permits = max(consumer.permits, 0)
     if permits and limit > 0:
         left = max(limit - consumer.unacked, 0)

@@ -1,9 +1,9 @@
-"""Key_Shared as before Pulsar 4.0 (mirrors `PersistentStickyKeyDispatcherMultipleConsumersClassic`; rules:
+"""Key_Shared before Pulsar 4.0 (mirrors `PersistentStickyKeyDispatcherMultipleConsumersClassic`; rules:
 dispatch_key_shared.md §9).
 
-No hash drains. Instead a consumer that joins while entries are unacked gets only what had been read by then, until
-everything before that is acked. Pulsar reads on behind what it can't send without any bound; here the unacked limits
-are one.
+Hashes do not drain. Instead, a consumer that joins while entries are unacked gets only entries before the read position
+at that time, until all of them are acked. Pulsar's look-ahead past entries that it can't send is unbounded. Here the
+unacked limits bound it.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ from streaming.broker.subscription.context import SubscriptionContext
 
 
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
-    """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined) in order of joining."""
+    """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined), in joining order."""
 
     joined: list[tuple[Handle, Position]] = msgspec.field(default_factory=list)
 
@@ -51,10 +51,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        """What acks change is dealt with at once."""
+        """Dispatch at once, unlike Key_Shared since 4.0."""
         super().after_acks(sub, owners, mark_delete_moved=False)
         passed = self.replay and self.replay[0] <= sub.cursor.mark_delete
-        if self._admit(sub) or passed:  # acks of what waits may make room for reading on
+        if self._admit(sub) or passed:  # acks of waiting entries may make room for more reads
             self.dispatch(sub)
 
     def _round(self, sub: SubscriptionContext) -> bool:
@@ -62,7 +62,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         return super()._round(sub)
 
     def _admit(self, sub: SubscriptionContext) -> bool:
-        """Lift the restriction of those for whom everything older than them is acked. True: there were some."""
+        """Lift the restriction of consumers for which everything older is acked. Returns True if there were any."""
         reached = sub.ledger.next_valid(sub.cursor.mark_delete)
         waiting = [entry for entry in self.joined if entry[1] > reached]
         if len(waiting) == len(self.joined):
@@ -71,7 +71,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         return True
 
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
-        """The mark of whoever joined first holds for those after it, too."""
+        """The read position of the earliest `joined` consumer applies to all of them."""
         return any(other == handle for other, _ in self.joined) and position >= self.joined[0][1]
 
     def _look_ahead(self, sub: SubscriptionContext) -> int:

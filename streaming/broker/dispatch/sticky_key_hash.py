@@ -1,4 +1,4 @@
-"""The sticky key of an entry, which decides on Key_Shared who gets it (dispatch_key_shared.md §1)."""
+"""The sticky key of an entry, which decides its consumer on Key_Shared (dispatch_key_shared.md §1)."""
 
 import base64
 
@@ -6,11 +6,12 @@ from schemas.commands import MessageMetadata
 from streaming.broker.dispatch.murmur3 import murmur3_31
 
 NONE_KEY = b"NONE_KEY"
-"""The key of an entry whose own can't be read."""
+"""The key of an entry whose base64 key can't be decoded."""
 
 
 def sticky_key(metadata: MessageMetadata) -> bytes:
-    """The ordering key, else the partition key, else one of the entry's own, so that entries without keys spread."""
+    """The ordering key, else the partition key, else one made of producer name and sequence id, so that keyless entries
+    spread."""
     if metadata.ordering_key is not None:
         return metadata.ordering_key
     key = metadata.partition_key
@@ -25,5 +26,5 @@ def sticky_key(metadata: MessageMetadata) -> bytes:
 
 
 def sticky_key_hash(metadata: MessageMetadata) -> int:
-    """A hash in [0, 2^31); a selector makes a slot of it."""
+    """A hash in [0, 2^31). A selector maps it to a slot."""
     return murmur3_31(sticky_key(metadata))

@@ -10,11 +10,11 @@ from streaming.broker.dispatch.sticky_key_classic import ClassicStickyKeyMultipl
 AnyDispatcher = (
     SingleActiveConsumer | MultipleConsumers | StickyKeyMultipleConsumers | ClassicStickyKeyMultipleConsumers
 )
-"""What the state can hold."""
+"""Every dispatcher type that the state can hold."""
 
 
 def new_dispatcher(type_: SubType, meta: KeySharedMeta | None, config: ServiceConfiguration) -> AnyDispatcher:
-    """A dispatcher without consumers for a subscription type; `meta`: what the first consumer asks for on Key_Shared."""
+    """A dispatcher without consumers for a subscription type. `meta`: the first consumer's Key_Shared mode."""
     match type_:
         case "Shared":
             return MultipleConsumers()

@@ -1,7 +1,7 @@
-"""Individually acknowledged positions above a mark-delete position: one bitmap a ledger.
+"""Individually acknowledged positions above a mark-delete position, with one bitmap per ledger.
 
-Python integers are the bitmaps: setting, counting and finding runs are single big-integer operations whose cost is
-bounded by the size of one ledger, never by the backlog.
+The bitmaps are Python integers. Setting a bit, counting, and finding a run are big-integer operations. The size of a
+ledger bounds their cost, not the backlog.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from streaming.broker.position import Position
 
 
 def _run_length(bits: int) -> int:
-    """How many of the lowest bits are 1 in a row."""
+    """The length of the run of ones at the lowest bit."""
     return (~bits & (bits + 1)).bit_length() - 1
 
 
 class AckHoles:
-    """A set of positions (Pulsar's individualDeletedMessages). A run of them never spans two ledgers."""
+    """A set of positions (Pulsar's individualDeletedMessages). A run never spans two ledgers."""
 
     __slots__ = ("ledgers",)
 
@@ -54,12 +54,12 @@ class AckHoles:
                 del self.ledgers[position.ledger]
 
     def run_end(self, position: Position) -> Position:
-        """The last position of the run that `position` is in."""
+        """The last position of the run that contains `position`."""
         bits = self.ledgers[position.ledger] >> position.entry
         return Position(position.ledger, position.entry + _run_length(bits) - 1)
 
     def runs(self) -> Iterator[tuple[Position, Position]]:
-        """Runs in order as (lo, hi], the form in which Pulsar shows them."""
+        """The runs in order as (low, high], which is how Pulsar shows them."""
         for ledger in sorted(self.ledgers):
             bits, base = self.ledgers[ledger], 0
             while bits:
@@ -79,7 +79,7 @@ class AckHoles:
                 self.ledgers[low.ledger] = kept
 
     def count(self, start: Position, end: Position) -> int:
-        """Positions in the set from `start` to `end`, both included."""
+        """How many positions in the set are from `start` to `end`, both inclusive."""
         total = 0
         for ledger, bits in self.ledgers.items():
             if start.ledger <= ledger <= end.ledger:

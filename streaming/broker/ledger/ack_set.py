@@ -1,18 +1,18 @@
 """The bit set of a batch: bit i = message i, 1 = still unacknowledged (batching.md §3).
 
-On the wire it is a list of signed 64-bit words, in the state little-endian bytes, in computations an integer.
+It is a list of signed 64-bit words on the wire, little-endian bytes in the state, and an integer in computations.
 """
 
 _WORD = 1 << 64
 
 
 def from_words(words: list[int]) -> int:
-    """The wire's words as an integer."""
+    """An integer from words on the wire."""
     return sum((word % _WORD) << 64 * index for index, word in enumerate(words))
 
 
 def to_words(bits: int) -> list[int]:
-    """The wire's words; trailing zero words are absent."""
+    """Words for the wire, without trailing zero words."""
     words = []
     while bits:
         word = bits % _WORD
@@ -30,5 +30,5 @@ def to_bits(stored: bytes) -> int:
 
 
 def first_unacked(bits: int) -> int:
-    """Index of the first unacknowledged message; −1 when there is none."""
+    """The index of the first unacknowledged message, or −1 if there is none."""
     return (bits & -bits).bit_length() - 1

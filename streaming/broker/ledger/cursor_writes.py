@@ -1,4 +1,4 @@
-"""Changes of a cursor that must be written, which its rate limiter may put off (cursor.md §8)."""
+"""Cursor changes that must be written. The cursor's rate limiter may delay the write (cursor.md §8)."""
 
 from collections.abc import Callable
 from typing import ParamSpec
@@ -13,10 +13,10 @@ P = ParamSpec("P")
 def change_cursor(
     ctx: Context, cursor: ManagedCursor, operation: Callable[P, object], *args: P.args, **kwargs: P.kwargs
 ) -> Position | None:
-    """Do `operation` with its arguments on a cursor, and account for the write.
+    """Apply `operation` to a cursor and account for the write.
 
-    Returns the former key if the key entered another ledger, else None (see `trimming.free_ledgers`). Whatever
-    `operation` raises passes through: then nothing has changed and nothing is written.
+    Returns the former key if the key moved to another ledger, else None (see `trimming.free_ledgers`). Exceptions of
+    `operation` propagate: then nothing has changed and nothing is written.
     """
     if not cursor.durable:
         operation(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The entries of one micro-batch, and how the broker reads those of earlier ones."""
+"""The entries of one micro-batch, and access to those of earlier ones."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,21 +7,21 @@ from streaming.broker.position import Position
 
 
 class NoEntries:
-    """A reader over nothing, for a broker that starts afresh and keeps its whole log in memory."""
+    """A reader without entries, for a broker that starts fresh and keeps its whole log in memory."""
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
         raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
 class Entries:
-    """Entries of this micro-batch from memory, earlier ones through an `EntryReader`."""
+    """Entries of this micro-batch from memory, and earlier ones through an `EntryReader`."""
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
         self._recent: dict[tuple[str, int], tuple[int, list[Entry]]] = {}
 
     def add(self, topic: str, position: Position, entry: Entry) -> None:
-        """Remember an entry just written."""
+        """Remember an entry that was just written."""
         ledger = self._recent.get((topic, position.ledger))
         if ledger is None:
             self._recent[topic, position.ledger] = (position.entry, [entry])
@@ -29,7 +29,7 @@ class Entries:
             ledger[1].append(entry)
 
     def forget(self, topic: str, ledger_id: int) -> None:
-        """A ledger was deleted: nobody may ask for it again."""
+        """Forget a deleted ledger. Its entries must not be read again."""
         self._recent.pop((topic, ledger_id), None)
 
     def get(self, topic: str, position: Position) -> Entry:
@@ -40,7 +40,7 @@ class Entries:
         return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
 
     def get_all(self, topic: str, positions: Iterable[Position]) -> list[Entry]:
-        """Entries at ascending positions; neighbours in the store are read together. Raises `EntryNotFound`."""
+        """The entries at ascending positions. Reads adjacent stored entries together. Raises `EntryNotFound`."""
         found: list[Entry] = []
         ledger = begin = end = -1
         for position in positions:

@@ -1,6 +1,6 @@
 """ManagedCursor: a position in a managed ledger and the acks above it (mirrors `ManagedCursorImpl`; rules: cursor.md).
 
-A cursor keeps no entries. Its backlog is a difference of two counters, so it costs nothing to know.
+A cursor holds no entries. Its backlog is the difference of two counters.
 """
 
 import math
@@ -16,7 +16,7 @@ from streaming.broker.position import EARLIEST, LATEST, Position
 
 
 class Persisted(msgspec.Struct, array_like=True):
-    """What the store knows of a cursor that has moved on in memory only (cursor.md §8)."""
+    """The last written state of a cursor that has since changed only in memory (cursor.md §8)."""
 
     mark_delete: Position
     acked: AckHoles
@@ -25,8 +25,9 @@ class Persisted(msgspec.Struct, array_like=True):
 
 
 class ManagedCursor(msgspec.Struct, array_like=True):
-    """`acked` = individualDeletedMessages; `batches` = batchDeletedIndexes (see `ack_set`); `persisted` is what a
-    crash would leave, None when the last change was written. `consumed` = messagesConsumedCounter."""
+    """`acked` = individualDeletedMessages; `batches` = batchDeletedIndexes (see `ack_set`); `consumed` =
+    messagesConsumedCounter; `persisted` = the state after a crash, or None if the last change was written.
+    """
 
     name: str
     durable: bool
@@ -58,7 +59,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def non_durable(
         cls, name: str, ledger: ManagedLedger, start: Position | None, *, earliest: bool
     ) -> "ManagedCursor":
-        """A reader's cursor. `start` is its mark-delete position; None or past the end: as `earliest` says."""
+        """A reader's cursor with mark-delete position `start`. `earliest` decides if that is None or past the end."""
         last = ledger.last_confirmed
         if start is None or start > last:
             cursor = cls.create(name, ledger, earliest=earliest)
@@ -71,9 +72,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return cls(name, False, ledger.previous(read), read, ledger.entries_added - unread)
 
     def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
-        """Re-open from the store after an unload: the last written state, everything unacked is read again.
+        """Reopen the cursor after an unload, in its last written state. Everything unacked is read again.
 
-        Only the first `most_runs` runs of individual acks were written (managedLedgerMaxUnackedRangesToPersist).
+        Only the first `most_runs` runs of individual acks are stored (managedLedgerMaxUnackedRangesToPersist).
         """
         if self.persisted is not None:
             saved, self.persisted = self.persisted, None
@@ -93,14 +94,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def live(
         self, ledger: ManagedLedger, start: Position, end: Position, *, include_start: bool = False
     ) -> int:
-        """Entries in (start, end] (or [start, end]) that aren't individually acked."""
+        """How many entries in (start, end], or [start, end] with `include_start`, aren't individually acked."""
         if start > end:
             return 0
         stored = ledger.count(start, end, include_start=include_start, include_end=True)
         return stored - self.acked.count(start, end) if self.acked else stored
 
     def backlog(self, ledger: ManagedLedger, *, precise: bool = False) -> int:
-        """Entries not acked. A partly acked batch counts 1."""
+        """How many entries aren't acked. A partly acked batch counts as 1."""
         if not precise:
             backlog = ledger.entries_added - self.consumed
             if backlog >= 0:
@@ -111,7 +112,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.live(ledger, self.read_position, ledger.last_confirmed, include_start=True)
 
     def backlog_size(self, ledger: ManagedLedger) -> int:
-        """Estimated bytes of the backlog, individually acked entries taken off by the average (ledger.md §6)."""
+        """The estimated bytes of the backlog. Each individually acked entry subtracts the average size (ledger.md §6)."""
         last = ledger.last_confirmed
         if self.mark_delete >= last:
             return 0
@@ -125,8 +126,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     # -- acks (§3, §4) --------------------------------------------------------------------------------------------
 
     def acknowledge_cumulative(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> None:
-        """Cumulative ack, possibly inside a batch (of an acked one: ignored). Past the end of a closed ledger it
-        means that end. Raises `CursorError` and changes nothing."""
+        """Cumulative ack, possibly inside a batch. Ignored inside an acked batch.
+
+        A position past the end of a closed ledger means that end. Raises `CursorError` and then changes nothing.
+        """
         info = ledger.ledgers.get(position.ledger)
         if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
@@ -143,7 +146,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 self.batches[position] = to_bytes(ack_set)
 
     def move(self, ledger: ManagedLedger, position: Position, properties: dict[str, int] | None) -> None:
-        """Mark-delete to `position`. `properties`: None keeps the present ones, a map replaces them.
+        """Move the mark-delete to `position`. `properties` replaces the present ones unless it is None.
 
         Raises `CursorError` for a position before the mark-delete or past the end.
         """
@@ -161,7 +164,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.properties = properties
 
     def _advance(self, ledger: ManagedLedger, position: Position) -> None:
-        """Move the mark-delete, over acked entries that follow too. The counter is the caller's affair."""
+        """Move the mark-delete, and past acked entries that follow. The caller updates the counter."""
         if self.acked:
             following = ledger.next_valid(position)
             while following <= ledger.last_confirmed and following in self.acked:
@@ -177,10 +180,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.read_position = ledger.next_valid(position)
 
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
-        """Individual ack of an entry, or of some messages of its batch. True: the entry left the backlog.
+        """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.
 
-        Raises `CursorError` for a position past the end. One that was never written is ignored: Pulsar counts it, but
-        an entry id that a client made up has no limit, and a bitmap has.
+        Raises `CursorError` for a position past the end. Ignores a position that was never written. Pulsar counts it, but
+        here an invented entry id could make the bitmap arbitrarily large.
         """
         if position > ledger.last_confirmed:
             raise CursorError(f"ack of {position}: the last confirmed entry is {ledger.last_confirmed}")
@@ -202,13 +205,13 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return True
 
     def acknowledge_all(self, ledger: ManagedLedger, positions: Iterable[Position]) -> None:
-        """Individual acks of whole entries. Raises `CursorError` at the first one past the end."""
+        """Ack whole entries individually. Raises `CursorError` at the first position past the end."""
         for position in positions:
             self.acknowledge(ledger, position, None)
         self.collapse(ledger)
 
     def collapse(self, ledger: ManagedLedger) -> None:
-        """After individual acks: mark-delete over the first run when no entry lies before it (end of §4)."""
+        """After individual acks, move the mark-delete past the first run if no unacked entry precedes it (end of §4)."""
         if self.acked:
             low, high = next(self.acked.runs())
             if ledger.count(self.mark_delete, low, include_start=False, include_end=True) <= 0:
@@ -217,7 +220,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
 
     def position_after(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> Position:
-        """The n-th entry after the mark-delete, individually acked ones counted or not."""
+        """The n-th entry after the mark-delete. `exclude_acked`: don't count individually acked entries."""
         acked = 0
         if exclude_acked:
             start, seen = self.mark_delete, 0
@@ -231,13 +234,13 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return ledger.position_after(self.mark_delete, n + acked)
 
     def skip(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> None:
-        """Mark-delete over the next `n` entries. Properties are wiped (cursor.md §6)."""
+        """Move the mark-delete past the next `n` entries and clear the properties (cursor.md §6)."""
         target = self.position_after(ledger, n, exclude_acked=exclude_acked)
         if target >= self.mark_delete:
             self.move(ledger, target, {})
 
     def peek(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool = True) -> Position | None:
-        """The n-th (from 1) entry of the backlog."""
+        """The n-th entry of the backlog (from 1), or None if the backlog is smaller."""
         start = ledger.next_valid(self.mark_delete)
         if (
             start > ledger.last_confirmed
@@ -256,26 +259,26 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.read_position = ledger.next_valid(self.mark_delete)
 
     def reset(self, ledger: ManagedLedger, target: Position) -> None:
-        """Seek: everything from `target` on is unacked again, everything before it acked."""
+        """Seek: `target` and everything after it becomes unacked, everything before it acked."""
         if target <= EARLIEST:
-            read = ledger.first_position()  # quirk: a read position with entry −1
+            read = ledger.first_position()  # quirk: this read position has entry −1
         elif target >= LATEST:
             read = ledger.next_valid(ledger.last_confirmed)
         else:
             read = target if ledger.valid(target) else ledger.next_valid(target)
         mark_delete = ledger.previous(read)
         if self.mark_delete > mark_delete:
-            # quirk: the range begins at an entry that counts and ends before one; of a ledger that is gone it is one short
+            # quirk: the range includes its start and excludes its end, so it is one short if the ledger of its start is gone
             self.consumed -= ledger.count(
                 mark_delete, self.mark_delete, include_start=True, include_end=False
             )
         elif self.mark_delete < mark_delete:
             passed = ledger.count(self.mark_delete, mark_delete, include_start=True, include_end=False)
-            # quirk: of a durable cursor entries acked one by one on the way are counted twice, so its backlog runs ahead
+            # quirk: a durable cursor counts individually acked entries on the way twice, so its backlog is too low
             self.consumed += (
                 passed if self.durable else passed - self.acked.count(self.mark_delete, mark_delete)
             )
-        # quirk: entries acked one by one after the new mark-delete stay counted, though they are unacked again (4.0.7)
+        # quirk: individually acked entries after the new mark-delete stay counted, though they are unacked again (4.0.7)
         self.acked, self.batches, self.properties = AckHoles(), {}, {}
         self.mark_delete, self.read_position = mark_delete, read
 
@@ -284,8 +287,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.batches[position] = to_bytes(bits)
 
     def read(self, ledger: ManagedLedger, n: int) -> list[Position]:
-        """Up to `n` unacked positions from the read position on, which comes to stand behind the last one looked at,
-        valid or not: at the end of a closed ledger it doesn't enter the next one before it reads there."""
+        """Up to `n` unacked positions from the read position on.
+
+        The read position moves to the successor of the last position visited, whether it exists or not. At the end of a
+        closed ledger it moves to the next ledger only with the next read.
+        """
         positions: list[Position] = []
         last, position = ledger.last_confirmed, self.read_position
         while len(positions) < n:
@@ -304,23 +310,25 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     @property
     def key(self) -> Position:
-        """The last persisted mark-delete position: what trimming and the choice of the slowest cursor go by."""
+        """The last persisted mark-delete position. Trimming and the slowest cursor depend on it."""
         return self.mark_delete if self.persisted is None else self.persisted.mark_delete
 
     def snapshot(self) -> Persisted:
         return Persisted(self.mark_delete, self.acked.copy(), dict(self.batches), self.properties)
 
     def permits_at(self, now: int, rate: float) -> float:
-        """Writes that the mark-delete rate limiter allows at `now` (ms): a token bucket of one second's worth on the
-        logical clock. `rate` per second, ≤ 0: off."""
+        """How many writes the mark-delete rate limiter allows at `now` (ms): a token bucket that holds one second's worth.
+
+        `rate` is in writes per second; 0 or less turns the limiter off.
+        """
         if rate <= 0:
             return math.inf
         if not self.tokens_at:
-            return max(1.0, rate / 1000)  # a whole millisecond's worth: the clock knows nothing finer
+            return max(1.0, rate / 1000)  # one millisecond's worth, since the clock is no finer
         return min(max(rate, 1.0), self.tokens + rate * (now - self.tokens_at) / 1000)
 
     def written(self, now: int, permits: float) -> None:
-        """A write took one of `permits`."""
+        """Record a write, which takes one of `permits`."""
         if permits != math.inf:
             self.tokens, self.tokens_at = permits - 1, now
         self.persisted = None

@@ -1,6 +1,6 @@
 """ManagedLedger: a topic's entries as a list of ledgers (mirrors `ManagedLedgerImpl`; rules: ledger.md).
 
-Holds positions, counts and sizes, never entries. Cursors live beside it in the topic; what needs both is in `topic`,
+It holds positions, counts and sizes, never entries. The topic holds the cursors. Code that needs both is in `topic`,
 `trimming` and `managed_cursor`.
 """
 
@@ -15,7 +15,7 @@ MEGABYTE = 1024 * 1024
 
 
 class LedgerInfo(msgspec.Struct, array_like=True):
-    """The record of a ledger. The open ledger shows 0 entries, size and close time until it closes."""
+    """The metadata of a ledger. Entries, size and close time (`timestamp`) are 0 until the ledger closes."""
 
     entries: int = 0
     size: int = 0
@@ -23,9 +23,9 @@ class LedgerInfo(msgspec.Struct, array_like=True):
 
 
 class ManagedLedger(msgspec.Struct, array_like=True):
-    """`ledgers` ascending by id, the last is the open one; ids start at 1 in each topic and may have gaps.
+    """`ledgers` is ascending by id, and the last one is open. Ids start at 1 in each topic and may have gaps.
 
-    `whole_ledgers`: the setting backlogSizeWholeLedgers as of the last entry.
+    `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -44,7 +44,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, now: int) -> "ManagedLedger":
-        """A new, empty managed ledger with its first ledger open."""
+        """A new managed ledger with one open, empty ledger."""
         ledger = cls()
         ledger.open_ledger(now)
         ledger.last_confirmed = Position(ledger.current, -1)
@@ -58,7 +58,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.rollover_checked = False
 
     def reopen(self, now: int) -> None:
-        """Recover after an unload: the open ledger is closed or, when empty, dropped, and a new one opened (§2)."""
+        """Recover after an unload: close the open ledger, or drop it if empty, and open a new one (§2)."""
         if self.current_entries:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
@@ -78,7 +78,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def submit(self, size: int, now: int, config: ServiceConfiguration) -> tuple[Position, bool]:
-        """Reserve the next position for an entry of `size` bytes; also: is it the last of its ledger (§2.1)."""
+        """Reserve the next position for an entry of `size` bytes. Also returns whether it fills the ledger (§2.1)."""
         position = Position(self.current, self.current_entries)
         self.current_entries += 1
         self.current_size += size
@@ -86,7 +86,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return position, self.is_full(now, config)
 
     def confirm(self, position: Position, size: int, now: int) -> None:
-        """The write of a submitted entry succeeded."""
+        """Count a submitted entry whose write succeeded."""
         self.number_of_entries += 1
         self.total_size += size
         self.entries_added += 1
@@ -94,7 +94,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.last_add = now
 
     def drop_unconfirmed(self) -> None:
-        """Forget submitted entries whose writes weren't confirmed: the open ledger holds only what was."""
+        """Forget submitted entries whose writes weren't confirmed. Only confirmed ones stay in the open ledger."""
         last = self.last_confirmed
         self.current_entries = last.entry + 1 if last.ledger == self.current else 0
         self.current_size = self.total_size - sum(info.size for info in self.ledgers.values())
@@ -111,7 +111,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return age > minimum * 60_000 if minimum > 0 else True
 
     def close_current(self, now: int) -> LedgerInfo | None:
-        """Close the open ledger: its record, or None when it was empty and is dropped (§2.2)."""
+        """Close the open ledger (§2.2). Returns its metadata, or None if it was empty and is dropped."""
         if not self.current_entries:
             del self.ledgers[self.current]
             return None
@@ -145,7 +145,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return Position(min(first, self.last_confirmed.ledger), -1)
 
     def valid(self, position: Position) -> bool:
-        """Does the position exist, or may it be the next to be written?"""
+        """Whether the position exists, or may be the next one written."""
         ledger, entry = position
         info = self.ledgers.get(ledger)
         if info is None or entry < 0:
@@ -156,7 +156,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return entry <= last.entry if ledger == last.ledger else entry < info.entries
 
     def next_valid(self, position: Position) -> Position:
-        """The next position to read after `position`; may be one past the last confirmed entry."""
+        """The next position to read after `position`. It may be one past the last confirmed entry."""
         candidate = position.next()
         while not self.valid(candidate):
             following = self.next_ledger(candidate.ledger)
@@ -178,10 +178,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return Position(ledger if older is None else older, -1)
 
     def count(self, start: Position, end: Position, *, include_start: bool, include_end: bool) -> int:
-        """Stored entries between two positions, acked or not, as 4.0.7 reckons.
+        """How many stored entries lie between two positions, acked or not, as 4.0.7 counts.
 
-        quirk: nobody looks whether the ledger of `end` is there, nor how many entries it has, and an entry −1 counts when
-        it is included. Only the entries of other ledgers are those that are stored.
+        quirk: Pulsar checks neither that the ledger of `end` exists nor how many entries it has, and counts entry −1 if
+        it is included. It counts stored entries only for the other ledgers.
         """
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
@@ -197,7 +197,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return total
 
     def position_after(self, position: Position, n: int) -> Position:
-        """The n-th entry after `position` (itself excluded); beyond the end: the last confirmed entry."""
+        """The n-th entry after `position`, or the last confirmed entry if there are fewer."""
         ledger, entry = self.next_valid(position)
         last = self.last_confirmed
         while True:
@@ -216,7 +216,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     # -- sizes (§6) -----------------------------------------------------------------------------------------------
 
     def backlog_size_from(self, mark_delete: Position) -> int:
-        """Estimated bytes after a mark-delete position: whole ledgers exactly, inside one by its average entry."""
+        """The estimated bytes after a mark-delete position: exact for whole ledgers, by the average entry within a ledger."""
         ledger, entry = mark_delete
         size = self.total_size
         for older in self.ledgers:
@@ -234,8 +234,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
 
 def consumed_size(size: int, entries: int, entry: int, *, whole: bool = True) -> int:
-    """Bytes of a ledger up to and with `entry`, by the average rounded down before multiplying; all if it is the last
-    and `whole`."""
+    """Bytes of a ledger up to and including `entry`, by the average entry size, rounded down before multiplying.
+
+    With `whole`, the last entry means all bytes of the ledger.
+    """
     if entries <= 0 or entry < 0:
         return 0
     return size if whole and entries <= entry + 1 else (entry + 1) * (size // entries)

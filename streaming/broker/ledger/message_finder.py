@@ -1,4 +1,4 @@
-"""Finding an entry by its publish time (mirrors `PersistentMessageFinder` and `OpFindNewest`; rules: cursor.md §9)."""
+"""Find an entry by its publish time (mirrors `PersistentMessageFinder` and `OpFindNewest`; rules: cursor.md §9)."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from streaming.broker.topic import Topic
 def find_newest_before(
     ctx: Context, topic: Topic, time: int, start: Position | None = None, flips: list[int] | None = None
 ) -> Position | None:
-    """The newest entry with a publish time < `time` (ms), by binary search over all that is stored, or from `start`:
-    exact when times never go back, some matching entry otherwise, nothing if the first one looked at doesn't match.
+    """The newest entry published before `time` (ms), by binary search over the stored entries from `start` (None: all).
 
-    `flips` gets the later times from which on the search may look at other entries.
+    The result is exact if publish times ascend. Otherwise it may be any matching entry. None if the first entry of the
+    search doesn't match. Appends to `flips` the later values of `time` (ms) from which the search may take another path.
     """
     ledger = topic.ledger
     skew = ctx.config.managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
@@ -35,7 +35,7 @@ def find_newest_before(
 def find_newest(
     ledger: ManagedLedger, matches: Callable[[Position], bool], start: Position, end: Position | None
 ) -> Position | None:
-    """Pulsar's binary search (OpFindNewest), probe by probe, between two positions (`end` None: the last entry)."""
+    """Pulsar's binary search (OpFindNewest), with the same probes, from `start` to `end` (None: the last entry)."""
     last = ledger.last_confirmed
     end = last if end is None else min(end, last)
     if start > end:
@@ -66,9 +66,9 @@ def find_newest(
 def search_range(
     ledger: ManagedLedger, time: int, skew: int, flips: list[int] | None = None
 ) -> tuple[Position | None, Position | None]:
-    """Where a search by timestamp begins and ends, from the close times of ledgers (getFindPositionRange).
+    """Where a search by timestamp starts and ends, by the close times of ledgers (getFindPositionRange).
 
-    `flips` gets the later times at which that changes.
+    `time` and `skew` are in ms. Appends to `flips` the later times at which the range changes.
     """
     start = end = None
     for id_, info in ledger.ledgers.items():

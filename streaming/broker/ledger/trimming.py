@@ -1,4 +1,4 @@
-"""Rollover and trimming: ledgers end, caught-up cursors step over, whole consumed ledgers go (ledger.md §2.2, 2.3, 4)."""
+"""Rollover and trimming: close full ledgers, advance caught-up cursors, delete consumed ledgers (ledger.md §2.2, 2.3, 4)."""
 
 from collections.abc import Callable
 from typing import ParamSpec
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
-    """Close the open ledger, open the next one, step caught-up cursors over, trim: always in this order."""
+    """Close the open ledger, open the next one, advance caught-up cursors, and trim, always in this order."""
     ledger = topic.ledger
     closed = ledger.current
     info = ledger.close_current(ctx.clock)
@@ -27,13 +27,13 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
 
 
 def open_ledger(ctx: Context, topic: Topic) -> None:
-    """Open the next ledger, and see to it that its age is looked at."""
+    """Open the next ledger and schedule the check of its age."""
     topic.ledger.open_ledger(ctx.clock)
     ctx.wake(topic.name, rollover_due(ctx, topic))
 
 
 def advance_cursors(ctx: Context, topic: Topic) -> None:
-    """A cursor at the last entry of a closed ledger moves to before the first entry of the next (§2.3)."""
+    """Move cursors at the last entry of a closed ledger to before the first entry of the next one (§2.3)."""
     if not ctx.config.moveCursorOverConsumedLedger:
         return
     ledger = topic.ledger
@@ -53,14 +53,14 @@ def rollover_due(ctx: Context, topic: Topic) -> int:
 
 
 def check_rollover(ctx: Context, topic: Topic) -> None:
-    """The one timer of an open ledger, at its maximum age: an empty or too young one isn't looked at again."""
+    """Roll over at the open ledger's maximum age. It is checked once: an empty or too young ledger isn't checked again."""
     topic.ledger.rollover_checked = True
     if topic.ledger.current_entries and not topic.pending and topic.ledger.is_full(ctx.clock, ctx.config):
         roll_over(ctx, topic, "managedLedgerMaxLedgerRolloverTimeMinutes")
 
 
 def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
-    """Close a ledger that took no entry for managedLedgerInactiveLedgerRolloverTimeSeconds (0: off)."""
+    """Close a ledger that got no entry for managedLedgerInactiveLedgerRolloverTimeSeconds (0: off)."""
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     ledger = topic.ledger
     if timeout > 0 and ledger.current_entries and not topic.pending and ctx.clock > ledger.last_add + timeout:
@@ -76,9 +76,9 @@ def move_cursor(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """The broker moves a cursor by its own decision, to the end of what that sets off.
+    """Move a cursor on the broker's own decision, with all consequences.
 
-    The move is emitted and counted, the dispatcher forgets what was passed, ledgers that nobody needs any more go.
+    Emits and counts the move, lets the dispatcher forget the entries passed, and trims ledgers no longer needed.
     """
     former = topic.record_move(ctx, cursor, reason, operation, *args, **kwargs)
     subscription = topic.subscriptions.get(cursor.name)
@@ -88,7 +88,7 @@ def move_cursor(
 
 
 def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Position | None) -> None:
-    """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it alone was the slowest (§4b)."""
+    """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it was the only slowest cursor (§4b)."""
     if former is None:
         return
     others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
@@ -97,7 +97,7 @@ def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Posi
 
 
 def consumed_up_to(ctx: Context, topic: Topic) -> int:
-    """The first ledger that somebody still needs: retention says what of those before it goes."""
+    """The first ledger that a cursor still needs. Retention decides which older ones are deleted."""
     ledger = topic.ledger
     slowest = topic.slowest_cursor()
     if slowest is None:
@@ -109,9 +109,9 @@ def consumed_up_to(ctx: Context, topic: Topic) -> int:
 
 
 def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int = -1) -> None:
-    """Delete consumed ledgers, oldest first, as far as retention allows; never the open one.
+    """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
-    `just_closed`: the ledger whose rollover asks for this.
+    `just_closed`: the ledger whose rollover causes the trim.
     """
     ledger = topic.ledger
     boundary = consumed_up_to(ctx, topic)
@@ -134,7 +134,7 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int
         cause = "retention size" if over else "retention time" if expired else "no durable subscription"
         doomed.append((id_, "truncate" if truncate else cause))
     if nobody and ctx.config.trimAtRolloverSparesClosedLedger and [id_ for id_, _ in doomed] == [just_closed]:
-        return  # quirk: the trim comes before the next ledger, and again after it only if it had found something to do
+        return  # quirk: Pulsar trims before it opens the next ledger, and again afterwards only if the first trim found a ledger
     if doomed:
         text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
         _delete(ctx, topic, doomed, text)

@@ -1,4 +1,5 @@
-"""BacklogQuotaManager: what happens when a backlog grows too large or too old (rules: backlog_quota.md)."""
+"""Backlog quotas: what happens when a backlog is too large or too old (mirrors `BacklogQuotaManager`; rules:
+backlog_quota.md)."""
 
 from schemas.effects import Evicted
 from streaming.broker.context import Context
@@ -12,11 +13,11 @@ from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from streaming.broker.topic import OldestPosition, Reason, Topic
 
 EVICTION_TARGET = 0.9
-"""Eviction goes down to this part of the limit."""
+"""Eviction stops at this fraction of the limit."""
 
 
 def check(ctx: Context, topic: Topic) -> None:
-    """The periodic check of a topic (§2): size first; time only when the size is within its quota."""
+    """The periodic check of a topic (§2): first the size, then the age if the size is within its quota."""
     topic.oldest = oldest_position(ctx, topic)
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return
@@ -40,7 +41,8 @@ def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuo
 
 
 def oldest_position(ctx: Context, topic: Topic) -> OldestPosition | None:
-    """Since when the oldest unacked entry waits (§2.1), to be remembered. Not precise: since its ledger closed."""
+    """The oldest unacked entry and its time (§2.1), which the caller must keep. If not precise, the time is when its
+    ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
     ledger = topic.ledger
     if not any(topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions):
@@ -75,7 +77,7 @@ def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise
 
 
 def check_producer_creation(ctx: Context, topic: Topic) -> None:
-    """Refuse a new producer while a producer-blocking quota is exceeded (§4). Raises `BrokerError`."""
+    """Raise `BrokerError` for a new producer while a quota that blocks producers is exceeded (§4)."""
     policies = ctx.policies_of(topic)
     for type_, effective in (
         ("destination_storage", policies.destination_storage_quota),
@@ -112,14 +114,14 @@ def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[Back
         return
     slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
     if slowest is not None and slowest.name == DEDUP_CURSOR:
-        deduplication_snapshots.timed_snapshot(ctx, topic)  # and nobody is disconnected in this round (§5)
-        return
+        deduplication_snapshots.timed_snapshot(ctx, topic)
+        return  # without disconnecting producers in this round (§5)
     for producer in list(topic.producers.values()):
         registration.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
 
 
 def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
-    """Skip, slowest cursor by slowest cursor, in proportion to the bytes above 0.9 of the limit (§3.2)."""
+    """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§3.2)."""
     target = int(EVICTION_TARGET * limit)
     ledger = topic.ledger
     size, previous = topic.backlog_size(), None
@@ -140,7 +142,7 @@ def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
 
 
 def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
-    """Drop what is older than the limit (§3.3): by entries when precise, else by whole closed ledgers."""
+    """Drop entries older than the limit (§3.3): single entries if precise, else whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
         for name in topic.known_subscriptions():
             subscription = topic.subscriptions[name]
@@ -150,7 +152,7 @@ def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
     ledger = topic.ledger
     while True:
         cursor = topic.slowest_cursor()
-        assert cursor is not None  # its oldest entry is too old
+        assert cursor is not None  # the quota check found its oldest entry too old
         info = ledger.ledgers.get(cursor.mark_delete.ledger)
         if info is not None and not (info.timestamp and ctx.clock - info.timestamp > limit * 1000):
             return

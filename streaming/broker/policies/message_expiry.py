@@ -1,5 +1,5 @@
-"""Message TTL and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`; rules: ttl.md,
-cursor.md §10). Expiry only acks: retention deletes.
+"""Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`; rules:
+ttl.md, cursor.md §10). Expiry only acks entries. Retention deletes them.
 """
 
 from schemas.effects import Expired
@@ -40,7 +40,7 @@ def check(ctx: Context, topic: Topic) -> None:
 def expire_subscription(
     ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int, policy: str
 ) -> bool:
-    """Expire what is older than `seconds`, unless the subscription has nearly caught up (ttl.md §4). False: refused."""
+    """Expire entries older than `seconds` (ttl.md §4). Returns False if it has no backlog or has nearly caught up."""
     cursor = topic.cursors[subscription.name]
     backlog = cursor.backlog(topic.ledger)
     if backlog == 0:
@@ -48,7 +48,7 @@ def expire_subscription(
     if subscription.consumers and backlog < MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
         oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
         if oldest.ledger not in topic.ledger.ledgers:
-            return False  # trimmed before the cursor came: Pulsar can't read it and leaves it
+            return False  # trimmed before the cursor reached it: Pulsar can't read it and does nothing
         time = ctx.entries.get(topic.name, oldest).timestamp
         if not time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000:
             return False
@@ -60,7 +60,7 @@ def expire_subscription(
 def expire_by_age(
     ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int, reason: Reason
 ) -> None:
-    """The monitor: ledgers closed longer ago than `seconds`, then the search by timestamp (cursor.md §10)."""
+    """Expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10)."""
     cursor = topic.cursors[subscription.name]
     if seconds > 0:
         end = closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000)
@@ -78,9 +78,9 @@ def expire_by_age(
 def closed_before(
     ctx: Context, topic: Topic, mark_delete: Position, limit: int, flips: list[int] | None = None
 ) -> Position | None:
-    """The last entry of the newest of the ledgers in a row from the mark-delete on that closed before `limit`.
+    """The last entry of the consecutive ledgers, starting at the mark-delete, that closed before `limit` (ms).
 
-    `flips` gets a later limit from which on another ledger counts.
+    Appends to `flips` the later limit (ms) from which another ledger counts. None if no ledger does.
     """
     ledger, end = topic.ledger, None
     id_: int | None = (
@@ -101,7 +101,7 @@ def closed_before(
 def expire_to_position(
     ctx: Context, topic: Topic, subscription: PersistentSubscription, position: Position
 ) -> bool:
-    """Expire up to a position (admin). False, and nothing done: it lies beyond the topic's end."""
+    """Expire up to a position (admin). Does nothing and returns False if it is past the topic's end."""
     subscription.last_expire = ctx.clock
     reason = Reason(Expired, "expired by an administrator", f"position {position}")
     ledger = topic.ledger
@@ -122,7 +122,7 @@ def expire_to_position(
 def expire_to(
     ctx: Context, topic: Topic, subscription: PersistentSubscription, position: Position, reason: Reason
 ) -> None:
-    """Move a subscription's mark-delete position to `position` unless it is there already."""
+    """Move a subscription's mark-delete position to `position`, never backwards."""
     cursor = topic.cursors[subscription.name]
     if position > cursor.mark_delete:
         move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, None)

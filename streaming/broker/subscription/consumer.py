@@ -1,4 +1,4 @@
-"""Consumer: what the broker knows of one (mirrors `Consumer`; rules: subscriptions.md §5)."""
+"""The broker's state of a consumer (mirrors `Consumer`; rules: subscriptions.md §5)."""
 
 import msgspec
 
@@ -6,14 +6,14 @@ from schemas.commands import IntRange
 from streaming.broker.position import Position
 
 Handle = tuple[str, int]
-"""A client's name for its producer or consumer: (connection, id)."""
+"""How a client identifies its producer or consumer: (connection, id)."""
 
 
 class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
 
-    `permits_while_blocked` wait until the consumer is unblocked. On Key_Shared: `hashes` = slots of the pending entries,
-    `hash_ranges` = what a consumer with fixed ranges asked for.
+    `permits_while_blocked` are added to `permits` when the consumer is unblocked. On Key_Shared, `hashes` = slots of the
+    pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for.
     """
 
     connection: str
@@ -38,18 +38,18 @@ class Consumer(msgspec.Struct, array_like=True):
 
     @property
     def available(self) -> bool:
-        """May it be sent to now?"""
+        """Whether the consumer can receive now."""
         return not self.blocked and self.permits > 0
 
     @property
     def messages_per_entry(self) -> int:
-        """avgMessagesPerEntry, rounded as Java does: halves up."""
+        """avgMessagesPerEntry, rounded half up, as Java rounds."""
         return int(self.average + 0.5)
 
     def sent(self, messages: int, entries: int, size: int) -> None:
-        """Keep the averages and counters after a send (dispatch_shared.md §4, the avg statistic).
+        """Update the average and the counters after a send (dispatch_shared.md §4, the avg statistic).
 
-        The average is Pulsar's to the last bit, since what is shown of it is rounded.
+        The average equals Pulsar's to the last bit, so that it rounds the same way.
         """
         self.messages_out += messages
         self.bytes_out += size
@@ -60,5 +60,5 @@ class Consumer(msgspec.Struct, array_like=True):
                 self.average = self.average * 0.9 + (1 - 0.9) * messages / entries
 
     def put_first(self, mark_delete: Position) -> None:
-        """Order what is pending: what the mark-delete has passed comes first."""
+        """Sort the pending acks: positions up to `mark_delete` come first."""
         self.pending = dict(sorted(self.pending.items(), key=lambda entry: entry[0] > mark_delete))

@@ -1,4 +1,4 @@
-"""One subscription at work: what a dispatcher needs while a command is folded."""
+"""What a dispatcher needs of its subscription while the broker folds a command."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ from streaming.broker.subscription.subscription import Subscription
 
 
 class SubscriptionContext(NamedTuple):
-    """A subscription with its topic's name, policies and ledger, and its own cursor.
+    """A subscription and its cursor, with the name, policies and ledger of its topic.
 
-    Made anew for each command; nothing may keep one.
+    Created for each command. Do not keep one for longer.
     """
 
     ctx: Context
@@ -31,7 +31,7 @@ class SubscriptionContext(NamedTuple):
 
     @property
     def consumer_limit(self) -> int:
-        """Unacked messages that each consumer may have, 0: any number. A non-durable subscription has no limit."""
+        """How many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions."""
         return max(self.policies.maxUnackedMessagesPerConsumer, 0) if self.subscription.durable else 0
 
     def wake(self, due: int) -> None:
@@ -39,9 +39,9 @@ class SubscriptionContext(NamedTuple):
         self.ctx.wake(self.topic, due)
 
     def check_end_of_topic(self) -> None:
-        """If the topic is terminated and nothing is left, send REACHED_END_OF_TOPIC to the consumers, once.
+        """Send REACHED_END_OF_TOPIC to the consumers, once, if the topic is terminated and there is no backlog.
 
-        C++ clients fail on that command: the gateway keeps it from them (protocol.md §2).
+        C++ clients fail on that command, so the gateway must not pass it on to them (protocol.md §2).
         """
         subscription, ledger = self.subscription, self.ledger
         if not ledger.terminated or subscription.end_reached:

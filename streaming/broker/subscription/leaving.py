@@ -1,5 +1,5 @@
-"""Consumers and subscriptions go: CLOSE_CONSUMER, UNSUBSCRIBE, lost connections, deletion (rules: subscriptions.md §6, §7,
-protocol.md §6)."""
+"""Closing consumers and deleting subscriptions: CLOSE_CONSUMER, UNSUBSCRIBE, lost connections (rules:
+subscriptions.md §6, §7, protocol.md §6)."""
 
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
@@ -11,8 +11,10 @@ from streaming.broker.topic import Topic
 
 
 def detach(ctx: Context, topic: Topic, subscription: PersistentSubscription, *consumers: Consumer) -> None:
-    """Consumers leave, for whatever reason: what they had goes to those that stay. A non-durable subscription goes with
-    its last one."""
+    """Remove consumers that leave, for whatever reason. The remaining consumers get their pending entries.
+
+    A non-durable subscription is deleted with its last consumer.
+    """
     subscription.last_active = ctx.clock
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -28,7 +30,7 @@ def detach(ctx: Context, topic: Topic, subscription: PersistentSubscription, *co
 
 
 def disconnect_all(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
-    """The broker closes every consumer of a subscription, whose dispatcher isn't used any more."""
+    """Close every consumer of a subscription on behalf of the broker. The dispatcher must not be used afterwards."""
     if subscription.consumers:
         subscription.last_active = ctx.clock
     close_consumers(ctx, topic, subscription, subscription.consumers, cause)
@@ -38,14 +40,14 @@ def disconnect_all(ctx: Context, topic: Topic, subscription: PersistentSubscript
 def close_consumers(
     ctx: Context, topic: Topic, subscription: PersistentSubscription, consumers: list[Consumer], cause: str
 ) -> None:
-    """Tell them; their handles are free. The dispatcher is the caller's affair."""
+    """Send CLOSE_CONSUMER to the consumers and free their handles. The caller updates the dispatcher."""
     for consumer in consumers:
         ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
         del topic.consumer_handles[consumer.handle]
 
 
 def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
-    """CLOSE_CONSUMER: success also when there is no such consumer."""
+    """CLOSE_CONSUMER succeeds even if the consumer does not exist."""
     name = topic.consumer_handles.get((connection, consumer_id))
     if name is not None:
         subscription = topic.subscriptions[name]
@@ -54,7 +56,7 @@ def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request
 
 
 def delete(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
-    """Remove a subscription and its cursor; ledgers it held back may go."""
+    """Delete a subscription and its cursor, and trim the ledgers that only it retained."""
     disconnect_all(ctx, topic, subscription, cause)
     del topic.subscriptions[subscription.name]
     count_as_gone(topic, subscription)
@@ -65,14 +67,14 @@ def delete(ctx: Context, topic: Topic, subscription: PersistentSubscription, cau
 
 
 def count_as_gone(topic: Topic, subscription: PersistentSubscription) -> None:
-    """What it has sent counts for the topic from now on."""
+    """Move what a subscription has sent to the topic's own counters."""
     topic.counters.messages_out_gone += subscription.messages_out
     topic.counters.bytes_out_gone += subscription.bytes_out
     subscription.messages_out = subscription.bytes_out = 0
 
 
 def unsubscribe(ctx: Context, topic: Topic, command: Unsubscribe) -> None:
-    """UNSUBSCRIBE of the only consumer, or of any with force (subscriptions.md §7)."""
+    """UNSUBSCRIBE, by the only consumer or, with force, by any (subscriptions.md §7)."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
         ctx.emit(

@@ -1,5 +1,5 @@
-"""PersistentSubscription: consumers, their dispatcher, and acknowledgement (mirrors `PersistentSubscription`; rules:
-subscriptions.md §2, §4, §5). Its cursor has its name.
+"""A subscription of a persistent topic: consumers, their dispatcher, and acknowledgement (mirrors
+`PersistentSubscription`; rules: subscriptions.md §2, §4, §5). Its cursor has the same name.
 """
 
 from schemas.commands import Ack, MessageIdData
@@ -18,20 +18,20 @@ INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
 
 
 class PersistentSubscription(Subscription):
-    """`dispatcher` is None until the first consumer comes; it outlives the consumers."""
+    """`dispatcher` is None until the first consumer joins. It outlives the consumers."""
 
     dispatcher: AnyDispatcher | None = None
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """The mark-delete position moved by other means than an ack (TTL, skip, quota)."""
+        """The mark-delete position moved for a reason other than an ack (TTL, skip, quota)."""
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(sub)
         sub.check_end_of_topic()
 
     def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
-        """Apply and answer an ACK. What the cursor refuses leaves no trace on the wire: the answer doesn't depend on it,
-        and comes before the messages that the ack makes room for.
+        """Apply an ACK and respond to it.
 
+        The response is the same if the cursor refuses the ack. It comes before the messages that the ack makes room for.
         Returns the cursor's former key if ledgers may have become free (see `change_cursor`).
         """
         ctx, cursor, ledger = sub.ctx, sub.cursor, sub.ledger
@@ -69,18 +69,18 @@ class PersistentSubscription(Subscription):
         index_acks: bool,
         owners: list[Consumer],
     ) -> None:
-        """Ack each id. `owners` gets the consumers of the entries that were acked as a whole.
+        """Ack each id. Appends to `owners` the consumers of the entries that were acked as a whole.
 
-        Raises `CursorError` if none was acked.
+        Raises `CursorError` if the cursor refuses an id before any entry was acked.
         """
         dispatcher, cursor = self.dispatcher, sub.cursor
-        assert dispatcher is not None  # there is a consumer
+        assert dispatcher is not None  # the first consumer created it
         before = cursor.consumed
         try:
             for message_id in message_ids:
                 position, ack_set = _acked(message_id)
                 if ack_set is not None and not index_acks:
-                    dispatcher.forget_redeliveries(position)  # quirk: all that a partial ack does then
+                    dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
                     continue
                 stored = cursor.batches.get(position)
                 left = cursor.acknowledge(sub.ledger, position, ack_set)
@@ -91,10 +91,10 @@ class PersistentSubscription(Subscription):
         except CursorError:
             if cursor.consumed == before:
                 raise
-            # quirk: the ids before the bad one stay acked
+            # quirk: the ids before the refused one stay acked
         cursor.collapse(sub.ledger)
 
 
 def _acked(message_id: MessageIdData) -> tuple[Position, int | None]:
-    """The position, and the messages of its batch that stay unacked (a bit set; None: the whole entry is acked)."""
+    """The position, and a bit set of the messages in its batch that stay unacked, or None if the whole entry is acked."""
     return from_wire(message_id.ledgerId, message_id.entryId), from_words(message_id.ack_set) or None

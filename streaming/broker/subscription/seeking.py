@@ -1,4 +1,4 @@
-"""A subscription is moved: SEEK, and what asks for positions (rules: subscriptions.md, cursor.md §7, protocol.md §6)."""
+"""SEEK, and GET_LAST_MESSAGE_ID (rules: subscriptions.md, cursor.md §7, protocol.md §6)."""
 
 from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
@@ -15,7 +15,7 @@ from streaming.broker.topic import Reason, Topic
 
 
 def seek(ctx: Context, topic: Topic, command: Seek) -> None:
-    """SEEK: its consumers are closed (of Exclusive: the active one), the cursor is reset, then SUCCESS."""
+    """SEEK: close the consumers (Exclusive and Failover: only the active one), reset the cursor, then send SUCCESS."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
@@ -36,7 +36,7 @@ def seek(ctx: Context, topic: Topic, command: Seek) -> None:
 
 
 def position_at(ctx: Context, topic: Topic, time: int) -> Position:
-    """Where a seek to a publish time (ms) lands: after the newest entry published before it, else at the first."""
+    """The position of a publish time (ms): after the newest entry published before it, else the first entry."""
     found = find_newest_before(ctx, topic, time)
     if found is None:
         return Position(next(iter(topic.ledger.ledgers), topic.ledger.current), 0)
@@ -51,10 +51,10 @@ def reset(
     cause: str,
     batch: int | None = None,
 ) -> None:
-    """Move a subscription to `target`, disconnecting who reads from it (of Failover: the active one). Acks after it are forgotten.
+    """Move a subscription to `target` and forget the acks after it.
 
-    A non-durable subscription outlives this loss of its consumers, so that its reader finds it when it returns. For
-    Pulsar only its cursor does: its counters begin anew.
+    Closes its consumers (Exclusive and Failover: only the active one). A non-durable subscription survives this, so that
+    its reader finds it when it reconnects. In Pulsar only the cursor survives, so the counters restart at 0.
     """
     ledger, dispatcher = topic.ledger, subscription.dispatcher
     consumers = subscription.consumers
@@ -74,7 +74,7 @@ def reset(
 
 
 def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> None:
-    """GET_LAST_MESSAGE_ID: the last entry that a consumer could get, and the caller's mark-delete position."""
+    """GET_LAST_MESSAGE_ID: the last entry that consumers can get, and the mark-delete position of the caller."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")

@@ -1,4 +1,4 @@
-"""SUBSCRIBE: a consumer joins a subscription, which is created if need be (mirrors `PersistentTopic.subscribe`; rules:
+"""SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
 subscriptions.md §1, §2)."""
 
 from schemas.commands import Subscribe
@@ -17,7 +17,7 @@ from streaming.broker.topic import Topic
 
 
 def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
-    """Attach a consumer, creating the subscription if need be; SUCCESS or the refusal of Pulsar."""
+    """Add a consumer, creating the subscription if needed. Responds with SUCCESS or the error that Pulsar sends."""
     handle = (command.connection, command.consumer_id)
     try:
         if handle not in topic.consumer_handles:
@@ -31,7 +31,7 @@ def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
 
 
 def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
-    """The refusals of subscriptions.md §1 in their order, and those of what isn't built."""
+    """The checks of subscriptions.md §1, in that order, and those for unsupported features. Raises `BrokerError`."""
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
@@ -72,7 +72,7 @@ def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
 
 
 def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str | None:
-    """Why a consumer can't share its subscription with those of the present type and mode; None: it can."""
+    """Why a consumer can't join the subscription with its current type and mode, or None if it can."""
     if subscription.type != command.subType:
         return (
             f"Active subscription type of '{subscription.type}' is different than the connecting consumer's type "
@@ -84,7 +84,7 @@ def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str |
 
 
 def is_free_name(name: str) -> bool:
-    """May a subscription be called so?"""
+    """Whether a subscription may have this name."""
     return bool(name.strip()) and not name.startswith("pulsar.repl") and name != DEDUP_CURSOR
 
 
@@ -106,7 +106,7 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
     dispatcher = subscription.dispatcher
-    assert dispatcher is not None  # it has a type
+    assert dispatcher is not None  # set above if the type was new
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
@@ -146,7 +146,7 @@ def create(
 
 
 def _create_reader(ctx: Context, topic: Topic, command: Subscribe) -> PersistentSubscription:
-    """A non-durable subscription: it lives as long as its consumers and holds nothing back."""
+    """A new non-durable subscription. It lasts as long as its consumers and retains no ledgers."""
     start: Position | None = None
     if (wire := command.start_message_id) is not None:
         start = from_wire(wire.ledgerId, wire.entryId)

@@ -10,10 +10,10 @@ from streaming.broker.subscription.consumer import Consumer
 class Subscription(msgspec.Struct, array_like=True):
     """The part of a subscription that its dispatcher works on.
 
-    Counters are in entries (`dispatched`, `acked`, `expired`, `evicted`) or messages (`messages_out`), times in ms.
-    `broker_blocked`: nothing new while the broker is over maxUnackedMessagesPerBroker.
+    `dispatched`, `acked`, `expired` and `evicted` count entries, `messages_out` counts messages. Times are in ms.
+    `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker.
 
-    The fields of the subclasses follow these in the encoding: a new one here needs a new `codec.VERSION`.
+    In the encoding, the fields of the subclasses follow these, so a new field here needs a new `codec.VERSION`.
     """
 
     name: str
@@ -40,5 +40,6 @@ class Subscription(msgspec.Struct, array_like=True):
 
     @property
     def awaits_its_reader(self) -> bool:
-        """A seek has closed the reader of a non-durable subscription: for Pulsar only the cursor is left until it returns."""
+        """Whether a seek closed the reader of this non-durable subscription. In Pulsar only its cursor exists until the
+        reader reconnects."""
         return not self.durable and not self.consumers

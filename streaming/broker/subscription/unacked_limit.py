@@ -1,8 +1,8 @@
-"""maxUnackedMessagesPerBroker: nothing new for the subscriptions that owe most acks (mirrors the unacked messages
-monitor of `BrokerService`; rules: subscriptions.md §5).
+"""maxUnackedMessagesPerBroker: subscriptions with the most unacked messages get no new ones (mirrors the unacked
+messages monitor of `BrokerService`; rules: subscriptions.md §5).
 
-The broker is the ingress partition: each counts its own topics. Pulsar's monitor runs beside the dispatch, this one
-after every command, timer and check, so what one of them sends may pass the limit.
+Here a broker is an ingress partition, which counts only its own topics. Pulsar's monitor runs concurrently with dispatch.
+This one runs after every command, timer and check, so what one of them sends may exceed the limit.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,11 +17,11 @@ Load = Callable[[str], Topic]
 
 
 class UnackedMessages(msgspec.Struct, array_like=True):
-    """What the partition's Shared and Key_Shared subscriptions owe: `messages` by topic, where there are any, and in
+    """The unacked messages of the partition's Shared and Key_Shared subscriptions: `messages` per topic (if not 0), and
     `total`.
 
-    `blocked`: the limit was reached, and it hasn't been less than half of it since; `waiting` = topics with
-    subscriptions that get nothing new for that reason.
+    `blocked`: the total reached the limit and has not been below half of it since; `waiting` = topics with subscriptions
+    that get no new entries for that reason.
     """
 
     total: int = 0
@@ -31,7 +31,7 @@ class UnackedMessages(msgspec.Struct, array_like=True):
 
 
 def check(ctx: Context, state: UnackedMessages, topic: Topic, load: Load) -> None:
-    """Something happened on a topic: count it again; block or release subscriptions, on other topics too."""
+    """Recount a topic after an event on it, and block or release subscriptions, also on other topics."""
     limit = ctx.config.maxUnackedMessagesPerBroker
     if limit <= 0:
         return
@@ -45,7 +45,7 @@ def check(ctx: Context, state: UnackedMessages, topic: Topic, load: Load) -> Non
     if state.total < limit // 2:
         state.blocked = False
         for name in sorted(state.waiting):
-            if not state.blocked:  # those released first may have reached the limit again
+            if not state.blocked:  # subscriptions released before may have reached the limit again
                 _release(ctx, state, load(name), load, below=0)
         return
     _block(state, topic, share)
@@ -53,7 +53,7 @@ def check(ctx: Context, state: UnackedMessages, topic: Topic, load: Load) -> Non
 
 
 def configured(ctx: Context, state: UnackedMessages, topics: Iterable[Topic], load: Load) -> None:
-    """The broker's configuration changed: block whom the new limits block, release the others."""
+    """Block or release subscriptions after a change of the broker's configuration."""
     waiting = [load(name) for name in sorted(state.waiting)]
     state.total, state.blocked = 0, False
     state.messages.clear()
@@ -70,13 +70,13 @@ def configured(ctx: Context, state: UnackedMessages, topics: Iterable[Topic], lo
 
 
 def _share(ctx: Context) -> int:
-    """What a single subscription may owe while the broker is blocked."""
+    """How many unacked messages a subscription may have while the broker is blocked."""
     config = ctx.config
     return int(config.maxUnackedMessagesPerBroker * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked)
 
 
 def _owed(subscription: PersistentSubscription) -> int:
-    """Its unacked messages, if limits apply to them."""
+    """A subscription's unacked messages, or 0 if no limit applies to them."""
     dispatcher = subscription.dispatcher
     return dispatcher.unacked_messages if subscription.durable and dispatcher is not None else 0
 
@@ -101,7 +101,7 @@ def _block(state: UnackedMessages, topic: Topic, share: int) -> None:
 
 
 def _release(ctx: Context, state: UnackedMessages, topic: Topic, load: Load, *, below: int) -> None:
-    """Let those of a topic go on that owe fewer than `below` messages."""
+    """Release a topic's subscriptions with fewer than `below` unacked messages, or all if the broker isn't blocked."""
     released = [
         subscription
         for subscription in topic.subscriptions.values()
