@@ -1,7 +1,8 @@
 """`make bench`: replay of a million plain publishes beside the identity function in the same operator.
 
-Both read the same Parquet files, in the same micro-batches, group by the same key and end in one job a batch. The
-identity gives every row back and only counts them; the replay folds the broker, writes receipts, entries and state.
+Both read the same Parquet files in the same micro-batches, group by the same key, so with the same spread over tasks,
+and end in one job per micro-batch. The identity gives every row back. It runs twice: once the rows are only counted,
+once they are also written to one Parquet sink. The replay folds the broker and writes receipts, entries and state.
 """
 
 import argparse
@@ -9,21 +10,26 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from bench.memory import resident
 from schemas.commands import Publish, to_binary
 from schemas.records import RECORD
+from sinks.parquet import options
 from streaming.replay import RECORDS_PER_BATCH, replay
 from streaming.spark import source
+from streaming.spark.keys import slot
 from streaming.spark.schema import RECORDS
 from streaming.spark.session import spark_session
 
@@ -62,32 +68,49 @@ def publishes(count: int) -> pa.Table:
     )
 
 
-def identity(spark: SparkSession, records: pa.Table, folder: Path, batches: int) -> float:
-    """Seconds for giving every row back from a stateful operator of the same key, state and source."""
+def identity(spark: SparkSession, records: pa.Table, folder: Path, batches: int, *, write: bool) -> float:
+    """Seconds for giving every row back from a stateful operator with the replay's source, key and spread of keys.
+
+    The rows are counted; with `write` they also go to Parquet, one file per task, encoded as the sinks encode theirs.
+    """
 
     def give_back(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         seen = state.get[0] if state.exists else 0
         for frame in frames:
             seen += len(frame)
-            yield frame
+            yield frame[RECORD.names]
         state.update((seen,))
 
-    def count(batch: DataFrame, _: int) -> None:
+    def take(batch: DataFrame, batch_id: int) -> None:
         def rows(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"rows": [sum(part.num_rows for part in parts)]})
+            task = TaskContext.get()
+            assert task is not None
+            file = folder / f"{batch_id}-{task.partitionId()}.parquet"
+            count = 0
+            with ExitStack() as stack:
+                writer: pq.ParquetWriter | None = None
+                for part in parts:
+                    count += part.num_rows
+                    if write:
+                        if writer is None:
+                            parquet = pq.ParquetWriter(file, part.schema, **options(part.schema, "zstd"))
+                            writer = stack.enter_context(parquet)
+                        writer.write_batch(part)
+            yield pa.RecordBatch.from_pydict({"rows": [count]})
 
         batch.mapInArrow(rows, "rows bigint").collect()
 
     source.stage(records, folder / "staged", batches=batches)
     stream = source.staged(spark, folder / "staged")
-    out = stream.groupBy("partition").applyInPandasWithState(
+    keyed = stream.withColumn("slot", slot(stream["partition"]))
+    out = keyed.groupBy("partition", "slot").applyInPandasWithState(
         give_back, RECORDS, "seen bigint", "append", GroupStateTimeout.NoTimeout
     )
     begun = time.perf_counter()
     query = (
         out.writeStream.trigger(availableNow=True)
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .foreachBatch(count)
+        .foreachBatch(take)
         .start()
     )
     query.awaitTermination()
@@ -117,19 +140,21 @@ class Peaks:
 
 
 def measure(rounds: int, count: int, cores: int) -> None:
-    """Print rows a second of both, their ratio and the peaks of memory: the best and the median of `rounds`."""
+    """Print rows per second of each run, both ratios and the peaks of memory: the best and the median of `rounds`."""
     records = publishes(count)
     batches = max(1, count // RECORDS_PER_BATCH)
     spark = spark_session("magnetar bench", shuffle_partitions=cores, master=f"local[{cores}]")
     folder = Path(tempfile.mkdtemp(prefix="magnetar-bench-"))
-    runs: dict[str, list[float]] = {"identity": [], "replay": []}
+    runs: dict[str, list[float]] = {"identity, counted": [], "identity, written": [], "replay": []}
     try:
         warm = records.slice(0, 20_000)
-        _timed(identity, spark, warm, folder / "warm-identity", 1)
+        identity(spark, warm, folder / "warm-identity", 1, write=True)
         replay(warm, folder / "warm-replay", spark=spark, batches=1)
         with Peaks() as peaks:
             for number in range(rounds):
-                runs["identity"].append(identity(spark, records, folder / f"identity-{number}", batches))
+                for name, write in (("counted", False), ("written", True)):
+                    own = folder / f"{name}-{number}"
+                    runs[f"identity, {name}"].append(identity(spark, records, own, batches, write=write))
                 runs["replay"].append(
                     replay(records, folder / f"replay-{number}", spark=spark, batches=batches).seconds
                 )
@@ -146,16 +171,12 @@ def measure(rounds: int, count: int, cores: int) -> None:
     )
     for name, seconds in runs.items():
         middle = sorted(seconds)[len(seconds) // 2]
-        print(f"  {name:9} {count / middle:>10,.0f} rows/s (median), {count / min(seconds):,.0f} (best)")
-    ratios = sorted(i / r for i, r in zip(runs["identity"], runs["replay"], strict=True))
-    print(
-        f"  replay is {ratios[len(ratios) // 2]:.2f} of identity (median; {ratios[0]:.2f} to {ratios[-1]:.2f})"
-    )
+        print(f"  {name:17} {count / middle:>10,.0f} rows/s (median), {count / min(seconds):,.0f} (best)")
+    for name in ("counted", "written"):
+        ratios = sorted(i / r for i, r in zip(runs[f"identity, {name}"], runs["replay"], strict=True))
+        middle = ratios[len(ratios) // 2]
+        print(f"  replay is {middle:.2f} of identity, {name} (median; {ratios[0]:.2f} to {ratios[-1]:.2f})")
     print(f"  peaks: JVM {peaks.java / 2**20:,.0f} MB, a Python worker {peaks.worker / 2**20:,.0f} MB")
-
-
-def _timed(run: Callable[..., Any], *arguments: Any) -> None:
-    run(*arguments)
 
 
 if __name__ == "__main__":

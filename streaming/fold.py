@@ -50,8 +50,8 @@ class ApplyError(RuntimeError):
     """The broker failed on a record. That is a bug of Magnetar, since a bad record is quarantined. Names the record."""
 
 
-class PartitionState(NamedTuple):
-    """The state of an ingress partition between two micro-batches.
+class StateRow(NamedTuple):
+    """The state of an ingress partition between two micro-batches: columns for people, and the broker.
 
     `clock` in ms since the epoch, `backlog` in entries, `storage` in bytes; `offset` is that of the last record (None:
     there was none); `broker` is the broker in its own versioned encoding.
@@ -82,7 +82,7 @@ class PartitionFold:
         self,
         partition: int,
         store: Store,
-        before: PartitionState | None,
+        before: StateRow | None,
         *,
         broker: BrokerType = Broker,
         judge: Judge = judge,
@@ -138,10 +138,10 @@ class PartitionFold:
         self._broker.tick(timestamp)
         return to_tables(self._partition, self._broker.take())
 
-    def state(self) -> PartitionState:
+    def state(self) -> StateRow:
         """The state to continue from in the next micro-batch."""
         encoded = self._broker.encode()  # before the summary, which is of what was encoded
-        return PartitionState(self._partition, *self._broker.summary(), self._last, encoded)
+        return StateRow(self._partition, *self._broker.summary(), self._last, encoded)
 
     def _take(self) -> Iterator[Rows]:
         if rows := self._broker.take():
@@ -154,7 +154,7 @@ class Fold:
     def __init__(
         self,
         store: Store,
-        states: Iterable[PartitionState] = (),
+        states: Iterable[StateRow] = (),
         *,
         broker: BrokerType = Broker,
         judge: Judge = judge,
@@ -176,13 +176,13 @@ class Fold:
                 yield partition, rows
             self._states[partition] = fold.state()
 
-    def states(self) -> list[PartitionState]:
+    def states(self) -> list[StateRow]:
         """The states by ingress partition."""
         return [self._states[partition] for partition in sorted(self._states)]
 
 
 def stats(
-    states: Iterable[PartitionState], *, broker: BrokerType = Broker, entries: EntryReader | None = None
+    states: Iterable[StateRow], *, broker: BrokerType = Broker, entries: EntryReader | None = None
 ) -> list[dict[str, Any]]:
     """`Broker.stats` of all partitions, sorted by topic, with the ingress partition added to each row."""
     rows = [

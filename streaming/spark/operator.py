@@ -14,7 +14,7 @@ from pyspark.sql.streaming.state import GroupState
 from schemas.effects import KINDS, Tick
 from schemas.outputs import Rows
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, PartitionFold, PartitionState, Records, Store
+from streaming.fold import BrokerType, PartitionFold, Records, StateRow, Store
 from streaming.quality.gate import Judge, judge
 from streaming.rows import pack
 
@@ -66,10 +66,10 @@ def operator(
     return fold
 
 
-def _restored(partition: int, state: GroupState) -> PartitionState | None:
+def _restored(partition: int, state: GroupState) -> StateRow | None:
     if not state.exists:
         return None
-    before = PartitionState(partition, *state.get)
+    before = StateRow(partition, *state.get)
     return before._replace(broker=bytes(before.broker))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.fold import PartitionState
+from streaming.fold import StateRow
 
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
@@ -24,7 +24,7 @@ def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = No
 
 def partition_states(
     spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None
-) -> list[PartitionState]:
+) -> list[StateRow]:
     """`state`, in memory, by ingress partition."""
     rows = state(spark, checkpoint, batch_id).collect()
-    return sorted(PartitionState(*row)._replace(broker=bytes(row.broker)) for row in rows)
+    return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in rows)

@@ -19,7 +19,7 @@ from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
-from streaming.fold import Fold, PartitionState, stats
+from streaming.fold import Fold, StateRow, stats
 from streaming.spark.state import partition_states
 from tests.rows import together
 
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     entries: pa.Table
     quarantine: pa.Table
     responses: dict[Identity, dict[str, Any]]
-    states: list[PartitionState]
+    states: list[StateRow]
     repeated: int = 0
     """Responses that came again, and were dropped."""
 

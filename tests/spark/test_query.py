@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.fold import BrokerType, Fold, PartitionState, stats
+from streaming.fold import BrokerType, Fold, StateRow, stats
 from streaming.log.table import slices
 from streaming.spark import query, source, state
 from tests.spark.fake import FakeBroker
@@ -19,7 +19,7 @@ def records() -> pa.Table:
     return traffic()
 
 
-def in_process(folder: Path, batches: int) -> tuple[pa.Table, list[PartitionState]]:
+def in_process(folder: Path, batches: int) -> tuple[pa.Table, list[StateRow]]:
     stored = Stored(folder)
     fold = Fold(stored.store)
     for batch_id, part in enumerate(slices(records(), batches)):
@@ -32,13 +32,13 @@ def in_process(folder: Path, batches: int) -> tuple[pa.Table, list[PartitionStat
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, list[PartitionState]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, list[StateRow]]:
     return in_process(tmp_path_factory.mktemp("whole"), 1)
 
 
 def with_spark(
     spark: SparkSession, folder: Path, *, batches: int, shuffle: int, log: pa.Table | None = None
-) -> tuple[pa.Table, list[PartitionState]]:
+) -> tuple[pa.Table, list[StateRow]]:
     stored = Stored(folder)
     spark.conf.set("spark.sql.shuffle.partitions", shuffle)
     source.stage(records() if log is None else log, folder / "staged", batches=batches)
@@ -58,7 +58,7 @@ def with_spark(
     return stored.sink.rows(), state.partition_states(spark, folder / "checkpoint")
 
 
-def test_the_traffic_is_worth_it(expected: tuple[pa.Table, list[PartitionState]]) -> None:
+def test_the_traffic_is_worth_it(expected: tuple[pa.Table, list[StateRow]]) -> None:
     kinds = set(expected[0]["kind"].to_pylist())
     assert {"SEND_RECEIPT", "MESSAGE", "SUCCESS", "EXPIRED", "ADMIN_RESPONSE", "QUARANTINED"} <= kinds
     assert [each.partition for each in expected[1]] == [0, 1, 2, 3]
@@ -67,7 +67,7 @@ def test_the_traffic_is_worth_it(expected: tuple[pa.Table, list[PartitionState]]
 @pytest.mark.feature("J3")
 @pytest.mark.parametrize("batches", [7, 100])
 def test_the_cut_changes_nothing(
-    tmp_path: Path, expected: tuple[pa.Table, list[PartitionState]], batches: int
+    tmp_path: Path, expected: tuple[pa.Table, list[StateRow]], batches: int
 ) -> None:
     rows, states = in_process(tmp_path, batches)
     assert rows.equals(expected[0])
@@ -82,7 +82,7 @@ def test_the_cut_changes_nothing(
 def test_spark_changes_nothing(
     spark: SparkSession,
     tmp_path: Path,
-    expected: tuple[pa.Table, list[PartitionState]],
+    expected: tuple[pa.Table, list[StateRow]],
     batches: int,
     shuffle: int,
 ) -> None:
@@ -96,7 +96,7 @@ def test_spark_changes_nothing(
 def test_records_that_arrive_in_disorder(
     spark: SparkSession,
     tmp_path: Path,
-    expected: tuple[pa.Table, list[PartitionState]],
+    expected: tuple[pa.Table, list[StateRow]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backwards = records().take(pa.array(range(len(records()) - 1, -1, -1)))

@@ -17,7 +17,7 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.fold import Fold, PartitionState
+from streaming.fold import Fold, StateRow
 from streaming.log.partition import partition_log
 from streaming.spark import query, source
 from tests.broker.kit import START
@@ -49,7 +49,7 @@ def go_on(spark: SparkSession, folder: Path) -> None:
     _replay(spark, folder)
 
 
-def go_on_in_process(states: list[PartitionState], folder: Path) -> list[PartitionState]:
+def go_on_in_process(states: list[StateRow], folder: Path) -> list[StateRow]:
     """Without Spark: the rest as one micro-batch on `states`, into the store and tables of `folder`."""
     log = [pq.read_table(file, schema=RECORD) for file in sorted((folder / TO_COME).iterdir())]
     store, sinks = _sinks(folder)
