@@ -19,8 +19,8 @@ from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from sinks.tables import TABLES
-from streaming.broker.admin import ROUTES
 from streaming.broker.config import PROFILES, WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
 from tools import example

@@ -1,10 +1,6 @@
-"""Calls of Pulsar's admin REST API, as commands: policies at run time, and what operators do to topics (I1, D4).
-
-Every known call is one row of `ROUTES`; anything else is answered 404 and put out as unsupported.
-"""
+"""Calls of Pulsar's admin REST API, as commands (I1, D4): the paths, the answers, and policies of a topic."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,23 +8,13 @@ import msgspec
 
 from schemas.commands import Admin
 from schemas.effect_fields import AdminResponseFields
-from schemas.effects import AdminResponse, CursorMoved, TopicEvent, Unsupported
-from schemas.units import Int32, Int64
-from streaming.broker import stats
+from schemas.effects import AdminResponse, Unsupported
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
-from streaming.broker.ledger.trimming import move_cursor, trim
-from streaming.broker.policies import message_expiry
-from streaming.broker.policies.admin_calls import POLICY_CALLS, convert, get_policy, query, set_policy
-from streaming.broker.policies.hierarchy import Policies
-from streaming.broker.position import LATEST, Position
-from streaming.broker.subscription import leaving, seeking, subscribing
-from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Reason, Topic
-from streaming.broker.topic_lifecycle import policies_changed, terminate, unload
+from streaming.broker.policies.admin_calls import POLICY_CALLS, get_policy, set_policy
+from streaming.broker.position import Position
 
-_NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 _TOPIC = re.compile(
     r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
 )
@@ -42,62 +28,17 @@ def topic_of(path: str) -> str | None:
     return f"{match['domain']}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
 
 
-OnTopic = Callable[[Context, Topic], object]
-"""What a call on a namespace does to each of its topics."""
-
-
-def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
-    """A call on a namespace: creation, one of its policies, or what is to be done to all of its topics."""
-    match = _NAMESPACE.fullmatch(command.path)
-    if match is None:
-        refuse_as_unsupported(ctx, None, command)
-        return None
-    if (action := _on_each_topic(command, match["policy"] or "")) is not None:
-        respond(ctx, None, command, 204)
-        return action
-    policies = ctx.namespaces.get(match["namespace"]) or Policies()
-    if (found := get_policy(policies, command, match["policy"] or "")) is not None:
-        respond(ctx, None, command, *found)
-        return None
-    try:
-        changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
-    except AdminError as error:
-        respond(ctx, None, command, error.status, {"reason": error.reason})
-        return None
-    if match["policy"] is not None and not changed:
-        refuse_as_unsupported(ctx, None, command)
-        return None
-    ctx.namespaces[match["namespace"]] = policies
-    ctx.policies_changed()
-    respond(ctx, None, command, 204)
-    return policies_changed if changed else None
-
-
-def _on_each_topic(command: Admin, call: str) -> OnTopic | None:
-    name, _, wanted = call.partition("/")
-    if (command.method, call) == ("PUT", "unload"):
-        return unload
-
-    def clear_backlog(ctx: Context, topic: Topic) -> None:
-        for subscription in topic.known_subscriptions():
-            if not wanted or subscription == unquote(wanted):
-                _skip(ctx, topic, command, {"name": subscription})
-
-    return clear_backlog if (command.method, name) == ("POST", "clearBacklog") else None
-
-
 def creates_topic(command: Admin) -> bool:
-    """Does a call bring its topic into being? Policies and subscriptions may be there before any traffic."""
-    match = _TOPIC.fullmatch(command.path)
-    rest = (match and match["rest"]) or ""
+    """Does a call create its topic? A policy or a subscription may come before any traffic."""
+    call = call_of(command)
     return command.method != "GET" and (
-        rest[1:] in (*POLICY_CALLS, "backlogQuota")
-        or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", rest) is not None)
+        call[1:] in (*POLICY_CALLS, "backlogQuota")
+        or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", call) is not None)
     )
 
 
 def refuse(ctx: Context, command: Admin, status: int, reason: str) -> None:
-    """The answer to a call on a topic that isn't there, or may not be made."""
+    """Answer a call on a topic that does not exist or must not be created."""
     respond(ctx, None, command, status, {"reason": reason})
 
 
@@ -123,30 +64,6 @@ def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -
     return True
 
 
-def call_topic(ctx: Context, topic: Topic, command: Admin) -> bool:
-    """Answer a call on a persistent topic. Was a policy changed?"""
-    call = call_of(command)
-    if (changed := call_policy(ctx, topic, command, call)) is not None:
-        return changed
-    for method, pattern, handler in ROUTES:
-        found = pattern.fullmatch(call)
-        if method == command.method and found is not None:
-            names = {name: unquote(value) for name, value in found.groupdict().items()}
-            try:
-                status, response = handler(ctx, topic, command, names)
-            except AdminError as error:
-                status, response = error.status, {"reason": error.reason}
-            respond(ctx, topic.name, command, status, response)
-            return False
-    refuse_as_unsupported(ctx, topic.name, command)
-    return False
-
-
-def is_topic_call(method: str, call: str) -> bool:
-    """Is this a call on a persistent topic, other than on a policy?"""
-    return any(method == known and pattern.fullmatch(call) for known, pattern, _ in ROUTES)
-
-
 def respond(ctx: Context, topic: str | None, command: Admin, status: int, response: Any = None) -> None:
     """Answer a call: the HTTP status and the body, if there is one."""
     cause = f"{command.method} {command.path}"
@@ -163,261 +80,3 @@ def refuse_as_unsupported(ctx: Context, topic: str | None, command: Admin) -> No
     cause = f"admin call {command.method} {command.path} is not supported"
     ctx.emit(Unsupported(topic, command.connection, cause))
     respond(ctx, topic, command, 404, {"reason": cause})
-
-
-# -- what operators do to a topic ---------------------------------------------------------------------------------
-
-Response = tuple[int, Any]
-
-
-class MessageIdBody(msgspec.Struct):
-    """A position in the body of a call; absent fields are those of Latest.
-
-    quirk: ``excluded`` is Pulsar's name; what asks for ``isExcluded`` isn't heard (recorded in admin_reset_cursor).
-    """
-
-    ledgerId: Int64 = LATEST.ledger
-    entryId: Int64 = LATEST.entry
-    partitionIndex: Int32 = -1
-    batchIndex: Int32 = -1
-    excluded: bool = False
-
-    @classmethod
-    def read(cls, body: Any) -> "MessageIdBody":
-        """Raises `AdminError` for a body that is no position."""
-        found: MessageIdBody = convert({} if body is None else body, cls)
-        return found
-
-    @property
-    def position(self) -> Position:
-        return Position(self.ledgerId, self.entryId)
-
-    def start(self, ctx: Context, topic: Topic) -> tuple[Position, int]:
-        """Where to go on from, and which messages of that batch are left (a bit set; 0: the whole entry)."""
-        position, messages = self.position, 0
-        if self.batchIndex >= 0 and _is_stored(topic, position):
-            messages = ctx.entries.get(topic.name, position).messages
-        first = self.batchIndex + self.excluded
-        if 0 < first < messages:
-            return position, (1 << messages) - (1 << first)
-        return position.next() if self.excluded else position, 0
-
-
-def _subscription(topic: Topic, name: str) -> PersistentSubscription:
-    found = topic.subscriptions.get(name)
-    if found is None or found.awaits_its_reader:
-        raise AdminError(404, f"Subscription {name} not found")
-    return found
-
-
-def _create_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
-    if match["name"] in topic.subscriptions:
-        raise AdminError(409, "Subscription already exists for topic")
-    if not subscribing.is_free_name(match["name"]):
-        raise AdminError(412, f"'{match['name']}' is empty or reserved")
-    target = MessageIdBody.read(command.body).position
-    subscription = subscribing.create(ctx, topic, match["name"], earliest=False)
-    # a new cursor is reset in any case, but at the end that shows only where the last ledger with an entry was trimmed
-    if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
-        seeking.reset(ctx, topic, subscription, target, "created at a message id")
-    return 204, None
-
-
-def _delete_subscription(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Delete a subscription. With `?force=true`, also one that has consumers."""
-    subscription = _subscription(topic, match["name"])
-    if subscription.consumers and "force=true" not in command.path:
-        raise AdminError(412, "Subscription has active connected consumers")
-    leaving.delete(ctx, topic, subscription, "by an administrator")
-    return 204, None
-
-
-def _skip(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Skip the next messages that are not acknowledged, or all of them."""
-    subscription = _subscription(topic, match["name"])
-    cursor, ledger = topic.cursors[subscription.name], topic.ledger
-    if (count := match.get("count")) is not None:
-        reason = Reason(CursorMoved, f"skipped {count}")
-        move_cursor(ctx, topic, cursor, reason, cursor.skip, ledger, int(count), exclude_acked=True)
-        return 204, None
-    if subscription.dispatcher is not None:
-        subscription.dispatcher.clear_delayed()
-    move_cursor(ctx, topic, cursor, Reason(CursorMoved, "backlog cleared"), cursor.clear_backlog, ledger)
-    return 204, None
-
-
-def _reset_to_time(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Reset the subscription to the first message published at or after the time, in ms since the epoch."""
-    target = seeking.position_at(ctx, topic, int(match["time"]))
-    seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
-    return 204, None
-
-
-def _reset_to_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Reset the subscription to the position in the body: the next message to be read."""
-    subscription = _subscription(topic, match["name"])
-    target, left = MessageIdBody.read(command.body).start(ctx, topic)
-    batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
-    seeking.reset(ctx, topic, subscription, target, "reset to a message id", batch)
-    return 204, None
-
-
-def _expire(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Expire messages of the subscription that are older than this, in seconds."""
-    return _expire_older(ctx, topic, int(match["seconds"]), [_subscription(topic, match["name"]).name])
-
-
-def _expire_all(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Expire messages of every subscription that are older than this, in seconds."""
-    return _expire_older(ctx, topic, int(match["seconds"]), topic.known_subscriptions())
-
-
-def _expire_older(ctx: Context, topic: Topic, seconds: int, names: list[str]) -> Response:
-    """Each of the subscriptions; refused if one of them was."""
-    policy = f"older than {seconds} s (admin)"
-    done = [
-        message_expiry.expire_subscription(ctx, topic, topic.subscriptions[name], seconds, policy)
-        for name in names
-    ]
-    if not all(done):
-        name = names[done.index(False)]
-        raise AdminError(409, f"Expire message by timestamp not issued: {name} has almost caught up")
-    return 204, None
-
-
-def _expire_to_position(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Expire messages of the subscription up to the position in the body."""
-    subscription = _subscription(topic, match["name"])
-    position, _ = MessageIdBody.read(command.body).start(ctx, topic)
-    if not message_expiry.expire_to_position(ctx, topic, subscription, position):
-        raise AdminError(
-            409, f"Expire message by position not issued: {position} is beyond the end of the topic"
-        )
-    return 204, None
-
-
-def _entry(topic: Topic, position: Position | None) -> Response:
-    """An entry as the response, by its position: whoever answers the caller reads it from the ledger."""
-    if position is None or not _is_stored(topic, position):
-        raise AdminError(404, "Message not found")
-    return 200, position
-
-
-def _is_stored(topic: Topic, position: Position) -> bool:
-    return position <= topic.ledger.last_confirmed and topic.ledger.valid(position)
-
-
-def _get_by_id(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The message at a position."""
-    position = Position(int(match["ledger"]), int(match["entry"]))
-    if position.ledger in topic.ledger.ledgers and not _is_stored(topic, position):
-        raise AdminError(500, f"{position} is past the end of its ledger")  # Pulsar tries to read it
-    return _entry(topic, position)
-
-
-def _examine(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The n-th message (`?messagePosition=n`, from 1), counted from the earliest or from the latest one
-    (`?initialPosition=earliest`, `latest`). Beyond the latest one: the latest."""
-    given = query(command.path)
-    start = given.get("initialPosition", "latest")
-    if start not in ("earliest", "latest"):
-        raise AdminError(412, f"initialPosition {start}: use earliest or latest")
-    try:
-        n = max(int(given.get("messagePosition", "1")), 1)
-    except ValueError:
-        raise AdminError(412, "messagePosition must be a number") from None
-    ledger = topic.ledger
-    if not ledger.number_of_entries:
-        raise AdminError(412, "Could not examine messages due to the total message is zero")
-    if start == "latest":
-        n = ledger.number_of_entries - n + 1
-        if n < 1:
-            raise AdminError(500, "no entry is so far from the latest one")  # Pulsar tries to read entry -1
-    return _entry(topic, ledger.position_after(ledger.first_position(), n))
-
-
-def _terminate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Terminate the topic: it takes no more messages. The answer is the last position."""
-    terminate(ctx, topic)
-    last = topic.ledger.last_confirmed
-    fields = {"partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
-    return 200, {"ledgerId": last.ledger, "entryId": last.entry, **fields}
-
-
-def _stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The statistics of the topic."""
-    return 200, stats.stats_with_rates(topic, ctx.config, ctx.clock)
-
-
-def _internal_stats(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The statistics of the topic's ledgers and cursors."""
-    return 200, stats.internal_stats(topic.ledger, topic.cursors)
-
-
-def _subscriptions(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The names of the subscriptions."""
-    return 200, topic.known_subscriptions()
-
-
-def _peek(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """The n-th message (from 1) that is not acknowledged. A subscription that does not exist is created at the earliest
-    message."""
-    name = match["name"]
-    if int(match["n"]) == 0:
-        raise AdminError(400, "Message positions start at 1")
-    if name not in topic.subscriptions and subscribing.is_free_name(name):
-        subscribing.create(ctx, topic, name, earliest=True)
-    cursor = topic.cursors[_subscription(topic, name).name]
-    return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
-
-
-def _trim(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Trim the ledgers that nobody needs, as far as retention allows."""
-    trim(ctx, topic)
-    return 200, None
-
-
-def _truncate(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Clear the backlog of each subscription and delete all closed ledgers (ledger.md §4.2)."""
-    ledger = topic.ledger
-    for cursor in topic.cursors.values():
-        if ledger.last_confirmed > cursor.mark_delete:
-            topic.record_move(ctx, cursor, Reason(CursorMoved, "truncate"), cursor.clear_backlog, ledger)
-            if (subscription := topic.subscriptions.get(cursor.name)) is not None:
-                subscription.mark_delete_moved(topic.context_of(ctx, subscription))
-    trim(ctx, topic, truncate=True)
-    return 204, None
-
-
-def _unload(ctx: Context, topic: Topic, command: Admin, match: dict[str, str]) -> Response:
-    """Close the topic and load it again. Its clients are disconnected."""
-    ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
-    unload(ctx, topic)
-    return 204, None
-
-
-ROUTES: list[tuple[str, re.Pattern[str], Callable[[Context, Topic, Admin, dict[str, str]], Response]]] = [
-    (method, re.compile(pattern), handler)
-    for method, pattern, handler in (
-        ("PUT", r"/subscription/(?P<name>[^/]+)", _create_subscription),
-        ("DELETE", r"/subscription/(?P<name>[^/]+)", _delete_subscription),
-        ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>\d{1,15})", _skip),
-        ("POST", r"/subscription/(?P<name>[^/]+)/skip_all", _skip),
-        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor/(?P<time>\d{1,15})", _reset_to_time),
-        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor", _reset_to_id),
-        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages/(?P<seconds>\d{1,15})", _expire),
-        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages", _expire_to_position),
-        ("POST", r"/all_subscription/expireMessages/(?P<seconds>\d{1,15})", _expire_all),
-        ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d{1,15})", _peek),
-        ("GET", r"/ledger/(?P<ledger>\d{1,15})/entry/(?P<entry>\d{1,15})", _get_by_id),
-        ("GET", r"/examinemessage", _examine),
-        ("GET", r"/subscriptions", _subscriptions),
-        ("GET", r"/stats", _stats),
-        ("GET", r"/internalStats", _internal_stats),
-        ("POST", r"/terminate", _terminate),
-        ("POST", r"/trim", _trim),
-        ("DELETE", r"/truncate", _truncate),
-        ("PUT", r"/unload", _unload),
-    )
-]

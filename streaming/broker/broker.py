@@ -11,7 +11,7 @@ from schemas import commands as c
 from schemas.commands import Decoded, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
-from streaming.broker import admin, lookup, topic_commands, topic_lifecycle
+from streaming.broker import admin, lookup, namespaces, topic_commands
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -24,9 +24,10 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
+from streaming.broker.persistent import lifecycle
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
 from streaming.broker.subscription import unacked_limit
-from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
@@ -146,7 +147,7 @@ class Broker:
                 self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
-                if (action := admin.call_namespace(self._ctx, command)) is not None:
+                if (action := namespaces.call_namespace(self._ctx, command)) is not None:
                     self._on_namespace(command.path, action)
                 return None
         return self._fold_topic(name, command)
@@ -215,13 +216,13 @@ class Broker:
         load = self._persistent.load
         topics = [load(name) for name in self.topic_names() if not is_non_persistent(name)]
         for topic in topics:  # its timers, and whether it is idle, depend on the configuration
-            if (due := topic_lifecycle.next_due(ctx, topic)) >= 0:
+            if (due := lifecycle.next_due(ctx, topic)) >= 0:
                 ctx.wake(topic.name, due)
         unacked_limit.configured(ctx, self._state.unacked, topics, load)
         self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
         return None
 
-    def _on_namespace(self, path: str, action: admin.OnTopic) -> None:
+    def _on_namespace(self, path: str, action: namespaces.OnTopic) -> None:
         namespace = "/".join(path.split("/")[2:4])
         for name in self._state.topics:
             if namespace_of(name) == namespace and not is_non_persistent(name):
@@ -249,7 +250,7 @@ class Broker:
             if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
                 ctx.clock = max(ctx.clock, timer)
                 topic = self._persistent.load(ctx.next_timer())
-                topic_lifecycle.run_timers(ctx, topic)
+                lifecycle.run_timers(ctx, topic)
                 self._persistent.check_unacked(topic)
                 busy = None
             elif check is not None and check[0] <= timestamp:
@@ -288,7 +289,7 @@ class Broker:
             if is_non_persistent(name):
                 continue
             topic = self._persistent.loaded(name)
-            if not (block.idle if topic is None else topic_lifecycle.is_idle(self._ctx, topic)):
+            if not (block.idle if topic is None else lifecycle.is_idle(self._ctx, topic)):
                 found.append(name)
         return sorted(found)
 
@@ -321,7 +322,7 @@ class Broker:
             sum(b.storage for b in blocks),
         )
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> PersistentTopic:
         """The live state of a persistent topic, for inspection and tests. Raises `KeyError`."""
         if is_non_persistent(name) or name not in self._state.topics:
             raise KeyError(name)

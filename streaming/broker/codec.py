@@ -15,9 +15,9 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.subscription.unacked_limit import UnackedMessages
-from streaming.broker.topic import Topic
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2
@@ -74,7 +74,7 @@ def _decode_hook(type_: type, value: Any) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
-_topic_decoder = msgspec.msgpack.Decoder(Topic, dec_hook=_decode_hook)
+_topic_decoder = msgspec.msgpack.Decoder(PersistentTopic, dec_hook=_decode_hook)
 _non_persistent_decoder = msgspec.msgpack.Decoder(NonPersistentTopic, dec_hook=_decode_hook)
 _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 
@@ -83,7 +83,7 @@ def encode_topic(topic: AbstractTopic) -> bytes:
     return _encoder.encode(topic)
 
 
-def decode_topic(data: bytes) -> Topic:
+def decode_topic(data: bytes) -> PersistentTopic:
     """A persistent topic as `encode_topic` left it."""
     return _topic_decoder.decode(data)
 

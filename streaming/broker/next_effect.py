@@ -9,6 +9,8 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.ledger.message_finder import find_newest_before
 from streaming.broker.ledger.trimming import consumed_up_to
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.backlog_quota import oldest_position, size_exceeded, time_exceeded
 from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
 from streaming.broker.policies.message_expiry import (
@@ -17,19 +19,17 @@ from streaming.broker.policies.message_expiry import (
     closed_before,
 )
 from streaming.broker.position import Position
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Topic
 
 NEVER = 1 << 62
 """Not without a command."""
 
 
-def cursor_flush(ctx: Context, topic: Topic) -> int:
+def cursor_flush(ctx: Context, topic: PersistentTopic) -> int:
     return NEVER if all(cursor.persisted is None for cursor in topic.cursors.values()) else ctx.clock
 
 
-def message_expiry(ctx: Context, topic: Topic) -> int:
+def message_expiry(ctx: Context, topic: PersistentTopic) -> int:
     seconds = ctx.policies_of(topic).messageTTL.value
     if seconds <= 0 or not topic.subscriptions:
         return NEVER
@@ -42,7 +42,7 @@ def message_expiry(ctx: Context, topic: Topic) -> int:
 
 
 def _subscription_expiry(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int
 ) -> int:
     ledger, cursor = topic.ledger, topic.cursors[subscription.name]
     backlog = cursor.backlog(ledger)
@@ -65,7 +65,9 @@ def _subscription_expiry(
     return min([searched, *(flip + seconds * 1000 for flip in flips)])
 
 
-def _search(ctx: Context, topic: Topic, seconds: int, start: Position | None, mark_delete: Position) -> int:
+def _search(
+    ctx: Context, topic: PersistentTopic, seconds: int, start: Position | None, mark_delete: Position
+) -> int:
     """Until then a search for what is older than `seconds` looks at the same entries and finds the same."""
     flips: list[int] = []
     found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, start, flips)
@@ -74,7 +76,7 @@ def _search(ctx: Context, topic: Topic, seconds: int, start: Position | None, ma
     return min(flips, default=NEVER - seconds * 1000) + seconds * 1000
 
 
-def backlog_quota(ctx: Context, topic: Topic) -> int:
+def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return NEVER
     size = ctx.policies_of(topic).destination_storage_quota.value
@@ -87,7 +89,7 @@ def backlog_quota(ctx: Context, topic: Topic) -> int:
     return NEVER if age.limitTime <= 0 or oldest is None else oldest.timestamp + age.limitTime * 1000 + 1
 
 
-def _exceeded(ctx: Context, topic: Topic, quota: BacklogQuota) -> int:
+def _exceeded(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> int:
     if quota.policy == "consumer_backlog_eviction" or topic.producers:
         return ctx.clock  # each round counts
     slowest = topic.slowest_cursor()
@@ -96,7 +98,7 @@ def _exceeded(ctx: Context, topic: Topic, quota: BacklogQuota) -> int:
     return NEVER
 
 
-def consumed_ledgers(ctx: Context, topic: Topic) -> int:
+def consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:
     ledger, due = topic.ledger, NEVER
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     if timeout > 0 and ledger.current_entries and not topic.pending:
@@ -107,7 +109,7 @@ def consumed_ledgers(ctx: Context, topic: Topic) -> int:
     return due
 
 
-def _trimming(ctx: Context, topic: Topic, retention: RetentionPolicies) -> int:
+def _trimming(ctx: Context, topic: PersistentTopic, retention: RetentionPolicies) -> int:
     """When retention lets the oldest ledger go."""
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
@@ -124,7 +126,7 @@ def _trimming(ctx: Context, topic: Topic, retention: RetentionPolicies) -> int:
     return NEVER if minutes < 0 else info.timestamp + minutes * 60_000 + 1
 
 
-def deduplication_snapshot(ctx: Context, topic: Topic) -> int:
+def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
     interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
         return NEVER
@@ -133,14 +135,14 @@ def deduplication_snapshot(ctx: Context, topic: Topic) -> int:
     return topic.dedup.last_snapshot + interval * 1000
 
 
-def inactive_producers(ctx: Context, topic: Topic) -> int:
+def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:
     if topic.dedup.status != "Enabled":
         return ctx.clock if topic.dedup.inactive else NEVER
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
     return min(topic.dedup.inactive.values(), default=NEVER) + timeout + 1
 
 
-def inactive_subscriptions(ctx: Context, topic: Topic) -> int:
+def inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> int:
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
     return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1

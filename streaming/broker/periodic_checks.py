@@ -11,34 +11,34 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.ledger import trimming
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies import backlog_quota, message_expiry
 from streaming.broker.policies.hierarchy import RetentionPolicies
-from streaming.broker.producer import deduplication_snapshots
 from streaming.broker.subscription import leaving
-from streaming.broker.topic import Topic
 
 
-def _flush_cursors(ctx: Context, topic: Topic) -> None:
+def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
     """Write what the mark-delete rate limiter held back (cursor.md §8)."""
     for cursor in topic.cursors.values():
         if cursor.persisted is not None:
             _flush(ctx, topic, cursor)
 
 
-def _flush(ctx: Context, topic: Topic, cursor: ManagedCursor) -> None:
+def _flush(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor) -> None:
     former = cursor.key
     cursor.persisted = None
     trimming.free_ledgers(ctx, topic, cursor, former if former.ledger != cursor.mark_delete.ledger else None)
 
 
-def _consumed_ledgers(ctx: Context, topic: Topic) -> None:
+def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
     trimming.check_inactive_ledger(ctx, topic)
     retention = ctx.policies_of(topic).retention
     if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
         trimming.trim(ctx, topic)
 
 
-def _inactive_subscriptions(ctx: Context, topic: Topic) -> None:
+def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
     """Delete durable subscriptions that nobody used for their expiration time (subscriptions.md §7)."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     if minutes <= 0:
@@ -52,8 +52,8 @@ class Check(NamedTuple):
     """A periodic check: its interval (ms), what it does to one topic, and when it could next do something there (ms)."""
 
     interval: Callable[[ServiceConfiguration], float]
-    run: Callable[[Context, Topic], None]
-    next_effect: Callable[[Context, Topic], int]
+    run: Callable[[Context, PersistentTopic], None]
+    next_effect: Callable[[Context, PersistentTopic], int]
 
 
 CHECKS: dict[str, Check] = {
@@ -86,7 +86,7 @@ CHECKS: dict[str, Check] = {
 """By name. Checks that are due at the same time run in this order."""
 
 
-def quiet_until(ctx: Context, topics: Iterable[Topic]) -> int:
+def quiet_until(ctx: Context, topics: Iterable[PersistentTopic]) -> int:
     """Before this time (ms) no check that is on does anything to these topics."""
     on = [check for check in CHECKS.values() if check.interval(ctx.config) > 0]
     soonest = next_effect.NEVER

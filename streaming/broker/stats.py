@@ -1,17 +1,12 @@
-"""Stats and internal stats of a topic with Pulsar's field names (I2), as its admin API shows them."""
+"""What the stats of all topics have in common, with Pulsar's field names (I2), as its admin API shows them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from streaming.broker.abstract_topic import AbstractTopic
-from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Topic
-
-# -- what all topics show -----------------------------------------------------------------------------------------
 
 
 def topic_fields(topic: AbstractTopic, subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -40,7 +35,7 @@ def _total(subscriptions: dict[str, dict[str, Any]], field: str) -> int:
 
 
 def subscription_fields(
-    type_: str | None, consumers: Iterable[Consumer], messages_out: int, bytes_out: int
+    type_: str | None, consumers: Sequence[Consumer], messages_out: int, bytes_out: int
 ) -> dict[str, Any]:
     """The fields of a subscription that do not concern its cursor."""
     return {
@@ -61,69 +56,6 @@ def subscription_fields(
             }
             for consumer in consumers
         ],
-    }
-
-
-# -- what persistent topics show ----------------------------------------------------------------------------------
-
-
-def topic_stats(topic: Topic, config: ServiceConfiguration) -> dict[str, Any]:
-    """Counters in messages (…Counter) or entries (msgBacklog) and bytes, times in ms since the epoch, 0 = never."""
-    subscriptions = {
-        name: _subscription(topic, found, config)
-        for name, found in topic.subscriptions.items()
-        if not found.awaits_its_reader
-    }
-    storage = {
-        "storageSize": topic.ledger.total_size,
-        "backlogSize": topic.backlog_size(),
-        "deduplicationStatus": topic.dedup.status,
-    }
-    return {**topic_fields(topic, subscriptions), **storage}
-
-
-def stats_with_rates(topic: Topic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """`topic_stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
-    found = topic_stats(topic, config)
-    for name, subscription in found["subscriptions"].items():
-        subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
-    return found
-
-
-def _subscription(
-    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
-) -> dict[str, Any]:
-    dispatcher = subscription.dispatcher
-    found = {
-        **subscription_fields(
-            subscription.type, subscription.consumers, subscription.messages_out, subscription.bytes_out
-        ),
-        "isDurable": subscription.durable,
-        **_backlog(topic, subscription, config),
-        "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
-        or (dispatcher is not None and dispatcher.blocked_on_unacked),
-        "totalMsgExpired": subscription.expired - subscription.expired_before_load,
-        "lastExpireTimestamp": subscription.last_expire,
-    }
-    return found if dispatcher is None else found | dispatcher.stats(subscription.consumers)
-
-
-def _backlog(
-    topic: Topic, subscription: PersistentSubscription, config: ServiceConfiguration
-) -> dict[str, Any]:
-    cursor, dispatcher = topic.cursors[subscription.name], subscription.dispatcher
-    backlog = cursor.backlog(topic.ledger, precise=True)
-    delayed = 0 if dispatcher is None else dispatcher.delayed_messages
-    return {
-        "msgBacklog": backlog,
-        "backlogSize": (
-            cursor.backlog_size(topic.ledger)
-            if config.subscriptionBacklogSizeWithoutAcked
-            else topic.ledger.backlog_size_from(cursor.mark_delete)
-        ),
-        "msgBacklogNoDelayed": backlog - delayed,
-        "msgDelayed": delayed,
-        "nonContiguousDeletedMessagesRanges": sum(1 for _ in cursor.acked.runs()),
     }
 
 
@@ -162,8 +94,6 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
     }
 
 
-# -- rows of `Broker.stats` ---------------------------------------------------------------------------------------
-
 _COLUMNS = (
     "topic", "subscription", "entries", "duplicates", "unknown", "dispatched", "acked", "expired", "evicted", "trimmed",
     "backlog", "storage", "mark_delete",
@@ -173,20 +103,3 @@ _COLUMNS = (
 def row(**known: Any) -> dict[str, Any]:
     """A row; what it does not know is None."""
     return {**dict.fromkeys(_COLUMNS), **known}
-
-
-def rows(topic: Topic) -> list[dict[str, Any]]:
-    """A row for a topic, then one for each subscription, by name."""
-    ledger, counters = topic.ledger, topic.counters
-    found = [row(topic=topic.name, entries=ledger.number_of_entries, duplicates=counters.duplicates,
-                 unknown=counters.unknown, trimmed=counters.trimmed, backlog=topic.backlog(), storage=ledger.total_size)]  # fmt: skip
-    for name in sorted(topic.subscriptions):
-        subscription, cursor = topic.subscriptions[name], topic.cursors[name]
-        found.append(
-            row(
-                topic=topic.name, subscription=name, dispatched=subscription.dispatched, acked=subscription.acked,
-                expired=subscription.expired, evicted=subscription.evicted, backlog=cursor.backlog(ledger),
-                storage=cursor.backlog_size(ledger), mark_delete=str(cursor.mark_delete),
-            )
-        )  # fmt: skip
-    return found

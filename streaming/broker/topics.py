@@ -5,7 +5,6 @@ their commands (mirrors `BrokerService`).
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from streaming.broker import stats, topic_commands, topic_lifecycle
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -19,8 +18,11 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.persistent import commands, lifecycle
+from streaming.broker.persistent import stats as persistent_stats
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.stats import internal_stats
 from streaming.broker.subscription import unacked_limit
-from streaming.broker.topic import Topic
 from streaming.broker.topic_commands import TopicCommand
 
 T = TypeVar("T", bound=AbstractTopic)
@@ -97,43 +99,43 @@ class Topics(ABC, Generic[T]):
         """See `Broker.stats`."""
 
 
-class PersistentTopics(Topics[Topic]):
+class PersistentTopics(Topics[PersistentTopic]):
     """Those that store their messages. Their timers, periodic checks and limits are the broker's affair."""
 
-    def _create(self, name: str) -> Topic:
-        return topic_lifecycle.create(self._ctx, name)
+    def _create(self, name: str) -> PersistentTopic:
+        return lifecycle.create(self._ctx, name)
 
-    def _decode(self, data: bytes) -> Topic:
+    def _decode(self, data: bytes) -> PersistentTopic:
         return decode_topic(data)
 
-    def _summarise(self, topic: Topic, block: TopicBlock) -> None:
-        block.due = topic_lifecycle.next_due(self._ctx, topic)
-        block.idle = topic_lifecycle.is_idle(self._ctx, topic)
+    def _summarise(self, topic: PersistentTopic, block: TopicBlock) -> None:
+        block.due = lifecycle.next_due(self._ctx, topic)
+        block.idle = lifecycle.is_idle(self._ctx, topic)
         block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
 
-    def _carry_out(self, topic: Topic, command: TopicCommand) -> None:
-        topic_commands.carry_out(self._ctx, topic, command)
+    def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
+        commands.carry_out(self._ctx, topic, command)
         self.check_unacked(topic)
 
-    def _missing(self, name: str) -> Topic:
-        return Topic(name, ledger=ManagedLedger.create(self._ctx.clock))
+    def _missing(self, name: str) -> PersistentTopic:
+        return PersistentTopic(name, ledger=ManagedLedger.create(self._ctx.clock))
 
     def connection_lost(self, name: str, connection: str) -> None:
         topic = self.load(name)
-        topic_lifecycle.connection_lost(self._ctx, topic, connection)
+        lifecycle.connection_lost(self._ctx, topic, connection)
         self.check_unacked(topic)
 
-    def check_unacked(self, topic: Topic) -> None:
+    def check_unacked(self, topic: PersistentTopic) -> None:
         """Something happened on the topic: enforce maxUnackedMessagesPerBroker."""
         unacked_limit.check(self._ctx, self._state.unacked, topic, self.load)
 
     def stats(self, name: str) -> dict[str, Any]:
         topic = self.load(name)
-        internal = stats.internal_stats(topic.ledger, topic.cursors)
-        return {"stats": stats.topic_stats(topic, self._ctx.config), "internal": internal}
+        internal = internal_stats(topic.ledger, topic.cursors)
+        return {"stats": persistent_stats.topic_stats(topic, self._ctx.config), "internal": internal}
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
-        return stats.rows(self.load(name))
+        return persistent_stats.rows(self.load(name))
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):

@@ -38,9 +38,9 @@ from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.ledger.trimming import roll_over, trim
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
-from streaming.broker.topic import Topic
 
 E = TypeVar("E")
 
@@ -239,7 +239,7 @@ class Run:
     # -- what is there --------------------------------------------------------------------------------------------
 
     @property
-    def topic(self) -> Topic:
+    def topic(self) -> PersistentTopic:
         return self.broker.topic(TOPIC)
 
     def cursor(self, name: str) -> ManagedCursor:
@@ -260,7 +260,7 @@ class BareTopic:
         self.ctx = Context(NoEntries())
         self.ctx.clock = START
         self.ctx.config = configuration("4.x", {**QUIET, **settings})
-        self.topic = Topic(TOPIC, ledger=ManagedLedger.create(START))
+        self.topic = PersistentTopic(TOPIC, ledger=ManagedLedger.create(START))
         self.ledger = self.topic.ledger
 
     def add(self, *sizes: int, publish_time: int | None = None) -> list[Position]:

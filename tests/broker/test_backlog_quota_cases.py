@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from tests.broker.kit import Run, of, one
 
 EVICTION = "consumer_backlog_eviction"

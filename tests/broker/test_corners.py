@@ -30,8 +30,8 @@ from streaming.broker.dispatch.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.position import Position
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from tests.broker.kit import START, TOPIC, Run, feed, of, one, sent
 
 TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.effects import Message, ProducerSuccess, SendError, SendReceipt, TopicEvent
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.position import Position
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from tests.broker.kit import Run, of, one
 
 DUPLICATE = (-1, -1)

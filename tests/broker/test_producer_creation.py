@@ -17,8 +17,8 @@ from schemas.effects import (
     Success,
     TopicEvent,
 )
+from streaming.broker.persistent.stats import topic_stats
 from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
-from streaming.broker.stats import topic_stats
 from tests.broker.kit import of, one
 from tests.broker.test_producer_cases import Clients, told
 

@@ -52,10 +52,10 @@ from streaming.broker.broker import Broker
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.ack_set import first_unacked, from_words
 from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.subscription.consumer import Handle
 from streaming.broker.subscription.persistent import INDIVIDUAL_TYPES, PersistentSubscription
-from streaming.broker.topic import Topic
 from tests.broker.kit import START, feed
 
 Record = tuple[int, str | None, AnyCommand | Publish]
@@ -212,7 +212,7 @@ class Watched:
         known = self.accounts[name].permits
         return (command.connection, command.consumer_id) not in known
 
-    def told(self, topic: Topic, account: Account, command: AnyCommand | Publish) -> None:
+    def told(self, topic: PersistentTopic, account: Account, command: AnyCommand | Publish) -> None:
         """Permits and acks, as their rules have them. Who closes a producer in the queue waits for it no longer."""
         if isinstance(command, CloseProducer):
             waiting = topic.access.find_waiting(command.connection, command.producer_id)
@@ -357,7 +357,7 @@ class Watched:
 
     def every_publish_is_answered_once(
         self,
-        topic: Topic,
+        topic: PersistentTopic,
         command: AnyCommand | Publish,
         effects: list[Effect],
         before: int,
@@ -375,7 +375,7 @@ class Watched:
 
     # -- what is left ---------------------------------------------------------------------------------------------
 
-    def rests(self, topic: Topic, account: Account) -> None:
+    def rests(self, topic: PersistentTopic, account: Account) -> None:
         """The state after a command."""
         ledger, dedup = topic.ledger, topic.dedup
         assert ledger.number_of_entries == len(account.stored)
@@ -394,7 +394,9 @@ class Watched:
                 assert cursor.read_position > cursor.mark_delete
                 assert cursor.backlog(ledger) == cursor.backlog(ledger, precise=True)
 
-    def cursor_rests(self, topic: Topic, account: Account, subscription: PersistentSubscription) -> None:
+    def cursor_rests(
+        self, topic: PersistentTopic, account: Account, subscription: PersistentSubscription
+    ) -> None:
         ledger, cursor, group = (
             topic.ledger,
             topic.cursors[subscription.name],
@@ -457,7 +459,11 @@ class Watched:
 
 
 def cumulative(
-    topic: Topic, account: Account, subscription: PersistentSubscription, position: Position, left: int | None
+    topic: PersistentTopic,
+    account: Account,
+    subscription: PersistentSubscription,
+    position: Position,
+    left: int | None,
 ) -> None:
     """cursor.md §3: refused before the mark-delete and past the end, except at a ledger's border."""
     ledger, group = topic.ledger, account.groups[subscription.name]

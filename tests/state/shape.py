@@ -11,12 +11,12 @@ from msgspec import inspect
 from streaming.broker.codec import PartitionState
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.topic import Topic
+from streaming.broker.persistent.topic import PersistentTopic
 
 Shape = dict[str, dict[str, Any]]
 """Structure → ``form``: how it is encoded; ``fields``: in the order of the encoding, each with type and default."""
 
-ROOTS = (PartitionState, Topic, NonPersistentTopic)
+ROOTS = (PartitionState, PersistentTopic, NonPersistentTopic)
 """What `streaming.broker.codec` encodes by itself; all else is part of one of these."""
 
 

@@ -4,12 +4,16 @@ from collections.abc import Callable
 
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
-from streaming.broker.topic import Topic
 
 
 def find_newest_before(
-    ctx: Context, topic: Topic, time: int, start: Position | None = None, flips: list[int] | None = None
+    ctx: Context,
+    topic: PersistentTopic,
+    time: int,
+    start: Position | None = None,
+    flips: list[int] | None = None,
 ) -> Position | None:
     """The newest entry published before `time` (ms), by binary search over the stored entries from `start` (None: all).
 

@@ -8,13 +8,13 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.position import Position
-from streaming.broker.topic import Reason, Topic
 
 P = ParamSpec("P")
 
 
-def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
+def roll_over(ctx: Context, topic: PersistentTopic, cause: str) -> None:
     """Close the open ledger, open the next one, advance caught-up cursors, and trim, always in this order."""
     ledger = topic.ledger
     closed = ledger.current
@@ -26,13 +26,13 @@ def roll_over(ctx: Context, topic: Topic, cause: str) -> None:
     trim(ctx, topic, just_closed=closed)
 
 
-def open_ledger(ctx: Context, topic: Topic) -> None:
+def open_ledger(ctx: Context, topic: PersistentTopic) -> None:
     """Open the next ledger and schedule the check of its age."""
     topic.ledger.open_ledger(ctx.clock)
     ctx.wake(topic.name, rollover_due(ctx, topic))
 
 
-def advance_cursors(ctx: Context, topic: Topic) -> None:
+def advance_cursors(ctx: Context, topic: PersistentTopic) -> None:
     """Move cursors at the last entry of a closed ledger to before the first entry of the next one (§2.3)."""
     if not ctx.config.moveCursorOverConsumedLedger:
         return
@@ -47,19 +47,19 @@ def advance_cursors(ctx: Context, topic: Topic) -> None:
         change_cursor(ctx, cursor, cursor.move, ledger, target, None)
 
 
-def rollover_due(ctx: Context, topic: Topic) -> int:
+def rollover_due(ctx: Context, topic: PersistentTopic) -> int:
     """When the open ledger reaches its maximum age (ms)."""
     return topic.ledger.created + int(ctx.config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000)
 
 
-def check_rollover(ctx: Context, topic: Topic) -> None:
+def check_rollover(ctx: Context, topic: PersistentTopic) -> None:
     """Roll over at the open ledger's maximum age. It is checked once: an empty or too young ledger isn't checked again."""
     topic.ledger.rollover_checked = True
     if topic.ledger.current_entries and not topic.pending and topic.ledger.is_full(ctx.clock, ctx.config):
         roll_over(ctx, topic, "managedLedgerMaxLedgerRolloverTimeMinutes")
 
 
-def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
+def check_inactive_ledger(ctx: Context, topic: PersistentTopic) -> None:
     """Close a ledger that got no entry for managedLedgerInactiveLedgerRolloverTimeSeconds (0: off)."""
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     ledger = topic.ledger
@@ -69,7 +69,7 @@ def check_inactive_ledger(ctx: Context, topic: Topic) -> None:
 
 def move_cursor(
     ctx: Context,
-    topic: Topic,
+    topic: PersistentTopic,
     cursor: ManagedCursor,
     reason: Reason,
     operation: Callable[P, object],
@@ -87,7 +87,9 @@ def move_cursor(
     free_ledgers(ctx, topic, cursor, former)
 
 
-def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Position | None) -> None:
+def free_ledgers(
+    ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, former: Position | None
+) -> None:
     """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it was the only slowest cursor (§4b)."""
     if former is None:
         return
@@ -96,7 +98,7 @@ def free_ledgers(ctx: Context, topic: Topic, cursor: ManagedCursor, former: Posi
         trim(ctx, topic)
 
 
-def consumed_up_to(ctx: Context, topic: Topic) -> int:
+def consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:
     """The first ledger that a cursor still needs. Retention decides which older ones are deleted."""
     ledger = topic.ledger
     slowest = topic.slowest_cursor()
@@ -108,7 +110,7 @@ def consumed_up_to(ctx: Context, topic: Topic) -> int:
     return min(key.ledger + to_its_end, ledger.current)
 
 
-def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int = -1) -> None:
+def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
     `just_closed`: the ledger whose rollover causes the trim.
@@ -140,7 +142,7 @@ def trim(ctx: Context, topic: Topic, *, truncate: bool = False, just_closed: int
         _delete(ctx, topic, doomed, text)
 
 
-def _delete(ctx: Context, topic: Topic, doomed: list[tuple[int, str]], policy: str | None) -> None:
+def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]], policy: str | None) -> None:
     ledger = topic.ledger
     last = doomed[-1][0]
     end = Position(last, ledger.ledgers[last].entries - 1)

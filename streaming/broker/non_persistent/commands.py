@@ -16,6 +16,7 @@ from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
+from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer import creation, registration
 from streaming.broker.producer.publish_requests import (
@@ -233,7 +234,7 @@ def _answer(
 ) -> tuple[int, object] | None:
     """Status and response; None: there is no such call. Raises `AdminError`."""
     match command.method, call:
-        case method, _ if not admin.is_topic_call(method, call):
+        case method, _ if not admin_operations.is_topic_call(method, call):
             return None
         case "GET", "/stats":
             return 200, stats.stats_with_drops(topic, ctx.config, ctx.clock)

@@ -5,18 +5,19 @@ from schemas.effects import Evicted
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError, CursorError
 from streaming.broker.ledger.trimming import move_cursor
+from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.topic import OldestPosition, PersistentTopic, Reason
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
 from streaming.broker.policies.message_expiry import expire_by_age
 from streaming.broker.position import Position
-from streaming.broker.producer import deduplication_snapshots, registration
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
-from streaming.broker.topic import OldestPosition, Reason, Topic
+from streaming.broker.producer import registration
 
 EVICTION_TARGET = 0.9
 """Eviction stops at this fraction of the limit."""
 
 
-def check(ctx: Context, topic: Topic) -> None:
+def check(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic check of a topic (§2): first the size, then the age if the size is within its quota."""
     topic.oldest = oldest_position(ctx, topic)
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
@@ -30,7 +31,7 @@ def check(ctx: Context, topic: Topic) -> None:
         _act(ctx, topic, "message_age", age)
 
 
-def size_exceeded(topic: Topic, quota: BacklogQuota) -> bool:
+def size_exceeded(topic: PersistentTopic, quota: BacklogQuota) -> bool:
     return quota.limitSize >= 0 and topic.backlog_size() >= quota.limitSize
 
 
@@ -40,7 +41,7 @@ def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuo
     return ctx.clock > oldest.timestamp + quota.limitTime * 1000
 
 
-def oldest_position(ctx: Context, topic: Topic) -> OldestPosition | None:
+def oldest_position(ctx: Context, topic: PersistentTopic) -> OldestPosition | None:
     """The oldest unacked entry and its time (§2.1), which the caller must keep. If not precise, the time is when its
     ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
@@ -59,7 +60,9 @@ def oldest_position(ctx: Context, topic: Topic) -> OldestPosition | None:
     return known if ctx.config.keepOldestPositionWhenUnknown else None
 
 
-def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise: bool) -> int | None:
+def _oldest_timestamp(
+    ctx: Context, topic: PersistentTopic, position: Position, *, precise: bool
+) -> int | None:
     ledger = topic.ledger
     if precise:
         following = ledger.next_valid(position)
@@ -76,7 +79,7 @@ def _oldest_timestamp(ctx: Context, topic: Topic, position: Position, *, precise
     return info.timestamp if info is not None and info.timestamp > 0 else None
 
 
-def check_producer_creation(ctx: Context, topic: Topic) -> None:
+def check_producer_creation(ctx: Context, topic: PersistentTopic) -> None:
     """Raise `BrokerError` for a new producer while a quota that blocks producers is exceeded (§4)."""
     policies = ctx.policies_of(topic)
     for type_, effective in (
@@ -100,7 +103,7 @@ def check_producer_creation(ctx: Context, topic: Topic) -> None:
             )
 
 
-def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[BacklogQuota]) -> None:
+def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effective[BacklogQuota]) -> None:
     quota = effective.value
     limit = f"{quota.limitSize} B" if type_ == "destination_storage" else f"{quota.limitTime} s"
     policy = f"{quota.policy} {type_} {limit} ({effective.level})"
@@ -120,7 +123,7 @@ def _act(ctx: Context, topic: Topic, type_: QuotaType, effective: Effective[Back
         registration.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
 
 
-def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
+def _evict_by_size(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
     """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§3.2)."""
     target = int(EVICTION_TARGET * limit)
     ledger = topic.ledger
@@ -141,7 +144,7 @@ def _evict_by_size(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
         size, previous = topic.backlog_size(), cursor
 
 
-def _evict_by_time(ctx: Context, topic: Topic, limit: int, policy: str) -> None:
+def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
     """Drop entries older than the limit (§3.3): single entries if precise, else whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
         for name in topic.known_subscriptions():

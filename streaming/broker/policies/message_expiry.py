@@ -6,15 +6,15 @@ from schemas.effects import Expired
 from streaming.broker.context import Context
 from streaming.broker.ledger.message_finder import find_newest, find_newest_before
 from streaming.broker.ledger.trimming import move_cursor
+from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.position import Position
 from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Reason, Topic
 
 MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
 CAUGHT_UP_FACTOR = 1.5
 
 
-def check(ctx: Context, topic: Topic) -> None:
+def check(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic check of a topic, and the one after a policy change (ttl.md §3; profile 2.x: §4)."""
     ttl = ctx.policies_of(topic).messageTTL
     if ttl.value <= 0:
@@ -38,7 +38,7 @@ def check(ctx: Context, topic: Topic) -> None:
 
 
 def expire_subscription(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int, policy: str
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, policy: str
 ) -> bool:
     """Expire entries older than `seconds` (ttl.md §4). Returns False if it has no backlog or has nearly caught up."""
     cursor = topic.cursors[subscription.name]
@@ -58,7 +58,7 @@ def expire_subscription(
 
 
 def expire_by_age(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, seconds: int, reason: Reason
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, reason: Reason
 ) -> None:
     """Expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10)."""
     cursor = topic.cursors[subscription.name]
@@ -76,7 +76,7 @@ def expire_by_age(
 
 
 def closed_before(
-    ctx: Context, topic: Topic, mark_delete: Position, limit: int, flips: list[int] | None = None
+    ctx: Context, topic: PersistentTopic, mark_delete: Position, limit: int, flips: list[int] | None = None
 ) -> Position | None:
     """The last entry of the consecutive ledgers, starting at the mark-delete, that closed before `limit` (ms).
 
@@ -99,7 +99,7 @@ def closed_before(
 
 
 def expire_to_position(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, position: Position
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, position: Position
 ) -> bool:
     """Expire up to a position (admin). Does nothing and returns False if it is past the topic's end."""
     subscription.last_expire = ctx.clock
@@ -120,7 +120,11 @@ def expire_to_position(
 
 
 def expire_to(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, position: Position, reason: Reason
+    ctx: Context,
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    position: Position,
+    reason: Reason,
 ) -> None:
     """Move a subscription's mark-delete position to `position`, never backwards."""
     cursor = topic.cursors[subscription.name]

@@ -5,12 +5,14 @@ from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
 from streaming.broker.ledger.trimming import trim
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Topic
 
 
-def detach(ctx: Context, topic: Topic, subscription: PersistentSubscription, *consumers: Consumer) -> None:
+def detach(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, *consumers: Consumer
+) -> None:
     """Remove consumers that leave, for whatever reason. The remaining consumers get their pending entries.
 
     A non-durable subscription is deleted with its last consumer.
@@ -29,7 +31,9 @@ def detach(ctx: Context, topic: Topic, subscription: PersistentSubscription, *co
         dispatcher.dispatch(sub)
 
 
-def disconnect_all(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
+def disconnect_all(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, cause: str
+) -> None:
     """Close every consumer of a subscription on behalf of the broker. The dispatcher must not be used afterwards."""
     if subscription.consumers:
         subscription.last_active = ctx.clock
@@ -38,7 +42,11 @@ def disconnect_all(ctx: Context, topic: Topic, subscription: PersistentSubscript
 
 
 def close_consumers(
-    ctx: Context, topic: Topic, subscription: PersistentSubscription, consumers: list[Consumer], cause: str
+    ctx: Context,
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    consumers: list[Consumer],
+    cause: str,
 ) -> None:
     """Send CLOSE_CONSUMER to the consumers and free their handles. The caller updates the dispatcher."""
     for consumer in consumers:
@@ -46,7 +54,7 @@ def close_consumers(
         del topic.consumer_handles[consumer.handle]
 
 
-def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request_id: int) -> None:
+def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: int, request_id: int) -> None:
     """CLOSE_CONSUMER succeeds even if the consumer does not exist."""
     name = topic.consumer_handles.get((connection, consumer_id))
     if name is not None:
@@ -55,7 +63,7 @@ def close(ctx: Context, topic: Topic, connection: str, consumer_id: int, request
     ctx.emit(Success(topic.name, connection, request_id))
 
 
-def delete(ctx: Context, topic: Topic, subscription: PersistentSubscription, cause: str) -> None:
+def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, cause: str) -> None:
     """Delete a subscription and its cursor, and trim the ledgers that only it retained."""
     disconnect_all(ctx, topic, subscription, cause)
     del topic.subscriptions[subscription.name]
@@ -66,14 +74,14 @@ def delete(ctx: Context, topic: Topic, subscription: PersistentSubscription, cau
         trim(ctx, topic)
 
 
-def count_as_gone(topic: Topic, subscription: PersistentSubscription) -> None:
+def count_as_gone(topic: PersistentTopic, subscription: PersistentSubscription) -> None:
     """Move what a subscription has sent to the topic's own counters."""
     topic.counters.messages_out_gone += subscription.messages_out
     topic.counters.bytes_out_gone += subscription.bytes_out
     subscription.messages_out = subscription.bytes_out = 0
 
 
-def unsubscribe(ctx: Context, topic: Topic, command: Unsubscribe) -> None:
+def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> None:
     """UNSUBSCRIBE, by the only consumer or, with force, by any (subscriptions.md §7)."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:

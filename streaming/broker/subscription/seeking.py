@@ -8,13 +8,13 @@ from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.ledger.message_finder import find_newest_before
 from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.position import Position, from_wire
 from streaming.broker.subscription.leaving import close_consumers, count_as_gone
 from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Reason, Topic
 
 
-def seek(ctx: Context, topic: Topic, command: Seek) -> None:
+def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
     """SEEK: close the consumers (Exclusive and Failover: only the active one), reset the cursor, then send SUCCESS."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
@@ -35,7 +35,7 @@ def seek(ctx: Context, topic: Topic, command: Seek) -> None:
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
-def position_at(ctx: Context, topic: Topic, time: int) -> Position:
+def position_at(ctx: Context, topic: PersistentTopic, time: int) -> Position:
     """The position of a publish time (ms): after the newest entry published before it, else the first entry."""
     found = find_newest_before(ctx, topic, time)
     if found is None:
@@ -45,7 +45,7 @@ def position_at(ctx: Context, topic: Topic, time: int) -> Position:
 
 def reset(
     ctx: Context,
-    topic: Topic,
+    topic: PersistentTopic,
     subscription: PersistentSubscription,
     target: Position,
     cause: str,
@@ -73,7 +73,7 @@ def reset(
     free_ledgers(ctx, topic, cursor, former)
 
 
-def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> None:
+def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessageId) -> None:
     """GET_LAST_MESSAGE_ID: the last entry that consumers can get, and the mark-delete position of the caller."""
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
@@ -103,5 +103,7 @@ def last_message_id(ctx: Context, topic: Topic, command: GetLastMessageId) -> No
     )
 
 
-def _error(ctx: Context, topic: Topic, command: Seek | GetLastMessageId, error: str, cause: str) -> None:
+def _error(
+    ctx: Context, topic: PersistentTopic, command: Seek | GetLastMessageId, error: str, cause: str
+) -> None:
     ctx.emit(Error(topic.name, command.connection, command.request_id, error, cause))

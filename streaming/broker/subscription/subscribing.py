@@ -7,16 +7,16 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.leaving import delete
 from streaming.broker.subscription.persistent import PersistentSubscription
 from streaming.broker.subscription.seeking import position_at, reset
-from streaming.broker.topic import Topic
 
 
-def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
+def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     """Add a consumer, creating the subscription if needed. Responds with SUCCESS or the error that Pulsar sends."""
     handle = (command.connection, command.consumer_id)
     try:
@@ -30,7 +30,7 @@ def subscribe(ctx: Context, topic: Topic, command: Subscribe) -> None:
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
-def _check(ctx: Context, topic: Topic, command: Subscribe) -> None:
+def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     """The checks of subscriptions.md §1, in that order, and those for unsupported features. Raises `BrokerError`."""
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
@@ -88,7 +88,7 @@ def is_free_name(name: str) -> bool:
     return bool(name.strip()) and not name.startswith("pulsar.repl") and name != DEDUP_CURSOR
 
 
-def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
+def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     name = command.subscription
     subscription = topic.subscriptions.get(name)
     if subscription is None:
@@ -134,7 +134,12 @@ def _attach(ctx: Context, topic: Topic, command: Subscribe) -> None:
 
 
 def create(
-    ctx: Context, topic: Topic, name: str, *, earliest: bool, properties: dict[str, str] | None = None
+    ctx: Context,
+    topic: PersistentTopic,
+    name: str,
+    *,
+    earliest: bool,
+    properties: dict[str, str] | None = None,
 ) -> PersistentSubscription:
     """A new durable subscription with its cursor."""
     topic.cursors[name] = ManagedCursor.create(name, topic.ledger, earliest=earliest)
@@ -145,7 +150,7 @@ def create(
     return subscription
 
 
-def _create_reader(ctx: Context, topic: Topic, command: Subscribe) -> PersistentSubscription:
+def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> PersistentSubscription:
     """A new non-durable subscription. It lasts as long as its consumers and retains no ledgers."""
     start: Position | None = None
     if (wire := command.start_message_id) is not None:

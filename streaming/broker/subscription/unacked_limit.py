@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from streaming.broker.context import Context
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.topic import Topic
 
-Load = Callable[[str], Topic]
+Load = Callable[[str], PersistentTopic]
 
 
 class UnackedMessages(msgspec.Struct, array_like=True):
@@ -30,7 +30,7 @@ class UnackedMessages(msgspec.Struct, array_like=True):
     waiting: dict[str, None] = {}
 
 
-def check(ctx: Context, state: UnackedMessages, topic: Topic, load: Load) -> None:
+def check(ctx: Context, state: UnackedMessages, topic: PersistentTopic, load: Load) -> None:
     """Recount a topic after an event on it, and block or release subscriptions, also on other topics."""
     limit = ctx.config.maxUnackedMessagesPerBroker
     if limit <= 0:
@@ -52,7 +52,7 @@ def check(ctx: Context, state: UnackedMessages, topic: Topic, load: Load) -> Non
     _release(ctx, state, topic, load, below=share // 2)
 
 
-def configured(ctx: Context, state: UnackedMessages, topics: Iterable[Topic], load: Load) -> None:
+def configured(ctx: Context, state: UnackedMessages, topics: Iterable[PersistentTopic], load: Load) -> None:
     """Block or release subscriptions after a change of the broker's configuration."""
     waiting = [load(name) for name in sorted(state.waiting)]
     state.total, state.blocked = 0, False
@@ -81,7 +81,7 @@ def _owed(subscription: PersistentSubscription) -> int:
     return dispatcher.unacked_messages if subscription.durable and dispatcher is not None else 0
 
 
-def _count(state: UnackedMessages, topic: Topic) -> None:
+def _count(state: UnackedMessages, topic: PersistentTopic) -> None:
     messages = sum(_owed(subscription) for subscription in topic.subscriptions.values())
     state.total += messages - state.messages.pop(topic.name, 0)
     if messages:
@@ -93,14 +93,14 @@ def _block_all(state: UnackedMessages, share: int, load: Load) -> None:
         _block(state, load(name), share)
 
 
-def _block(state: UnackedMessages, topic: Topic, share: int) -> None:
+def _block(state: UnackedMessages, topic: PersistentTopic, share: int) -> None:
     for subscription in topic.subscriptions.values():
         if _owed(subscription) > share:
             subscription.broker_blocked = True
             state.waiting[topic.name] = None
 
 
-def _release(ctx: Context, state: UnackedMessages, topic: Topic, load: Load, *, below: int) -> None:
+def _release(ctx: Context, state: UnackedMessages, topic: PersistentTopic, load: Load, *, below: int) -> None:
     """Release a topic's subscriptions with fewer than `below` unacked messages, or all if the broker isn't blocked."""
     released = [
         subscription

@@ -4,24 +4,25 @@ from schemas.effects import LedgerClosed, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.ledger.trimming import check_rollover, rollover_due, trim
+from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies import message_expiry
 from streaming.broker.position import Position
-from streaming.broker.producer import deduplication_snapshots, registration
+from streaming.broker.producer import registration
 from streaming.broker.subscription import leaving
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.topic import Topic
 
 
-def create(ctx: Context, name: str) -> Topic:
+def create(ctx: Context, name: str) -> PersistentTopic:
     """A new topic, loaded for the first time."""
-    topic = Topic(name, ledger=ManagedLedger.create(ctx.clock))
+    topic = PersistentTopic(name, ledger=ManagedLedger.create(ctx.clock))
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
     deduplication_snapshots.check_status(ctx, topic)
     return topic
 
 
-def next_due(ctx: Context, topic: Topic) -> int:
+def next_due(ctx: Context, topic: PersistentTopic) -> int:
     """When the first of the topic's own timers fires (ms), −1: none."""
     due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
     dispatchers = (subscription.dispatcher for subscription in topic.subscriptions.values())
@@ -29,7 +30,7 @@ def next_due(ctx: Context, topic: Topic) -> int:
     return min((at for at in due if at >= 0), default=-1)
 
 
-def run_timers(ctx: Context, topic: Topic) -> None:
+def run_timers(ctx: Context, topic: PersistentTopic) -> None:
     """Do what is due on the topic at the clock, and see to it that what isn't yet will be done."""
     if not topic.ledger.rollover_checked and rollover_due(ctx, topic) <= ctx.clock:
         check_rollover(ctx, topic)
@@ -41,7 +42,7 @@ def run_timers(ctx: Context, topic: Topic) -> None:
         ctx.wake(topic.name, due)
 
 
-def is_idle(ctx: Context, topic: Topic) -> bool:
+def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
     """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
     quota = ctx.policies_of(topic).destination_storage_quota.value
     return (
@@ -54,13 +55,13 @@ def is_idle(ctx: Context, topic: Topic) -> bool:
     )
 
 
-def policies_changed(ctx: Context, topic: Topic) -> None:
+def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
     """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
     deduplication_snapshots.check_status(ctx, topic)
     message_expiry.check(ctx, topic)
 
 
-def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
+def connection_lost(ctx: Context, topic: PersistentTopic, connection: str) -> None:
     """Everything a connection had on the topic is closed, producers first."""
     registration.connection_lost(ctx, topic, connection)
     lost: dict[str, list[Consumer]] = {}
@@ -71,7 +72,7 @@ def connection_lost(ctx: Context, topic: Topic, connection: str) -> None:
         leaving.detach(ctx, topic, topic.subscriptions[name], *consumers)
 
 
-def terminate(ctx: Context, topic: Topic) -> None:
+def terminate(ctx: Context, topic: PersistentTopic) -> None:
     """No message is taken any more: producers are closed, consumers told when they have read all."""
     ledger = topic.ledger
     if not ledger.terminated and ledger.last_confirmed.ledger != ledger.current:
@@ -87,7 +88,7 @@ def terminate(ctx: Context, topic: Topic) -> None:
         topic.context_of(ctx, subscription).check_end_of_topic()
 
 
-def unload(ctx: Context, topic: Topic) -> None:
+def unload(ctx: Context, topic: PersistentTopic) -> None:
     """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True

@@ -9,12 +9,12 @@ from streaming.broker.errors import CursorError
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.trimming import free_ledgers, trim
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR, MessageDeduplication
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
-from streaming.broker.producer.message_deduplication import DEDUP_CURSOR, MessageDeduplication
-from streaming.broker.topic import Topic
 
 
-def check_status(ctx: Context, topic: Topic) -> None:
+def check_status(ctx: Context, topic: PersistentTopic) -> None:
     """Switch deduplication on or off as the policies say: at topic load and on every policy change (§2)."""
     wanted = ctx.policies_of(topic).deduplication
     if topic.dedup.status == "Initialized":
@@ -30,7 +30,7 @@ def check_status(ctx: Context, topic: Topic) -> None:
         _recover(ctx, topic)
 
 
-def _recover(ctx: Context, topic: Topic) -> None:
+def _recover(ctx: Context, topic: PersistentTopic) -> None:
     """Open the cursor (a new one at Latest), load its snapshot, replay the entries after it (§6)."""
     dedup, ledger = topic.dedup, topic.ledger
     cursor = topic.cursors.get(DEDUP_CURSOR)
@@ -53,7 +53,7 @@ def _recover(ctx: Context, topic: Topic) -> None:
         )  # quirk: the counter is not reset, so the next entry takes another snapshot
 
 
-def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
+def take_snapshot(ctx: Context, topic: PersistentTopic, position: Position) -> None:
     """Store the persisted sequence ids as properties of the cursor, and mark-delete it at `position`.
 
     A cursor that moved to a ledger which was then dropped empty refuses this until an entry comes: there is no snapshot
@@ -69,7 +69,7 @@ def take_snapshot(ctx: Context, topic: Topic, position: Position) -> None:
     free_ledgers(ctx, topic, cursor, former)
 
 
-def timed_snapshot(ctx: Context, topic: Topic) -> None:
+def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic snapshot, at the last confirmed entry, if deduplicationSnapshotInterval has passed (§6)."""
     interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
@@ -81,7 +81,7 @@ def timed_snapshot(ctx: Context, topic: Topic) -> None:
         take_snapshot(ctx, topic, last)
 
 
-def purge_inactive_producers(ctx: Context, topic: Topic) -> None:
+def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
     """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9)."""
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
     if topic.dedup.purge_inactive(ctx.clock - timeout):

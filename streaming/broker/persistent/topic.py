@@ -11,8 +11,8 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.position import Position
-from streaming.broker.producer.message_deduplication import MessageDeduplication
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.persistent import PersistentSubscription
 
@@ -46,7 +46,7 @@ class OldestPosition(msgspec.Struct, array_like=True):
     timestamp: int
 
 
-class Topic(AbstractTopic, kw_only=True):
+class PersistentTopic(AbstractTopic, kw_only=True):
     """A topic that stores its messages. `cursors` holds every cursor by name, in order of creation; `fail_writes`: how many
     more writes the fault FailWrites makes fail.
     """

@@ -12,10 +12,12 @@ from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.trimming import open_ledger, roll_over
+from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies import backlog_quota
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position
-from streaming.broker.producer import creation, deduplication_snapshots, registration
+from streaming.broker.producer import creation, registration
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from streaming.broker.producer.publish_requests import (
     from_send,
@@ -25,12 +27,11 @@ from streaming.broker.producer.publish_requests import (
     refuse,
     too_large,
 )
-from streaming.broker.topic import Topic
 
 _DUPLICATE = Position(-1, -1)
 
 
-def handle_send(ctx: Context, topic: Topic, command: Send) -> None:
+def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
     """A SEND of a connected producer."""
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
@@ -38,7 +39,7 @@ def handle_send(ctx: Context, topic: Topic, command: Send) -> None:
         _publish(ctx, topic, policies, write, command.num_messages)
 
 
-def handle_publish(ctx: Context, topic: Topic, command: Publish) -> None:
+def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> None:
     """The short form. Its producer is registered with its first message."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
@@ -57,7 +58,7 @@ def handle_publish(ctx: Context, topic: Topic, command: Publish) -> None:
 
 
 def _publish(
-    ctx: Context, topic: Topic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
+    ctx: Context, topic: PersistentTopic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
 ) -> None:
     """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states.
 
@@ -105,7 +106,7 @@ def _too_late(ctx: Context, write: PendingWrite) -> str | None:
     return None
 
 
-def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
+def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     """The write succeeded (addComplete): consumers may see the entry, and the receipt leaves."""
     position = write.position
     assert position is not None
@@ -128,7 +129,9 @@ def _confirm(ctx: Context, topic: Topic, write: PendingWrite) -> None:
         roll_over(ctx, topic, "ledger full")
 
 
-def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position, cause: str | None) -> None:
+def _receipt(
+    ctx: Context, topic: PersistentTopic, write: PendingWrite, position: Position, cause: str | None
+) -> None:
     producer, metadata = write.producer, write.metadata
     if position is _DUPLICATE:
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
@@ -148,7 +151,7 @@ def _receipt(ctx: Context, topic: Topic, write: PendingWrite, position: Position
 # -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
 
 
-def handle_fault(ctx: Context, topic: Topic, command: Fault) -> None:
+def handle_fault(ctx: Context, topic: PersistentTopic, command: Fault) -> None:
     """FAULT: make coming writes fail or wait, or decide the fate of those that wait."""
     if command.fault == "FailWrites":
         topic.fail_writes += command.count
@@ -161,7 +164,7 @@ def handle_fault(ctx: Context, topic: Topic, command: Fault) -> None:
         _fail(ctx, topic, lost)
 
 
-def _complete(ctx: Context, topic: Topic, count: int) -> None:
+def _complete(ctx: Context, topic: PersistentTopic, count: int) -> None:
     """Confirm the oldest pending writes. Those behind a full ledger get positions in the next one."""
     for _ in range(min(count, len(topic.pending))):
         write = topic.pending.pop(0)
@@ -178,7 +181,7 @@ def _complete(ctx: Context, topic: Topic, count: int) -> None:
         _recover(ctx, topic)
 
 
-def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
+def _fail(ctx: Context, topic: PersistentTopic, writes: list[PendingWrite]) -> None:
     """Writes failed (addFailed): fence the topic and disconnect its producers. If no write is pending, it recovers."""
     topic.fenced = True
     ctx.emit(TopicEvent(topic.name, "fenced: a write failed"))
@@ -190,7 +193,7 @@ def _fail(ctx: Context, topic: Topic, writes: list[PendingWrite]) -> None:
         _recover(ctx, topic)
 
 
-def _recover(ctx: Context, topic: Topic) -> None:
+def _recover(ctx: Context, topic: PersistentTopic) -> None:
     """No write is pending on a fenced topic: pushed := persisted, a new ledger opens, the topic is unfenced.
 
     A ledger with a failed write takes no more entries. It holds those that were confirmed.

@@ -1,0 +1,60 @@
+"""Admin calls on a namespace: its creation, its policies, and what operators do to all of its topics (I1, D4)."""
+
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from schemas.commands import Admin
+from streaming.broker.admin import refuse_as_unsupported, respond
+from streaming.broker.context import Context
+from streaming.broker.errors import AdminError
+from streaming.broker.persistent.admin_operations import clear_backlog
+from streaming.broker.persistent.lifecycle import policies_changed, unload
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.policies.admin_calls import get_policy, set_policy
+from streaming.broker.policies.hierarchy import Policies
+
+_NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
+
+OnTopic = Callable[[Context, PersistentTopic], object]
+"""What a call on a namespace does to each of its topics."""
+
+
+def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
+    """Answer a call on a namespace: its creation, a policy, or an operation on all of its topics, which is returned."""
+    match = _NAMESPACE.fullmatch(command.path)
+    if match is None:
+        refuse_as_unsupported(ctx, None, command)
+        return None
+    if (action := _on_each_topic(command, match["policy"] or "")) is not None:
+        respond(ctx, None, command, 204)
+        return action
+    policies = ctx.namespaces.get(match["namespace"]) or Policies()
+    if (found := get_policy(policies, command, match["policy"] or "")) is not None:
+        respond(ctx, None, command, *found)
+        return None
+    try:
+        changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
+    except AdminError as error:
+        respond(ctx, None, command, error.status, {"reason": error.reason})
+        return None
+    if match["policy"] is not None and not changed:
+        refuse_as_unsupported(ctx, None, command)
+        return None
+    ctx.namespaces[match["namespace"]] = policies
+    ctx.policies_changed()
+    respond(ctx, None, command, 204)
+    return policies_changed if changed else None
+
+
+def _on_each_topic(command: Admin, call: str) -> OnTopic | None:
+    name, _, wanted = call.partition("/")
+    if (command.method, call) == ("PUT", "unload"):
+        return unload
+
+    def clear_backlogs(ctx: Context, topic: PersistentTopic) -> None:
+        for subscription in topic.known_subscriptions():
+            if not wanted or subscription == unquote(wanted):
+                clear_backlog(ctx, topic, topic.subscriptions[subscription])
+
+    return clear_backlogs if (command.method, name) == ("POST", "clearBacklog") else None

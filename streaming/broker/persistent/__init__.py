@@ -1,0 +1,1 @@
+"""Topics that store their messages, from creation to publishing and deduplication."""

@@ -1,0 +1,112 @@
+"""Commands on a persistent topic (mirrors `ServerCnx`)."""
+
+from schemas import commands as c
+from schemas.effects import Unsupported
+from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
+from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.persistent import admin_operations, lifecycle, publishing
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.policies import backlog_quota
+from streaming.broker.position import from_wire
+from streaming.broker.producer import creation, registration
+from streaming.broker.subscription import leaving, seeking, subscribing
+from streaming.broker.topic_commands import TopicCommand
+
+
+def carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> None:
+    """Carry the command out, to the end of everything it sets off."""
+    match command:
+        case c.Publish():
+            publishing.handle_publish(ctx, topic, command)
+        case c.Send():
+            publishing.handle_send(ctx, topic, command)
+        case c.Flow():
+            _flow(ctx, topic, command)
+        case c.Ack():
+            _ack(ctx, topic, command)
+        case c.Producer():
+            _create_producer(ctx, topic, command)
+        case c.CloseProducer():
+            registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+        case c.Subscribe():
+            subscribing.subscribe(ctx, topic, command)
+        case c.CloseConsumer():
+            leaving.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+        case c.Unsubscribe():
+            leaving.unsubscribe(ctx, topic, command)
+        case c.RedeliverUnacknowledgedMessages():
+            _redeliver(ctx, topic, command)
+        case c.Seek():
+            seeking.seek(ctx, topic, command)
+        case c.GetLastMessageId():
+            seeking.last_message_id(ctx, topic, command)
+        case c.Admin():
+            if admin_operations.call_topic(ctx, topic, command):
+                lifecycle.policies_changed(ctx, topic)
+        case _:
+            publishing.handle_fault(ctx, topic, command)
+
+
+def _create_producer(ctx: Context, topic: PersistentTopic, command: c.Producer) -> None:
+    producer = creation.new_producer(ctx, topic, command)
+    if producer is None:
+        return
+    with creation.refusals_answered(ctx, topic, command):
+        creation.check_max_producers(ctx, topic, producer)
+        backlog_quota.check_producer_creation(ctx, topic)
+        creation.check_encryption(ctx, topic, command)
+        creation.register_schema(ctx, topic, command, producer)
+        _create_initial_subscription(ctx, topic, command)
+        creation.admit(ctx, topic, producer, command.request_id)
+
+
+def _create_initial_subscription(ctx: Context, topic: PersistentTopic, command: c.Producer) -> None:
+    name = command.initial_subscription_name
+    if not name or name in topic.subscriptions:
+        return
+    if not ctx.config.allowAutoSubscriptionCreation:
+        raise BrokerError(
+            "NotAllowedError",
+            "Could not create the initial subscription due to the auto subscription creation is not allowed",
+        )
+    subscribing.create(ctx, topic, name, earliest=True)
+
+
+def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if command.messagePermits <= 0:
+        cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
+        ctx.close_connection(topic.name, command.connection, cause)
+    elif name is not None:  # the FLOW of an unknown consumer is lost (protocol.md §6)
+        subscription = topic.subscriptions[name]
+        consumer = subscription.consumer(command.connection, command.consumer_id)
+        assert subscription.dispatcher is not None
+        subscription.dispatcher.flow(topic.context_of(ctx, subscription), consumer, command.messagePermits)
+
+
+def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        return  # silently dropped, even with a request id (protocol.md §6)
+    if command.txnid_least_bits or command.txnid_most_bits:
+        cause = "ACK in a transaction: transactions are not supported, nothing is acked"
+        ctx.emit(Unsupported(topic.name, command.connection, cause))
+        return
+    subscription = topic.subscriptions[name]
+    consumer = subscription.consumer(command.connection, command.consumer_id)
+    former = subscription.acknowledge(topic.context_of(ctx, subscription), consumer, command)
+    free_ledgers(ctx, topic, topic.cursors[name], former)
+
+
+def _redeliver(ctx: Context, topic: PersistentTopic, command: c.RedeliverUnacknowledgedMessages) -> None:
+    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    if name is None:
+        return
+    subscription = topic.subscriptions[name]
+    consumer = subscription.consumer(command.connection, command.consumer_id)
+    assert subscription.dispatcher is not None
+    ids = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or None
+    subscription.dispatcher.redeliver(
+        topic.context_of(ctx, subscription), consumer, ids, command.consumer_epoch
+    )
