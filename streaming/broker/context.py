@@ -93,6 +93,12 @@ class Context:
         """The effective policies of a topic. The result is cached until a policy or the configuration changes."""
         found = self._policies.get(topic.name)
         if found is None:
-            namespace = self.namespaces.get(namespace_of(topic.name), NO_POLICIES)
-            found = self._policies[topic.name] = resolve(topic.policies, namespace, self.config)
+            namespace = namespace_of(topic.name)
+            # Topics without policies of their own, which is most, share what their namespace has.
+            scope = namespace if topic.policies == NO_POLICIES else topic.name
+            found = self._policies.get(scope)
+            if found is None:
+                of_namespace = self.namespaces.get(namespace, NO_POLICIES)
+                found = self._policies[scope] = resolve(topic.policies, of_namespace, self.config)
+            self._policies[topic.name] = found
         return found
