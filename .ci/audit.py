@@ -1,10 +1,10 @@
-"""Looks the dependencies through: `make audit`. Exit code 1 for what somebody has to decide about.
+"""`make audit`: checks the dependencies. Exits with 1 if there is a finding that needs a decision.
 
-What needs nobody: every requirement in requirements.lock is pinned and has its hashes, the lock is within
-pyproject.toml's ranges, what is installed is what is locked, and its licences are ones we can ship with. What needs the
-package index: no locked version was withdrawn ("yanked"), asked by uv. What needs a vulnerability service (PyPI's, else
-OSV): no locked version has a known vulnerability, asked by pip-audit. A service that doesn't answer is told loudly and is
-no failure, for a build must not depend on somebody else's server; a finding is one, unless `audit-accepted.toml` has it.
+Offline checks: every requirement in requirements.lock is pinned and has hashes, the lock satisfies pyproject.toml, the
+installed versions are the locked ones, and we can ship under their licences. With the package index (by uv): no locked
+version was withdrawn ("yanked"). With a vulnerability service, PyPI's or else OSV (by pip-audit): no locked version has a
+known vulnerability. A finding fails unless `audit-accepted.toml` accepts it. An unreachable service is reported loudly but
+does not fail: a build must not depend on servers of others.
 """
 
 import datetime
@@ -43,7 +43,7 @@ class Locked(NamedTuple):
 
     @property
     def version(self) -> str:
-        """The one that is pinned; empty if none is."""
+        """The pinned version, or "" if it is not pinned."""
         pins = list(self.requirement.specifier)
         return (
             pins[0].version
@@ -53,14 +53,14 @@ class Locked(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found: `wrong` fails, `unknown` could not be looked at."""
+    """`wrong`: findings, which fail the audit; `unknown`: what could not be checked."""
 
     wrong: list[str]
     unknown: list[str]
 
 
 def read_lock(text: str) -> dict[str, Locked]:
-    """The requirements by canonical name."""
+    """The requirements of a lock file by canonical name."""
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
         if line and line[0] not in "# \t":
@@ -70,7 +70,7 @@ def read_lock(text: str) -> dict[str, Locked]:
 
 
 def check_lock(lock: dict[str, Locked], project: dict[str, Any]) -> list[str]:
-    """Pins, hashes and ranges."""
+    """Check the pins, the hashes, and the ranges of pyproject.toml."""
     wrong = []
     for name, each in lock.items():
         if each.requirement.url or not each.version:
@@ -81,13 +81,13 @@ def check_lock(lock: dict[str, Locked], project: dict[str, Any]) -> list[str]:
     for asked in map(Requirement, direct):
         found = lock.get(canonicalize_name(asked.name))
         if found is None or not asked.specifier.contains(found.version or "0"):
-            there = "missing" if found is None else found.version
-            wrong.append(f"pyproject.toml asks for {asked}, and requirements.lock has it {there}: make lock")
+            there = "none" if found is None else found.version
+            wrong.append(f"pyproject.toml requires {asked}, but requirements.lock has {there}: make lock")
     return wrong
 
 
 def check_installed(lock: dict[str, Locked], licences: dict[str, str]) -> list[str]:
-    """What is in this environment against the lock, and its licences against those `licences` accepts."""
+    """Compare this environment with the lock, and its licences with the accepted ones in `licences`."""
     wrong = []
     for name, each in lock.items():
         if each.requirement.marker is not None and not each.requirement.marker.evaluate():
@@ -95,10 +95,10 @@ def check_installed(lock: dict[str, Locked], licences: dict[str, str]) -> list[s
         try:
             there = distribution(name)
         except PackageNotFoundError:
-            wrong.append(f"{name} is locked and not installed: make env")
+            wrong.append(f"{name} is locked but not installed: make env")
             continue
         if there.version != each.version:
-            wrong.append(f"{name} {there.version} is installed and {each.version} locked: make env")
+            wrong.append(f"{name} {there.version} is installed, but {each.version} is locked: make env")
         licence = licence_of(there.metadata)
         if name not in licences and (not licence or _SHARING.search(licence)):
             wrong.append(
@@ -108,7 +108,7 @@ def check_installed(lock: dict[str, Locked], licences: dict[str, str]) -> list[s
 
 
 def licence_of(metadata: Any) -> str:
-    """As a package tells it: an SPDX expression, classifiers, or the first line of a text."""
+    """The licence in a package's metadata: an SPDX expression, classifiers, or the first line of a text."""
     classifiers = [
         c.rpartition(" :: ")[2] for c in metadata.get_all("Classifier", []) if c.startswith("License ::")
     ]
@@ -117,14 +117,14 @@ def licence_of(metadata: Any) -> str:
 
 
 def check_vulnerabilities(reports: Iterable[tuple[str, str, str]], accepted: list[dict[str, Any]]) -> Verdict:
-    """`reports`: pip-audit's (service, standard output, standard error). Looks no further than the first that is whole."""
+    """Check pip-audit's reports (service, standard output, standard error) up to the first complete one."""
     today = datetime.datetime.now(datetime.UTC).date()
     valid = {(each["package"], each["id"]) for each in accepted if each["until"] >= today}
     wrong: list[str] = []
     unknown: list[str] = []
     for service, out, err in reports:
         if not out.lstrip().startswith("{"):
-            last = (err.strip().splitlines() or ["it said nothing"])[-1][:200]
+            last = (err.strip().splitlines() or ["no output"])[-1][:200]
             (unknown if _NETWORK.search(err) else wrong).append(f"pip-audit with {service}: {last}")
             continue
         skipped = []
@@ -134,20 +134,20 @@ def check_vulnerabilities(reports: Iterable[tuple[str, str, str]], accepted: lis
             for found in each.get("vulns", []):
                 names = [found["id"], *found.get("aliases", [])]
                 if not any((canonicalize_name(each["name"]), name) in valid for name in names):
-                    mended = ", ".join(found.get("fix_versions", [])) or "nothing yet"
-                    wrong.append(f"{each['name']} {each['version']}: {' '.join(names)}, mended in {mended}")
+                    fixed = ", ".join(found.get("fix_versions", [])) or "nothing yet"
+                    wrong.append(f"{each['name']} {each['version']}: {' '.join(names)}, fixed in {fixed}")
         if not skipped:
             unknown.clear()
             break
-        # pip-audit calls that "no known vulnerabilities found".
-        unknown.append(f"{service} knows nothing of {len(skipped)} packages ({', '.join(skipped[:3])}…)")
+        # pip-audit reports this as "no known vulnerabilities found"
+        unknown.append(f"{service} does not know {len(skipped)} packages ({', '.join(skipped[:3])}…)")
     return Verdict(list(dict.fromkeys(wrong)), unknown)
 
 
 def check_yanked(code: int, err: str) -> Verdict:
-    """`code`, `err`: uv's exit code and standard error."""
+    """Check uv's exit code and standard error for yanked versions."""
     if code:
-        last = (err.strip().splitlines() or ["it said nothing"])[-1][:200]
+        last = (err.strip().splitlines() or ["no output"])[-1][:200]
         return Verdict(*(([], [f"uv: {last}"]) if _NETWORK.search(err) else ([f"uv: {last}"], [])))
     return Verdict(
         [f"{n} {v} was withdrawn: {why or 'no reason given'}" for n, v, why in _YANKED.findall(err)], []
@@ -177,11 +177,11 @@ def main(tools: Path) -> int:
     else:
         unknown.append(f"pip-audit and uv could not be installed in {tools}")
     for sentence in unknown:
-        print(f"audit: NOT LOOKED AT: {sentence}")
+        print(f"audit: NOT CHECKED: {sentence}")
     for sentence in wrong:
         print(f"audit: {sentence}")
     rest = ": KNOWN VULNERABILITIES OR WITHDRAWN VERSIONS MAY BE AMONG THEM" if unknown else ""
-    print(f"audit: {len(lock)} locked packages, {len(wrong)} findings, {len(unknown)} not looked at{rest}")
+    print(f"audit: {len(lock)} locked packages, {len(wrong)} findings, {len(unknown)} not checked{rest}")
     return 1 if wrong else 0
 
 

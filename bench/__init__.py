@@ -1,1 +1,1 @@
-"""What is measured, against what, in one run. Ratios are to be trusted, seconds are not."""
+"""Benchmarks. Each compares measurements within one run: trust the ratios, not the seconds."""

@@ -1,4 +1,4 @@
-"""`make bench`: replay of a million plain publishes beside the identity function in the same operator.
+"""`make bench`: a replay of a million plain publishes, compared with the identity function in the same operator.
 
 Both read the same Parquet files in the same micro-batches, group by the same key, so with the same spread over tasks,
 and end in one job per micro-batch. The identity gives every row back. It runs twice: once the rows are only counted,
@@ -37,7 +37,7 @@ TOPICS, PRODUCERS, PARTITIONS, PAYLOAD = 64, 1000, 16, 100
 
 
 def publishes(count: int) -> pa.Table:
-    """`count` plain publishes of 100 bytes: 64 topics, 1,000 producers, 16 ingress partitions, one a millisecond."""
+    """`count` plain publishes of 100 bytes: 64 topics, 1,000 producers, 16 ingress partitions, one publish per millisecond."""
     dice = np.random.default_rng(7)
     producers = dice.integers(PRODUCERS, size=count)
     topics = producers % TOPICS
@@ -118,7 +118,7 @@ def identity(spark: SparkSession, records: pa.Table, folder: Path, batches: int,
 
 
 class Peaks:
-    """Watches this process and its children: the largest resident size (bytes) of the JVM and of a Python worker."""
+    """Records the peak resident size (bytes) of the JVM and of a Python worker among this process's children."""
 
     def __init__(self) -> None:
         self.java = self.worker = 0

@@ -1,6 +1,6 @@
-"""`python -m bench.backlog`: the query starts far behind. Do its peaks of memory grow with what waits for it in Kafka?
+"""`python -m bench.backlog`: does peak memory grow with the backlog in Kafka when the query starts far behind?
 
-Two backlogs of plain publishes, one ten times the other, each taken by `magnetar run` in a process of its own.
+Two backlogs of plain publishes, one ten times the size of the other. A separate process runs the query over each.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from streaming.run import run
 
 
 def take(ingress: str, count: int, folder: Path) -> None:
-    """Runs the query until it has taken `count` records; prints batches, rate (records/s) and peaks (MB)."""
+    """Run the query until it has read `count` records. Prints batches, rate (records/s) and memory peaks (MB)."""
     done, batches, driver = threading.Event(), 0, 0
 
     def watch(query: StreamingQuery) -> None:
@@ -43,14 +43,14 @@ def take(ingress: str, count: int, folder: Path) -> None:
         )  # fmt: skip
     seconds = time.perf_counter() - begun
     print(
-        f"{count:>9,} records in {batches} micro-batches, {count / seconds:,.0f} a second with the start; peaks: "
+        f"{count:>9,} records in {batches} micro-batches, {count / seconds:,.0f} per second including startup; peaks: "
         f"JVM {peaks.java / 2**20:,.0f} MB, the largest Python process {peaks.worker / 2**20:,.0f} MB, the driver {driver / 2**20:,.0f} MB",
         flush=True,
     )
 
 
 def measure(count: int) -> None:
-    """A tenth of `count`, then `count`."""
+    """Measure a backlog of a tenth of `count` records, then one of `count`."""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-backlog-"))
     kafka = LocalKafka(folder / "kafka")
     try:

@@ -1,4 +1,4 @@
-"""Resident memory of this process and of all that it started."""
+"""The resident memory of this process and its children."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import psutil
 
 
 class Resident(NamedTuple):
-    """Bytes: of the JVM, of the largest Python worker, and of all workers."""
+    """Bytes of the JVM, of the largest Python worker, and of all workers."""
 
     java: int
     worker: int
@@ -14,7 +14,7 @@ class Resident(NamedTuple):
 
 
 def resident() -> Resident:
-    """The memory of all processes below this one, now. Those that end meanwhile are left out."""
+    """The memory of this process's descendants now, without those that end meanwhile."""
     java, workers = 0, [0]
     for process in psutil.Process().children(recursive=True):
         try:
@@ -23,11 +23,11 @@ def resident() -> Resident:
             continue
         if name == "java":
             java = max(java, size)
-        elif name.startswith("python"):  # a fork of the JVM that is about to run a program has its size, too
+        elif name.startswith("python"):  # not a fork of the JVM: before its exec, it shows the JVM's size
             workers.append(size)
     return Resident(java, max(workers), sum(workers))
 
 
 def of_this_process() -> int:
-    """Bytes of this process alone."""
+    """Bytes of this process, without children."""
     return int(psutil.Process().memory_info().rss)

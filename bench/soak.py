@@ -1,9 +1,9 @@
-"""`make soak`: a live query for hours, with clients that publish, receive and acknowledge; is anything growing?
+"""`make soak`: run a live query for hours with clients that publish, receive and acknowledge. Does anything grow?
 
-One Kafka of its own, one client process, and the query in this one, as `magnetar run` has it. The load is steady: of two
-subscriptions of each topic one is acknowledged at once, the other has no consumer and is held by its TTL. So memory, the
-state, the backlog, the time of a micro-batch and the number of files but those of output tables must be flat. Writes
-``samples.jsonl`` and ``soak.svg``. The exit code is 1 if something grew, or if there are too few samples to judge by.
+It starts a Kafka broker and a client process, and runs the query in this process as `magnetar run` does. The load is
+steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
+So memory, the state, the backlog, the duration of micro-batches and the number of files (except those of output tables)
+must stay flat. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew or there are too few samples.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from streaming.spark.state import state
 
 
 class Sampler(threading.Thread):
-    """Writes a line of JSON every so many seconds: sizes in bytes, times in seconds, of the batches since the last."""
+    """Periodically writes a sample of the batches since the last one, as a line of JSON. Bytes and seconds."""
 
     def __init__(
         self, spark: SparkSession, checkpoint: Path, store: Path, file: Path, seconds: float
@@ -42,12 +42,12 @@ class Sampler(threading.Thread):
         self.ended = threading.Event()
 
     def begin(self, query: StreamingQuery) -> None:
-        """The query runs."""
+        """Start sampling a running query."""
         self._query = query
         self.start()
 
     def run(self) -> None:
-        """Until `ended` is set."""
+        """Sample until `ended` is set."""
         begun = time.monotonic()
         with self._file.open("a") as file:
             while not self.ended.wait(self._seconds):
@@ -85,7 +85,7 @@ class Sampler(threading.Thread):
 
 
 def files_of(store: Path, checkpoint: Path) -> dict[str, int]:
-    """How many files there are: in the store's ledgers, segments and tables, in the rest of it, and in the checkpoint."""
+    """The number of files in the store's ledgers, segments and tables, in the rest of it, and in the checkpoint."""
     parts = {"ledger_files": "ledgers", "segment_files": "segments", "table_files": "tables"}
     counts = {name: _count(store / folder) for name, folder in parts.items()}
     others = _count(store) - sum(counts.values())
@@ -93,12 +93,12 @@ def files_of(store: Path, checkpoint: Path) -> dict[str, int]:
 
 
 def _count(folder: Path) -> int:
-    # Not `rglob`, which keeps every path until the end: its memory would grow with the files.
+    # Not `rglob`: it holds every path until it ends, so its memory would grow with the number of files.
     return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float) -> Path:
-    """Runs it. `rate`: messages a second. Gives the file of samples."""
+    """Run the soak with `rate` messages per second. Returns the file of samples."""
     folder.mkdir(parents=True)
     samples, stop = folder / "samples.jsonl", threading.Event()
     kafka = LocalKafka(folder / "kafka")
@@ -121,7 +121,7 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
     finally:
         sampler.ended.set()
         for client in clients:
-            client.communicate()  # it ends when its standard input does
+            client.communicate()  # closes its standard input, which ends it
         spark.stop()
         kafka.stop()
     return samples
@@ -130,9 +130,9 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--rate", type=int, default=200, help="messages a second")
+    parser.add_argument("--rate", type=int, default=200, help="messages per second")
     parser.add_argument("--trigger", default="1s")
-    parser.add_argument("--out", type=Path, default=Path("soak"), help="a new folder")
+    parser.add_argument("--out", type=Path, default=Path("soak"), help="the folder to create")
     parser.add_argument("--sample", type=float, default=15, metavar="SECONDS")
     given = parser.parse_args()
     written = soak(given.minutes, given.rate, given.out, given.trigger, given.sample)

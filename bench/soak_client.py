@@ -1,6 +1,6 @@
-"""The clients of the soak: they publish at a steady rate, acknowledge what they receive, and grant new permits.
+"""The clients of the soak. They publish at a steady rate, acknowledge what they receive, and grant new permits.
 
-``python -m bench.soak_client HOST:PORT RATE``, until standard input ends.
+``python -m bench.soak_client HOST:PORT RATE`` runs until standard input ends.
 """
 
 import json
@@ -29,17 +29,17 @@ SETTINGS = {
 
 
 class Commands:
-    """The ingress topic."""
+    """Writes commands to the ingress topic."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, enable_idempotence=True)
 
     def say(self, topic: str, **command: Any) -> None:
-        """A command on a topic."""
+        """Send a command on a topic."""
         self._send(ingress_partition(topic, PARTITIONS), topic.encode(), command)
 
     def say_everywhere(self, **command: Any) -> None:
-        """A command without a topic."""
+        """Send a command without a topic to every partition."""
         for partition in range(PARTITIONS):
             self._send(partition, None, command)
 
@@ -47,12 +47,12 @@ class Commands:
         self._producer.send("commands", json.dumps(command).encode(), key=key, partition=partition)
 
     def flush(self) -> None:
-        """Returns when Kafka has all."""
+        """Wait until Kafka has all commands."""
         self._producer.flush()
 
 
 def connect(commands: Commands) -> None:
-    """On each topic a consumer of `work`, and a subscription `idle` that nobody reads."""
+    """Create a consumer of `work` and an unread subscription `idle` on each topic."""
     commands.say_everywhere(command="BROKER_CONFIG", profile="4.x", settings=SETTINGS)
     for id_, topic in enumerate(TOPICS):
         for consumer_id, name in ((id_, "work"), (100 + id_, "idle")):
@@ -68,7 +68,7 @@ def connect(commands: Commands) -> None:
 
 
 def acknowledge(bootstrap: str, commands: Commands) -> None:
-    """Acks every message that comes and grants as many permits, twice a second."""
+    """Ack every received message and grant as many permits, twice a second."""
     consumer = KafkaConsumer("responses", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
 
     def records() -> Any:
@@ -98,7 +98,7 @@ def acknowledge(bootstrap: str, commands: Commands) -> None:
 
 
 def publish(commands: Commands, rate: int, ended: threading.Event) -> None:
-    """`rate` messages a second, in turn to the topics."""
+    """Publish `rate` messages per second, to the topics in turn."""
     begun, sent = time.monotonic(), 0
     while not ended.wait(0.1):
         for number in range(sent, int((time.monotonic() - begun) * rate)):
@@ -108,7 +108,7 @@ def publish(commands: Commands, rate: int, ended: threading.Event) -> None:
 
 
 def main(bootstrap: str, rate: int) -> None:
-    """Until standard input ends."""
+    """Run until standard input ends."""
     commands, ended = Commands(bootstrap), threading.Event()
     connect(commands)
     threading.Thread(target=acknowledge, args=(bootstrap, Commands(bootstrap)), daemon=True).start()

@@ -1,9 +1,8 @@
-"""What a soak's samples say: the plot, and whether anything grew.
+"""Evaluates a soak's samples: plots them, and checks whether anything grew.
 
-Some numbers of files are bounded, some are not. Sealed ledgers go with retention, and segments are merged, so their files
-must not become more; nor must the checkpoint's, of which Spark keeps the last hundred micro-batches, and what else is in
-the store. Output tables get files with every micro-batch and nothing merges them: their number is expected to grow, and
-only the number of files that a micro-batch adds is judged.
+Most numbers of files are bounded. Retention deletes sealed ledgers, segments are merged, and Spark keeps the last hundred
+micro-batches in the checkpoint. So these files and the rest of the store must not grow in number. Output tables get files
+with every micro-batch and nothing merges them, so they do grow: here only the files per micro-batch must stay flat.
 """
 
 import json
@@ -18,10 +17,10 @@ Sample = dict[str, float]
 """One line of ``samples.jsonl``, see `bench.soak.Sampler`."""
 
 WARM_UP = 0.2
-"""The part of the time that is left out: caches fill, the JVM compiles, the TTL begins to bite."""
+"""The fraction of the samples to skip, while caches fill, the JVM compiles and the TTL takes effect."""
 
 ENOUGH = 30
-"""The least number of samples after the warm-up to judge by."""
+"""The minimum number of samples after the warm-up for a verdict."""
 
 
 class Quantity(NamedTuple):
@@ -30,22 +29,22 @@ class Quantity(NamedTuple):
     name: str
     unit: float = 1
     growth: float = 1.1
-    """The last third's median may be at most so many times the first third's,"""
+    """How many times the first third's median the last third's may be."""
     slack: float = 0
-    """and so much more, in the sample's own unit: small numbers of files jump."""
+    """What is allowed on top, in the sample's own unit, because small numbers of files jump."""
 
 
 PANELS: list[tuple[str, list[Quantity]]] = [
     ("memory, MB", [Quantity("java", MB), Quantity("workers", MB), Quantity("driver", MB)]),
     ("state of all partitions, kB", [Quantity("state", 1024)]),
-    # It depends on what else the machine does.
+    # It also depends on the load of the machine.
     ("micro-batch, s", [Quantity("batch_seconds", growth=1.5)]),
     ("backlog, entries", [Quantity("backlog")]),
     (
         "files",
         [
             Quantity("ledger_files", slack=16),
-            # Sixteen times the micro-batches make one more level of segments.
+            # Sixteen times as many micro-batches add one level of segments.
             Quantity("segment_files", growth=1.5, slack=16),
             Quantity("checkpoint_files", slack=16),
             Quantity("other_files", slack=16),
@@ -56,12 +55,12 @@ PANELS: list[tuple[str, list[Quantity]]] = [
 
 
 def read(samples: Path) -> list[Sample]:
-    """The samples of a soak, in order of time."""
+    """The samples of a soak, in time order."""
     return list(with_rates([json.loads(line) for line in samples.read_text().splitlines()]))
 
 
 def with_rates(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """The samples with the files that each micro-batch since the one before added to the output tables."""
+    """The samples, with the number of table files added per micro-batch since the sample before."""
     before: Sample = {"table_files": 0, "batch": -1}
     for sample in samples:
         files, batches = (sample[name] - before[name] for name in ("table_files", "batch"))
@@ -70,7 +69,7 @@ def with_rates(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 
 def plot(samples: Path, file: Path) -> None:
-    """Draws them, one panel per group of quantities, over minutes."""
+    """Plot the samples over minutes, with one panel per group of quantities."""
     from matplotlib.figure import Figure
 
     found = read(samples)
@@ -90,7 +89,7 @@ def plot(samples: Path, file: Path) -> None:
 
 
 class Verdict(NamedTuple):
-    """`grew`: the quantities that did. `lines`: a report for people."""
+    """`grew`: the quantities that grew. `lines`: a report to print."""
 
     passed: bool
     grew: list[str]
@@ -98,10 +97,10 @@ class Verdict(NamedTuple):
 
 
 def judge(samples: Sequence[Sample]) -> Verdict:
-    """Compares the medians of the first and the last third after the warm-up. Too few samples don't pass."""
+    """Compare the medians of the first and the last third after the warm-up. Too few samples fail."""
     found = samples[int(len(samples) * WARM_UP) :]
     if len(found) < ENOUGH:
-        line = f"{len(found)} samples after the warm-up: too few to say what grows, {ENOUGH} are needed"
+        line = f"{len(found)} samples after the warm-up: too few for a verdict, which needs {ENOUGH}"
         return Verdict(False, [], [line])
     third = len(found) // 3
     grew, lines = [], [f"{'':21} {'first third':>12} {'last third':>12}"]

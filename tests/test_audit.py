@@ -1,4 +1,4 @@
-"""What fails `make audit`, and what is only told."""
+"""What fails `make audit`, and what it only reports."""
 
 import datetime
 import importlib.util
@@ -53,11 +53,11 @@ def test_our_own_lock_is_pinned_hashed_within_range_and_installed(audit: ModuleT
         (f"thing==1.* {HASH}", "thing is not pinned"),
         ("thing @ https://example.com/thing.whl", "thing is not pinned"),
         ("thing==1.5", "thing has no hash"),
-        (f"thing==3.0 {HASH}", "asks for thing<2,>=1, and requirements.lock has it 3.0"),
-        (f"other==1.5 {HASH}", "asks for thing<2,>=1, and requirements.lock has it missing"),
+        (f"thing==3.0 {HASH}", "requires thing<2,>=1, but requirements.lock has 3.0"),
+        (f"other==1.5 {HASH}", "requires thing<2,>=1, but requirements.lock has none"),
     ],
 )
-def test_a_lock_that_is_not_one(audit: ModuleType, line: str, complaint: str) -> None:
+def test_an_invalid_lock(audit: ModuleType, line: str, complaint: str) -> None:
     project = {"dependencies": ["thing>=1,<2"], "optional-dependencies": {"dev": []}}
     assert any(complaint in each for each in audit.check_lock(audit.read_lock(line), project))
     assert audit.check_lock(audit.read_lock(f"thing==1.5 \\\n    {HASH}\n    # via x\n"), project) == []
@@ -69,8 +69,8 @@ def test_what_is_installed(audit: ModuleType) -> None:
     )
     first, second = audit.check_installed(lock, {})
     assert first.startswith("pytest ")
-    assert "0.0.1 locked" in first
-    assert second == "no-such-thing is locked and not installed: make env"
+    assert "0.0.1 is locked" in first
+    assert second == "no-such-thing is locked but not installed: make env"
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,19 @@ def test_what_is_installed(audit: ModuleType) -> None:
         ([], ""),
     ],
 )
-def test_how_packages_tell_their_licence(
-    audit: ModuleType, headers: list[tuple[str, str]], licence: str
-) -> None:
+def test_the_licence_in_metadata(audit: ModuleType, headers: list[tuple[str, str]], licence: str) -> None:
     metadata = Message()
     for name, value in headers:
         metadata[name] = value
     assert audit.licence_of(metadata) == licence
 
 
-def test_a_vulnerability_fails_unless_it_is_accepted_and_the_time_for_that_not_over(
+def test_a_vulnerability_fails_unless_it_is_accepted_and_that_has_not_expired(
     audit: ModuleType,
 ) -> None:
     reports = [("pypi", vulnerable(FOUND), "")]
     verdict = audit.check_vulnerabilities(reports, [])
-    assert verdict == (["Bad_Package 1.0: PYSEC-1 CVE-2026-1, mended in 2.0"], [])
+    assert verdict == (["Bad_Package 1.0: PYSEC-1 CVE-2026-1, fixed in 2.0"], [])
     accepted = {"package": "bad-package", "reason": "r", "until": TODAY}
     for name in ("PYSEC-1", "CVE-2026-1"):
         assert audit.check_vulnerabilities(reports, [accepted | {"id": name}]) == ([], [])
@@ -111,18 +109,18 @@ def test_a_vulnerability_fails_unless_it_is_accepted_and_the_time_for_that_not_o
         assert audit.check_vulnerabilities(reports, [accepted | other]).wrong
 
 
-def test_a_service_that_knows_nothing_is_told_and_another_one_asked(audit: ModuleType) -> None:
+def test_if_a_service_does_not_know_a_package_the_next_one_is_asked(audit: ModuleType) -> None:
     skipped = report(
         {"name": "a", "skip_reason": "Dependency not found on PyPI"}, {"name": "b", "skip_reason": "…"}
     )
     whole = report({"name": "a", "version": "1", "vulns": []}, {"name": "b", "version": "1", "vulns": []})
     wrong, unknown = audit.check_vulnerabilities([("pypi", skipped, ""), ("osv", "", UNREACHABLE)], [])
     assert wrong == []
-    assert "pypi knows nothing of 2 packages" in unknown[0]
+    assert "pypi does not know 2 packages" in unknown[0]
     assert "pip-audit with osv: requests.exceptions.ConnectionError" in unknown[1]
     assert audit.check_vulnerabilities([("pypi", skipped, ""), ("osv", whole, "")], []) == ([], [])
     assert audit.check_vulnerabilities([("pypi", skipped, ""), ("osv", vulnerable(FOUND), "")], []).wrong
-    # What a service did find counts, whatever the next one says.
+    # Findings of a service count, whatever the next one reports.
     assert audit.check_vulnerabilities(
         [
             (
@@ -138,7 +136,7 @@ def test_a_service_that_knows_nothing_is_told_and_another_one_asked(audit: Modul
     ).wrong
 
 
-def test_a_mistake_in_the_call_is_no_network_failure(audit: ModuleType) -> None:
+def test_a_wrong_command_line_is_not_a_network_failure(audit: ModuleType) -> None:
     assert audit.check_vulnerabilities(
         [("pypi", "", "pip-audit: error: unrecognized arguments: --x")], []
     ).wrong
@@ -146,7 +144,7 @@ def test_a_mistake_in_the_call_is_no_network_failure(audit: ModuleType) -> None:
     assert audit.check_yanked(1, "no version of thing==9").wrong
 
 
-def test_versions_that_were_withdrawn(audit: ModuleType) -> None:
+def test_yanked_versions(audit: ModuleType) -> None:
     said = 'Resolved 2 packages in 65ms\nwarning: `thing==0.15` is yanked (reason: "broken")\nwarning: `b==1` is yanked\n'
     assert audit.check_yanked(0, said) == (
         ["thing 0.15 was withdrawn: broken", "b 1 was withdrawn: no reason given"],
@@ -159,10 +157,10 @@ def test_versions_that_were_withdrawn(audit: ModuleType) -> None:
     )
 
 
-def test_without_its_tools_it_says_so_and_is_green(
+def test_without_its_tools_it_says_so_and_passes(
     audit: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert audit.main(tmp_path) == 0
     said = capsys.readouterr().out
-    assert "NOT LOOKED AT: pip-audit and uv could not be installed" in said
+    assert "NOT CHECKED: pip-audit and uv could not be installed" in said
     assert "KNOWN VULNERABILITIES OR WITHDRAWN VERSIONS MAY BE AMONG THEM" in said

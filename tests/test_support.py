@@ -1,4 +1,4 @@
-"""`docs/support.md` says what the tests say of themselves (that it is fresh: test_reference.py)."""
+"""`docs/support.md` agrees with the marks of the tests (test_reference.py checks that it is current)."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_the_page() -> None:
     assert "| A3 | third | **not yet**: no time |  |  |\n" in text
 
 
-def test_what_is_known_to_fail_leaves_no_feature_supported() -> None:
+def test_a_feature_with_a_known_failure_is_not_supported() -> None:
     text = page(SMALL, Marks(TESTS, {"A1": ["a case [Shared]", "another"], "A2": ["a third"]}))
     assert "Of 3 features, 0 are supported.\nPartly: A1, A2.\n" in text
     assert "| A1 | first | **partly**: Known to fail: a case [Shared]; another |" in text
@@ -75,7 +75,7 @@ def test_mistakes(name: str, value: dict[str, str], marks: dict[str, list[str]],
     assert mistake in mistakes(known, Marks(TESTS | marks))
 
 
-def test_an_unknown_id_is_told() -> None:
+def test_an_unknown_id_is_an_error() -> None:
     command = [sys.executable, "-m", "tools.support", "A1", "Z9"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 1

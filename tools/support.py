@@ -1,9 +1,9 @@
-"""``docs/support.md``: each feature, whether it is supported, and the tests and traces that show it.
+"""Generates ``docs/support.md``: each feature, whether it is supported, and the tests and traces that prove it.
 
-The features, and what is known of them, are in ``features.toml``. A test says ``@pytest.mark.feature("A1", "A7")`` of
-itself, and this module is also the plugin that reads these marks from pytest's collection.
+``features.toml`` lists the features and their gaps. Tests are marked with ``@pytest.mark.feature("A1", "A7")``, and this
+module is also the pytest plugin that collects these marks.
 
-``python -m tools.support A1`` prints the names of A1's tests, as pytest takes them.
+``python -m tools.support A1`` prints the ids of A1's tests, for pytest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATES = {"supported": "supported", "partly": "partly", "refused": "refused", "n
 
 
 class Features(msgspec.Struct, forbid_unknown_fields=True):
-    """``features.toml``: areas by the letter of their ids, features by id, and what is said of these."""
+    """``features.toml``: areas by the first letter of their ids, features by id, and notes on features."""
 
     areas: dict[str, str]
     features: dict[str, str]
@@ -44,7 +44,7 @@ class Features(msgspec.Struct, forbid_unknown_fields=True):
     traces: dict[str, list[str]]
 
     def state(self, feature: str, marks: Marks) -> tuple[str, str]:
-        """One of `STATES`, and what is missing. A test that is known to fail leaves no feature supported."""
+        """One of `STATES`, and what is missing. A feature with a test that is known to fail is not supported."""
         failing = "; ".join(marks.failing.get(feature, ()))
         missing = failing and f"Known to fail: {failing}"
         for state in UNFINISHED:
@@ -54,10 +54,10 @@ class Features(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Marks(msgspec.Struct):
-    """What tests say of themselves.
+    """The feature marks of the tests.
 
-    `tests`: feature → names of its tests, in the order of pytest. `failing`: feature → those of them that are marked to
-    fail or to be skipped, in words.
+    `tests`: feature → names of its tests, in pytest's order. `failing`: feature → descriptions of its tests that are
+    marked as failing or skipped.
     """
 
     tests: dict[str, list[str]]
@@ -74,9 +74,9 @@ def features() -> Features:
 
 @cache
 def marked() -> Marks:
-    """The marks of all tests.
+    """The feature marks of all tests.
 
-    Raises RuntimeError with pytest's words if it can't collect the tests.
+    Raises RuntimeError with pytest's output if it can't collect the tests.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "marks.json"
@@ -96,7 +96,9 @@ def marked() -> Marks:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-feature-marks", type=Path, help="a JSON file for the marks of tests")
+    parser.addoption(
+        "--write-feature-marks", type=Path, help="the JSON file to write the feature marks of tests to"
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -126,15 +128,14 @@ HEAD = """\
 # What is supported
 
 {summary}
-What is out of scope altogether is told in the [README](../README.md#what-it-does-not-do).
+The [README](../README.md#what-it-does-not-do) lists what is out of scope.
 
-* **Tests** are files in `tests/`. A number is a worked case, an example computed by hand; a seed is an article on Pulsar
-  whose example it is, see [profiles.md](profiles.md).
+* **Tests** are files in `tests/`. A number is a worked case, computed by hand. A seed is an article on Pulsar with
+  an example, see [profiles.md](profiles.md).
 * **Traces** are recordings of a real Pulsar 4.0.7 with its official clients (`streaming/traces/recorded/`).
   `magnetar conform` compares them frame by frame, and so do the tests.
 
-A test fails when a feature has no test, or this page isn't what the tests say of themselves. To run those of one feature,
-say A1:
+A test fails if a feature has no test, or if this page is out of date. To run the tests of one feature, such as A1:
 
 ```sh
 .venv/bin/python -m pytest $(.venv/bin/python -m tools.support A1)
@@ -143,12 +144,12 @@ say A1:
 
 
 def support() -> str:
-    """``docs/support.md``."""
+    """The text of ``docs/support.md``."""
     return page(features(), marked())
 
 
 def page(known: Features, marks: Marks) -> str:
-    """It names files and worked cases, no tests and no counts: a further test of a rule leaves it as it is."""
+    """The page. It lists files and worked cases but no tests or counts, so that another test of a rule doesn't change it."""
     parts = [HEAD.format(summary=_summary(known, marks))]
     for letter, area in known.areas.items():
         parts.append(
@@ -164,7 +165,7 @@ def page(known: Features, marks: Marks) -> str:
 
 
 def _summary(known: Features, marks: Marks) -> str:
-    """A line for each state that there is."""
+    """One line per state that occurs."""
     ids: dict[str, list[str]] = {state: [] for state in STATES}
     for feature in known.features:
         ids[known.state(feature, marks)[0]].append(feature)
@@ -175,7 +176,7 @@ def _summary(known: Features, marks: Marks) -> str:
 
 
 def _tests(names: Iterable[str]) -> str:
-    """Each file once, with its worked cases and the seeds whose examples it has."""
+    """Each test file with its worked cases and seeds."""
     cells = []
     for file, group in groupby(sorted(names), key=lambda name: name.partition("::")[0]):
         functions = [name.rpartition("::")[2] for name in group]
@@ -212,7 +213,7 @@ def _traces(known: Features, feature: str) -> str:
 
 
 def mistakes(known: Features, marks: Marks) -> list[str]:
-    """What is wrong with the features, the marks and the traces, in words."""
+    """Inconsistencies between the features, the marks and the traces, as sentences."""
     speakers: dict[str, Iterable[str]] = {
         f"marks of {', '.join(tests)}": [id_] for id_, tests in marks.tests.items()
     }
