@@ -1,9 +1,9 @@
-"""Sinks: where the output rows of the query go. The contract is `sinks.base.Sink`.
+"""Sinks store or send the output rows of the query. They implement `sinks.base.Sink`.
 
-* `tables`: every row, in Parquet, one table a kind
+* `tables`: every row, in Parquet, one table per kind
 * `ledger_store`: the entries, with a reader for the broker (`segments`, `entry_file`, `runs`, `ledger_reader`, `cache`)
-* `kafka`: answers to clients, in a Kafka topic
-* `quarantine`: records that are no command
+* `kafka`: responses to clients, in a Kafka topic
+* `quarantine`: records that were refused
 
-Shared: `storage` (files on any pyarrow filesystem, published whole), `paths` (names in paths), `parquet` (encoding).
+Shared modules: `storage` (atomic files on any pyarrow filesystem), `paths` (names in paths), `parquet` (encoding).
 """

@@ -1,8 +1,8 @@
-"""The contract of a sink: where the output rows of the query go.
+"""The interface of a sink, which stores or sends the output rows of the query.
 
-Delivery. Spark may run a micro-batch again after a crash, with the same rows (the query is deterministic), whatever its
-first attempt left behind: everything, half, nothing. So a sink's result must depend on (batch, partition, rows) alone,
-however often and however far `write` ran before.
+Delivery: after a crash, Spark may repeat a micro-batch with the same rows (the query is deterministic). The first attempt
+may have written everything, a part, or nothing. So the result of a sink must depend only on (batch, partition, rows),
+not on earlier attempts.
 """
 
 from typing import Protocol
@@ -11,22 +11,26 @@ from schemas.outputs import Rows
 
 
 class Sink(Protocol):
-    """Sinks are pickled and shipped to Spark's Python workers: keep them small, open connections lazily."""
+    """Spark pickles sinks and ships them to its Python workers, so keep them small and open connections lazily."""
 
     def begin(self, batch_id: int) -> None:
-        """Called on the driver before a micro-batch's writes. Every batch below `batch_id` is committed; this one may
-        have been attempted before. Raises `ForeignFiles` if what is stored can't be this query's."""
+        """Called on the driver before the writes of a micro-batch.
+
+        Every batch below `batch_id` is committed. This one may have been attempted before. Raises `ForeignFiles` if the
+        stored files belong to another query.
+        """
         ...
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
-        """Called in a Spark task with all rows that one ingress partition put out in this batch. Called again with the
-        same arguments it leaves the same result."""
+        """Called in a Spark task with all rows of one ingress partition in this batch. Must be idempotent."""
         ...
 
 
 class ForeignFiles(RuntimeError):
-    """The folder holds output of a batch later than the one that begins: it belongs to another query, or the
-    checkpoint was deleted or rolled back and the output was not."""
+    """The folder has output of a later batch than the one that begins.
+
+    It belongs to another query, or the checkpoint was deleted or rolled back without the output.
+    """
 
     @classmethod
     def found(cls, where: str, batch_id: int, found: int) -> "ForeignFiles":

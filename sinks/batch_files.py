@@ -1,4 +1,4 @@
-"""Files named ``<batch>-<partition>``: what a sink that writes one file a call has in its folders."""
+"""Files named ``<batch>-<partition>``, for sinks that write one file per call."""
 
 from collections.abc import Iterable
 
@@ -13,12 +13,12 @@ def path(folder: str, batch_id: int, partition: int, extension: str) -> str:
 
 
 def batch_of(info: fs.FileInfo) -> int:
-    """The micro-batch that a file's name says it is of."""
+    """The micro-batch in a file's name."""
     return int(str(info.base_name).split("-")[0])
 
 
 def prepare(storage: Storage, folders: Iterable[str], batch_id: int) -> None:
-    """For a sink's first `begin`: clear what killed writes left. Raises `ForeignFiles`."""
+    """Delete the remains of killed writes. Called by a sink's first `begin`. Raises `ForeignFiles`."""
     last = max((batch_of(info) for folder in folders for info in storage.files(folder)), default=-1)
     if last > batch_id:
         raise ForeignFiles.found(storage.url, batch_id, last)

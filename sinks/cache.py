@@ -1,6 +1,6 @@
-"""A cache of decoded pieces of immutable files, bounded by bytes, one per process.
+"""A cache of decoded parts of immutable files, bounded by bytes, one per process.
 
-Per process because Spark unpickles a new sink for every task while its Python worker lives on.
+It is per process because Spark unpickles a new sink for every task, while its Python worker lives longer.
 """
 
 from collections.abc import Callable, Hashable
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class ByteLru:
-    """A thread-safe LRU cache. Keys must change when the file does (path, size, modification time)."""
+    """A thread-safe LRU cache. Keys must change with the file (path, size, modification time)."""
 
     def __init__(self, limit: int) -> None:
-        """`limit`: bytes. A value larger than that is kept alone."""
+        """`limit` is in bytes. A value larger than that is kept alone."""
         self._limit = limit
         self._items: LRUCache[Hashable, tuple[Any, int]] = LRUCache(limit, getsizeof=itemgetter(1))
         self._lock = Lock()
 
     def get(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
-        """The value under `key`; if there is none, that of `load`, which gives (value, bytes)."""
+        """The value of `key`. If missing, `load` provides it as (value, size in bytes)."""
         with self._lock:
             found = self._items.get(key)
         if found is None:
-            value, size = load()  # outside the lock: twice the work at worst
+            value, size = load()  # outside the lock: at worst two threads load it
             found = value, min(size, self._limit)
             with self._lock:
                 self._items[key] = found
@@ -38,13 +38,13 @@ class ByteLru:
         return len(self._items)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
             self._items.clear()
 
 
 INDEXES = ByteLru(16 << 20)
-"""Footers and indexes of entry files: what a lookup needs."""
+"""Footers and indexes of entry files, which every lookup needs."""
 
 ROWS = ByteLru(32 << 20)
 """Decoded row groups of entry files."""

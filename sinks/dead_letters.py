@@ -1,10 +1,10 @@
-"""Dead letters: quarantined records in a Kafka topic, for whoever watches or repairs them elsewhere.
+"""Dead letters: quarantined records in a Kafka topic, for monitoring and repair by other systems.
 
-A record has the key and the value that the refused one had, and these headers (UTF-8) beside the identity that
-`sinks.kafka` describes: ``magnetar.rule``, ``magnetar.cause`` and, if the record named one, ``magnetar.topic``.
-``magnetar.partition`` and ``magnetar.offset`` say where the record is in the ingress topic.
+A dead letter has the key and value of the refused record. Besides the identity (see `sinks.kafka`), it has these headers
+(UTF-8): ``magnetar.rule``, ``magnetar.cause`` and, if the record had one, ``magnetar.topic``. ``magnetar.partition`` and
+``magnetar.offset`` are the position of the record in the ingress topic.
 
-The key is what the query read: an empty one is no key, and bytes that are no UTF-8 were replaced.
+The key is as the query read it: an empty key counts as absent, and invalid UTF-8 is replaced.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from schemas.outputs import Rows
 from schemas.records import LARGEST
 from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
 
-_LONGEST = 4096  # characters of a topic's name or a cause: a bad record's may be as long as the record
+_LONGEST = 4096  # characters of a topic name or cause, since a bad record's may be as long as the record
 _LIMIT = "max.message.bytes"
 _CHUNK = 256  # letters whose values are in memory at a time
-_OVERHEAD = 1024  # bytes that Kafka puts around a record, with the other headers
+_OVERHEAD = 1024  # bytes that Kafka and the other headers add to a record
 
 
 class DeadLettersNotSent(NotSent):
@@ -29,28 +29,28 @@ class DeadLettersNotSent(NotSent):
 
 
 class KafkaDeadLetters(KafkaSink):
-    """Sends QUARANTINED rows. All of an ingress partition go to one Kafka partition, in order.
+    """Sends QUARANTINED rows. All rows of an ingress partition go to one Kafka partition, in order.
 
-    A letter that is larger than the topic takes goes without its value (``magnetar.size`` says how many bytes it has;
-    the quarantine's files have them), for a bad record must not stop the query.
+    A letter that is too large for the topic is sent without its value, because a bad record must not stop the query.
+    ``magnetar.size`` is then the size of the value in bytes. The files of the quarantine have the value.
     """
 
     _what = "dead letters"
     _not_sent = DeadLettersNotSent
 
     def __init__(self, bootstrap: str, topic: str, config: ClientConfig | None = None) -> None:
-        """As of `KafkaSink`."""
+        """The arguments are those of `KafkaSink`."""
         super().__init__(bootstrap, topic, config)
         self._partitions = 1
         self._most = LARGEST
 
     def _look(self, admin: KafkaAdminClient) -> None:
         (topic,) = admin.describe_topics([self._topic])
-        # Not left to the key: a letter without one could go elsewhere when the micro-batch is run again.
+        # Not chosen by key: without one, a repeated micro-batch could choose another partition.
         self._partitions = len(topic["partitions"])
         asked = ConfigResource(ConfigResourceType.TOPIC, self._topic, [_LIMIT])
         found = admin.describe_configs([asked], config_filter="all")["topic"].get(self._topic, {})
-        if _LIMIT in found:  # who may write need not be allowed to ask
+        if _LIMIT in found:  # a client with write access may lack the access to describe topics
             self._most = min(LARGEST, int(found[_LIMIT]["value"]))
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
@@ -77,6 +77,8 @@ class KafkaDeadLetters(KafkaSink):
 def read_dead_letters(
     bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[Any]:
-    """The dead letters as kafka-python's records, from the topic's beginning, repeats dropped. Ends after `timeout`
-    seconds without a new one; None: never."""
+    """The dead letters from the start of the topic as kafka-python's records, without repeats.
+
+    Ends after `timeout` seconds without a new one, or never if None.
+    """
     return read_records(bootstrap, topic, timeout=timeout, config=config)

@@ -1,11 +1,11 @@
 """A Parquet file of entries, sorted by (topic, ledger_id, entry_id): a segment or a sealed ledger.
 
-Any Parquet reader can read one (columns: `schemas.outputs.ENTRY`). For the broker's point reads the footer also holds,
-under ``magnetar``, an index in JSON: where each run of consecutive entries of a ledger begins. So finding an entry costs
-no data page, and a reader of metadata touches no payload byte (payload is the last column of each row group).
+Any Parquet reader can read it (columns: `schemas.outputs.ENTRY`). For the broker's point reads, the footer also has an
+index in JSON, under ``magnetar``: where each run of consecutive entries of a ledger starts. So finding an entry reads no
+data page, and reading metadata reads no payload (the last column of each row group).
 
-What was written is what is read, or the read fails with `Damaged`: pages have checksums (Parquet's own), the index has
-one (under ``magnetar.crc32``), and the numbers of rows in index, footer and pages must agree.
+A reader gets what was written, or `Damaged`. Pages have Parquet's checksums, the index has a checksum (under
+``magnetar.crc32``), and the row counts of index, footer and pages must agree.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ from sinks.storage import RESTORE, Damaged, Storage, plain
 _KEY = b"magnetar"
 _CHECKSUM = b"magnetar.crc32"
 _PAYLOAD = ENTRY.get_field_index("payload")
-# Offsets of 64 bits, so that no row group is too large to be built; the file is the same.
+# 64-bit offsets, so that a row group of any size can be built. The file is the same.
 SCHEMA = pa.schema([f.remove_metadata() for f in ENTRY]).set(_PAYLOAD, pa.field("payload", pa.large_binary()))
 _READ = SCHEMA.set(_PAYLOAD, pa.field("payload", pa.binary()))
 
@@ -45,15 +45,18 @@ METADATA = (
     "size",
     "broker_timestamp",
 )
-"""What an `Entry` is made of."""
+"""The columns that an `Entry` consists of."""
 
-_GROUP_ROWS = 8192  # 0.4 ms to decode the metadata of
+_GROUP_ROWS = 8192  # decoding their metadata takes 0.4 ms
 _GROUP_BYTES = 16 << 20
 
 
 class Index(msgspec.Struct, frozen=True, gc=False):
-    """`runs` are (topic, ledger, first entry, last entry), in the file's order. `closed` and `deleted` are ledgers of
-    which no entry is to be looked for in this segment or an older one: they are in a sealed file, or nowhere."""
+    """`runs` are (topic, ledger, first entry, last entry), in the file's order.
+
+    Entries of the ledgers in `closed` are in sealed files, and those of the ledgers in `deleted` are gone. Do not look for
+    either in this segment or an older one.
+    """
 
     runs: list[RawRun] = []
     closed: list[Ledger] = []
@@ -61,19 +64,19 @@ class Index(msgspec.Struct, frozen=True, gc=False):
 
 
 def group_rows(rows: int, size: int) -> int:
-    """Rows of a row group, for a file of so many rows and bytes."""
+    """The number of rows per row group, for a file with `rows` rows and `size` bytes."""
     return max(1, min(_GROUP_ROWS, _GROUP_BYTES * max(rows, 1) // max(size, 1)))
 
 
 def sort_entries(entries: pa.Table) -> pa.Table:
-    """Entries (columns of `ENTRY`) as files hold them: in order, in `SCHEMA`."""
+    """Sort entries (columns `ENTRY`) and cast them to `SCHEMA`, as in files."""
     entries = entries.cast(SCHEMA)
     topic = entries["topic"].combine_chunks().dictionary_encode()
     topics = (
         pc.rank(topic.dictionary).to_numpy()[topic.indices.to_numpy()] if len(topic) else np.empty(0, int)
     )
     order = np.lexsort((entries["entry_id"].to_numpy(), entries["ledger_id"].to_numpy(), topics))
-    if (order[1:] > order[:-1]).all():  # as a rule true with one topic
+    if (order[1:] > order[:-1]).all():  # usually true with one topic
         return entries
     return entries.take(pa.array(order))
 
@@ -87,9 +90,9 @@ def write_entries(
     closed: Iterable[Ledger] = (),
     deleted: Iterable[Ledger] = (),
 ) -> int:
-    """Write a file from consecutive pieces of sorted entries; gives the number of entries.
+    """Write a file from consecutive pieces of sorted entries. Returns the number of entries.
 
-    The bytes depend on the entries, not on how they come in pieces: readers may hold the footer of an equal file.
+    The bytes don't depend on how the entries are cut into pieces, because readers may hold the footer of an equal file.
     """
     runs: list[RawRun] = []
     written = 0
@@ -115,15 +118,15 @@ def write_entries(
 
 
 class FileChanged(FileNotFoundError):
-    """Another file is under this name now: look again."""
+    """Another file has this name now. List the files again."""
 
 
 _CHUNK_BYTES = 2048
-"""What a decoded footer takes for a column of a row group: ten times its serialized size (measured, pyarrow 25)."""
+"""Memory of a decoded footer per column and row group: ten times its serialized size (measured, pyarrow 25)."""
 
 
 class EntryFile:
-    """A file's footer and index; its rows are read when asked for, and kept in the process's cache."""
+    """A file's footer and index. Reads rows on demand, through the process's cache."""
 
     def __init__(self, storage: Storage, info: fs.FileInfo) -> None:
         """Raises `FileNotFoundError` and `Damaged`."""
@@ -139,18 +142,18 @@ class EntryFile:
             self.runs = RunIndex(index.runs)
             sizes = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             self._starts = np.cumsum([0, *sizes]).tolist()
-            # Nothing else guards the footer's types: a flipped bit makes text of bytes.
+            # Nothing else protects the types in the footer: a flipped bit may turn bytes into text.
             if parquet.schema_arrow != _READ:
                 raise ValueError("its columns aren't those of entries")
             if self._starts[-1] != self.runs.num_rows:
                 raise ValueError(f"it has {self._starts[-1]:,} rows, its index {self.runs.num_rows:,}")
-        # Kept: on an object store, reading it again is one request more for every row group.
+        # Kept, because on an object store each row group would need another request for it.
         chunks = footer.num_row_groups * footer.num_columns
         self._nbytes = _CHUNK_BYTES * chunks + self.runs.nbytes + 200 * (len(self.closed) + len(self.deleted))
 
     @classmethod
     def open(cls, storage: Storage, info: fs.FileInfo) -> "EntryFile":
-        """The file that `Storage.files` or `Storage.info` found, from the cache if it was open before."""
+        """Open a file found by `Storage.files` or `Storage.info`, from the cache if possible."""
 
         def load() -> tuple[EntryFile, int]:
             file = cls(storage, info)
@@ -171,7 +174,7 @@ class EntryFile:
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
-        """Whatever Arrow and the index have to say of the file's bytes becomes `Damaged`."""
+        """Turn errors of Arrow and the index about the file's bytes into `Damaged`."""
         try:
             yield
         except (FileNotFoundError, Damaged):
@@ -183,7 +186,7 @@ class EntryFile:
             ) from error
 
     def _holds(self) -> str:
-        """What the file's name tells of its entries."""
+        """Describe the file's entries by its name."""
         folder, name = self.path.split("/")[-2:]
         numbers = name.partition(".")[0].split("-")
         if len(numbers) == 1:
@@ -203,7 +206,7 @@ class EntryFile:
         return table, table.nbytes
 
     def rows(self, start: int, stop: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        """Some columns of the rows from `start` to before `stop`, piece by piece, through the cache."""
+        """Some columns of the rows from `start` to before `stop`, in pieces, through the cache."""
         group = bisect_right(self._starts, start) - 1
         while start < stop:
             begin, end = self._starts[group], min(self._starts[group + 1], stop)
@@ -212,8 +215,10 @@ class EntryFile:
             start, group = end, group + 1
 
     def entries_without(self, ledgers: Iterable[Ledger]) -> Iterator[pa.Table]:
-        """All columns of the entries of other ledgers, in `SCHEMA` and in order, not through the cache; row groups
-        that hold none of them are not read."""
+        """All columns of the entries of other ledgers, in order and as `SCHEMA`, past the cache.
+
+        Skips row groups without such entries.
+        """
         wanted = self.runs.rows_outside(ledgers)
         with self._open() as parquet:
             for group, (begin, end) in enumerate(pairwise(self._starts)):
@@ -229,7 +234,7 @@ def _index(stored: dict[bytes, bytes]) -> Index:
     if _KEY not in stored:
         raise ValueError("it has no index: it was not written by Magnetar, or rewritten")
     encoded = stored[_KEY]
-    # The first stores had none.
+    # Files of early stores have none.
     if _CHECKSUM in stored and stored[_CHECKSUM] != b"%d" % crc32(encoded):
         raise ValueError("its index has another checksum")
     return msgspec.json.decode(encoded, type=Index)

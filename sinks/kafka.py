@@ -1,9 +1,9 @@
-"""Rows in a Kafka topic, one record a row: the responses to clients, and what other sinks on Kafka share.
+"""Rows in a Kafka topic, one record per row: the responses to clients, and the base of other Kafka sinks.
 
-A row's identity is in the record's headers ``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal``, its
-micro-batch in ``magnetar.batch`` (decimal text). A micro-batch that runs again sends its rows again, to the same Kafka
-partitions, and none of a later one before all of its own are confirmed: so a reader drops repeats with the memory of
-one micro-batch, see `drop_repeats`.
+The headers ``magnetar.partition``, ``magnetar.offset`` and ``magnetar.ordinal`` are the row's identity, and
+``magnetar.batch`` is its micro-batch (decimal text). A repeated micro-batch sends its rows again, to the same Kafka
+partitions. No row of a later one is sent before all of them are confirmed. So a reader can drop repeats with the memory
+of one micro-batch, see `drop_repeats`.
 """
 
 import base64
@@ -29,8 +29,8 @@ from sinks.ledger_store import LedgerStore
 
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
-_PATIENCE_MS = 20_000  # for a broker that restarts; then Spark's own retries begin
-_CHUNK = 4096  # rows of a kind whose payloads are in memory at a time
+_PATIENCE_MS = 20_000  # enough for a broker's restart; after that, Spark retries
+_CHUNK = 4096  # rows of a kind with payloads in memory at a time
 
 _STORED = ["topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "publish_time", "partition_key",
            "metadata", "payload"]  # fmt: skip
@@ -46,22 +46,22 @@ class _Content(NamedTuple):
 
 
 class ClientConfig(Hashable, Protocol):
-    """How to connect to a Kafka with TLS or a password. Sinks are pickled: it should hold a path and no secret."""
+    """How to connect to Kafka with TLS or a password. Sinks are pickled, so it should hold a path but no secret."""
 
     def client(self) -> dict[str, Any]:
-        """Keyword arguments for a client of kafka-python, read anew for each connection."""
+        """Keyword arguments for a kafka-python client, read again for each connection."""
 
 
 class NotSent(RuntimeError):
-    """Kafka didn't take a sink's records; the micro-batch fails and can run again."""
+    """Kafka did not accept a sink's records. The micro-batch fails and can be repeated."""
 
 
 class ResponsesNotSent(NotSent):
-    """Kafka didn't take the responses."""
+    """Kafka did not accept the responses."""
 
 
 class Outgoing(NamedTuple):
-    """A record to be sent for a row. Without `partition` the key decides."""
+    """A record to send for a row. Without `partition`, the key chooses the Kafka partition."""
 
     row: dict[str, Any]
     key: bytes | None
@@ -71,13 +71,13 @@ class Outgoing(NamedTuple):
 
 
 class KafkaSink:
-    """A topic that rows are sent to: what the sinks on Kafka share."""
+    """Base of the Kafka sinks: sends rows to a topic."""
 
     _what: ClassVar[str]
     _not_sent: ClassVar[type[NotSent]]
 
     def __init__(self, bootstrap: str, topic: str, config: ClientConfig | None = None) -> None:
-        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `config`: None for neither TLS nor a password."""
+        """`bootstrap`: ``host:port[,host:port…]``. `topic` must exist. `config` is None without TLS and password."""
         self._bootstrap = bootstrap
         self._config = config
         self._topic = topic
@@ -86,7 +86,7 @@ class KafkaSink:
     def begin(self, batch_id: int) -> None:
         """Raises `NotSent` if the broker can't be reached or has no such topic."""
         if not self._checked:
-            # Said here once and at once; a worker's producer would wait for the topic to appear.
+            # Fails here, once and immediately. A worker's producer would wait for the topic to appear.
             try:
                 admin = KafkaAdminClient(
                     bootstrap_servers=self._bootstrap.split(","), **_client(self._config)
@@ -102,10 +102,10 @@ class KafkaSink:
             self._checked = True
 
     def _look(self, admin: KafkaAdminClient) -> None:
-        """What else a sink wants to know of its topic before the first write."""
+        """Let a subclass inspect its topic before the first write."""
 
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
-        """Returns when Kafka has confirmed every record. Raises `NotSent`."""
+        """Send records and wait until Kafka has confirmed all of them. Raises `NotSent`."""
         try:
             producer = _producer(self._bootstrap, self._config)
             batch = _BATCH, str(batch_id).encode()
@@ -116,14 +116,14 @@ class KafkaSink:
                 )
                 headers = [batch, *identity, *more]
                 futures.append(producer.send(self._topic, value, key, headers, partition))
-            # Not flush(): it fails when Kafka has a batch split because the topic takes only smaller ones.
+            # Not flush(): it fails if a batch is split because it is too large for the topic.
             for future in futures:
                 future.get()
         except KafkaError as error:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        # After a fatal error an idempotent producer refuses everything; the next attempt needs a new one.
+        # After a fatal error, an idempotent producer refuses everything. The next attempt needs a new one.
         _producers.pop((self._bootstrap, self._config), None)
         raise self._not_sent(
             f"Kafka at {self._bootstrap} did not take {self._what} for topic {self._topic!r}: {error!r}. Check that "
@@ -133,11 +133,11 @@ class KafkaSink:
 
 
 class KafkaResponses(KafkaSink):
-    """Sends the rows that answer a client, keyed by connection: a connection's answers keep their order.
+    """Sends the rows that respond to a client, keyed by connection to keep their order.
 
-    The value is JSON: the row's columns that are not null, ``fields`` as an object, and for MESSAGE also the entry:
-    ``metadata`` (an object, fields of `MessageMetadata`) and ``payload`` (base64). The entry comes from its ledger, or
-    from the row itself if that carries it, as those of non-persistent topics do.
+    The value is JSON: the row's non-null columns, with ``fields`` as an object. MESSAGE also has the entry: ``metadata``
+    (an object with fields of `MessageMetadata`) and ``payload`` (base64). The entry comes from its ledger, or from the row
+    itself on non-persistent topics.
     """
 
     _what = "responses"
@@ -151,14 +151,18 @@ class KafkaResponses(KafkaSink):
         *,
         store: LedgerStore | None = None,
     ) -> None:
-        """`bootstrap`, `topic`, `config`: as of `KafkaSink`. `store`: where the entries of earlier
-        micro-batches are; without it only messages published in the batch that delivers them can be sent."""
+        """`bootstrap`, `topic` and `config` are those of `KafkaSink`. `store` has the entries of earlier micro-batches.
+
+        Without a store, a message can be sent only in the batch that published it.
+        """
         super().__init__(bootstrap, topic, config)
         self._store = store
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
-        """Returns when Kafka has confirmed every record. Raises `ResponsesNotSent`, and `EntryNotFound` if a delivered
-        entry can't be found."""
+        """Send the responses and wait until Kafka has confirmed all of them.
+
+        Raises `ResponsesNotSent`, or `EntryNotFound` if a delivered entry can't be found.
+        """
         own: dict[_Position, int] = {}
         stored = None
         if KINDS[Message] in rows and KINDS[SendReceipt] in rows:
@@ -177,7 +181,7 @@ class KafkaResponses(KafkaSink):
         stored: pa.Table | None,
         own: dict[_Position, int],
     ) -> dict[_Position, _Content]:
-        """The entries that the MESSAGE rows among `answers` deliver and don't carry themselves."""
+        """The entries of the MESSAGE rows among `answers`, except those in the rows themselves."""
         wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message] and a["payload"] is None}
         here = sorted(own[p] for p in wanted & own.keys())
         contents = {}
@@ -209,19 +213,19 @@ def _client(config: ClientConfig | None) -> dict[str, Any]:
 
 
 def _producer(bootstrap: str, config: ClientConfig | None) -> KafkaProducer:
-    """One for the process: Spark unpickles the sink for every task."""
+    """One producer per process, because Spark unpickles the sink for every task."""
     if (bootstrap, config) not in _producers:
         _producers[bootstrap, config] = KafkaProducer(
             bootstrap_servers=bootstrap.split(","),
             acks="all",
             enable_idempotence=True,
-            allow_auto_create_topics=False,  # a misspelt topic must be an error
+            allow_auto_create_topics=False,  # a misspelled topic must be an error
             linger_ms=5,
             batch_size=1 << 18,
             max_request_size=LARGEST,
             bootstrap_timeout_ms=_PATIENCE_MS,
             max_block_ms=_PATIENCE_MS,
-            reconnect_backoff_max_ms=2_000,  # else it may wait for longer than the patience lasts
+            reconnect_backoff_max_ms=2_000,  # a longer wait could exceed `_PATIENCE_MS`
             **_client(config),
         )
     return _producers[bootstrap, config]
@@ -239,16 +243,16 @@ def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Cont
 
 
 def _answers(rows: Rows) -> Iterator[dict[str, Any]]:
-    """The rows that answer a client, of all kinds, in identity order: a connection's answers keep their order."""
+    """The responses among the rows of all kinds, by identity, so that they keep their order per connection."""
     of_kinds = [_answers_of(kind, rows[kind]) for kind in rows if kind in RESPONSES]
     return merge(*of_kinds, key=itemgetter("offset", "ordinal"))
 
 
 def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a kind, a few thousand in memory at a time, with their kind where `OUTPUT` has it."""
+    """The rows of a kind, with the kind as in `OUTPUT`. Holds a few thousand in memory at a time."""
     table = table.filter(pc.greater(pc.utf8_length(table["connection"]), 0))
     if kind == KINDS[SendReceipt]:
-        # The entries are for the ledger store; a client knows what it sent.
+        # Without the entry of a receipt: it is for the ledger store, and the client knows what it sent.
         table = table.drop_columns(["metadata", "payload"])
     before = table.column_names.index("clock") + 1
     table = table.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(table)))
@@ -257,7 +261,7 @@ def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _carried(answer: dict[str, Any]) -> _Content | None:
-    """The entry in a MESSAGE row itself, if it is there."""
+    """The entry in a MESSAGE row, or None if the row has none."""
     if answer["payload"] is None:
         return None
     return _Content(_decode(answer["metadata"]), answer["payload"])
@@ -268,7 +272,7 @@ def _position(row: dict[str, Any]) -> _Position:
 
 
 def _ranges(positions: Iterable[_Position]) -> Iterator[tuple[str, int, int, int]]:
-    """(topic, ledger, first, last) of consecutive positions."""
+    """Merge consecutive positions into (topic, ledger, first, last)."""
     run: tuple[str, int, int, int] | None = None
     for topic, ledger_id, entry_id in positions:
         if run is not None and run[:2] == (topic, ledger_id) and run[3] + 1 == entry_id:
@@ -282,8 +286,10 @@ def _ranges(positions: Iterable[_Position]) -> Iterator[tuple[str, int, int, int
 
 
 def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
-    """Of Kafka records (with `partition` and `headers`), those that aren't repeats. Memory: the identities of one
-    micro-batch for each pair of Kafka partition and ingress partition."""
+    """Drop repeats from Kafka records (with `partition` and `headers`).
+
+    Holds the identities of one micro-batch per pair of Kafka partition and ingress partition.
+    """
     batches: dict[tuple[int, int], tuple[int, set[tuple[int, int]]]] = {}
     for record in records:
         headers = dict(record.headers)
@@ -293,7 +299,7 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
         current, seen = batches.get(source, (-1, set()))
         if batch > current:
             current, seen = batches[source] = batch, set()
-        # A record of an earlier batch can only be from a task that Spark had given up.
+        # Only a task that Spark gave up can still send a record of an earlier batch.
         if batch == current and (offset, ordinal) not in seen:
             seen.add((offset, ordinal))
             yield record
@@ -302,8 +308,10 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
 def read_responses(
     bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The values of all responses from the topic's beginning, repeats dropped, `payload` as bytes. In order for a
-    connection. Ends after `timeout` seconds without a new record; None: never."""
+    """The values of all responses from the start of the topic, without repeats, with `payload` as bytes.
+
+    In order per connection. Ends after `timeout` seconds without a new record, or never if None.
+    """
     for record in read_records(bootstrap, topic, timeout=timeout, config=config):
         value: dict[str, Any] = msgspec.json.decode(record.value)
         if "payload" in value:
@@ -314,8 +322,10 @@ def read_responses(
 def read_records(
     bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[Any]:
-    """The Kafka records of a sink's topic from its beginning, repeats dropped. Ends after `timeout` seconds without a
-    new record; None: never."""
+    """The Kafka records of a sink's topic from its start, without repeats.
+
+    Ends after `timeout` seconds without a new record, or never if None.
+    """
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap.split(","),

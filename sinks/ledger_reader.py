@@ -1,4 +1,4 @@
-"""Reading entries back from the ledger store: for the broker (metadata), for responses (payloads), for people."""
+"""Reads entries from the ledger store: metadata for the broker, payloads for responses, and tables for people."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -31,10 +31,10 @@ def sealed_path(topic: str, ledger_id: int) -> str:
 
 
 class LedgerReader:
-    """An `EntryReader` over a store, for one ingress partition (or all, None).
+    """An `EntryReader` over a store, for one ingress partition or, if None, for all.
 
-    It looks at what is stored when first asked, and again when it misses something; so make one for each micro-batch.
-    What it reads stays in the process's cache, for the next reader too.
+    It lists the files on the first read, and again only if an entry is missing. So create one per micro-batch. What it reads
+    stays in the process's cache, also for the next reader.
     """
 
     def __init__(self, storage: Storage, partition: int | None) -> None:
@@ -45,7 +45,7 @@ class LedgerReader:
         self._open: dict[Ledger, list[Source]] = {}
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
-        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
+        """Entries `first` to `last`, inclusive, in order. Raises `EntryNotFound` if one is missing."""
 
         def collect(tables: Iterator[pa.Table]) -> list[Entry]:
             return [entry for table in tables for entry in _entries(table)]
@@ -53,7 +53,7 @@ class LedgerReader:
         return self._read((topic, ledger_id), first, last, METADATA, collect)
 
     def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
-        """Payloads of entries `first`..`last`, both included, in order. Raises `EntryNotFound`."""
+        """Payloads of entries `first` to `last`, inclusive, in order. Raises `EntryNotFound`."""
 
         def collect(tables: Iterator[pa.Table]) -> list[bytes]:
             return [payload for table in tables for payload in table["payload"].to_pylist()]
@@ -73,7 +73,7 @@ class LedgerReader:
         try:
             return collect(self._rows(ledger, first, last, columns))
         except (EntryNotFound, FileNotFoundError):
-            # A batch was written since this reader looked: segments were added, merged or sealed.
+            # A batch was written since this reader listed the files: segments were added, merged or sealed.
             self._segments = None
             self._sealed.clear()
             self._open.clear()
@@ -81,7 +81,7 @@ class LedgerReader:
 
     def _rows(self, ledger: Ledger, first: int, last: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         while first <= last:
-            # Where two files hold an entry they hold the same bytes: any will do.
+            # If several files have an entry, its bytes are the same in all of them.
             found = next((s for s in self._of(ledger) if s[1].first <= first <= s[1].last), None)
             if found is None:
                 raise EntryNotFound(self._missing(ledger, first))
@@ -98,7 +98,7 @@ class LedgerReader:
         )
 
     def _of(self, ledger: Ledger) -> Iterator[Source]:
-        """Where the ledger's entries are: its sealed file first; segments are looked at only if that lacks some."""
+        """Where the ledger's entries are: first its sealed file, then the segments if entries are missing."""
         sealed = self._sealed.get(ledger)
         if sealed is None:
             info = self._storage.info(sealed_path(*ledger))
@@ -125,7 +125,7 @@ class LedgerReader:
 def message_metadata(
     producer_name: str, sequence_id: int, publish_time: int, partition_key: str | None, packed: bytes | None
 ) -> MessageMetadata:
-    """An entry's metadata from its columns. Without the packed form the others say all."""
+    """An entry's metadata from its columns. Without the packed column, the others are complete."""
     if packed is not None:
         return _decode(packed)
     return MessageMetadata(
@@ -142,7 +142,7 @@ def _entries(table: pa.Table) -> Iterator[Entry]:
 
 
 def scan(storage: Storage, deleting: set[Ledger], topic: str | None) -> pa.Table:
-    """See `LedgerStore.scan`. `deleting`: ledgers whose deletion waits."""
+    """See `LedgerStore.scan`. `deleting`: ledgers whose deletion is pending."""
     files = _files(storage, topic)
     gone = deleting.union(*(file.deleted for file in files))
     tables = [SCHEMA.empty_table()]
@@ -189,7 +189,7 @@ LEDGERS = pa.schema(
 
 
 def _files(storage: Storage, topic: str | None) -> list[EntryFile]:
-    """Sealed files (of a topic) and all live segments."""
+    """The sealed files (of a topic, or all) and all live segments."""
     folder = "ledgers" if topic is None else sealed_folder(topic)
     sealed = [EntryFile.open(storage, i) for i in storage.files(folder, recursive=topic is None)]
     return sealed + LedgerReader(storage, None).segments()

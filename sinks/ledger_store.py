@@ -6,11 +6,11 @@
     <url>/ledgers/<topic, escaped>/<ledger>.parquet    a closed ledger, immutable
     <url>/deletions/<batch>-<partition>.json    what the next batch's `begin` will delete
 
-Ledger ids must never come twice under one topic name, not even after the topic was deleted and created again.
+A topic name must never reuse a ledger id, not even after the topic was deleted and recreated.
 
-How attempts stay equal. While batch N runs, the broker asks for entries of batches before N. `write` of N adds files and
-changes none of those: what N deletes goes when N+1 begins, and merging drops only what batches before N sealed or
-deleted. So every attempt of N reads the same, whatever the one before it left.
+Why attempts are equal: while batch N runs, the broker reads entries of batches before N. The `write` of N adds files and
+doesn't change existing ones. What N deletes is removed when N+1 begins, and merges drop only what batches before N sealed
+or deleted. So every attempt of N reads the same, whatever earlier attempts left.
 """
 
 from collections.abc import Iterator
@@ -35,10 +35,10 @@ _DELETIONS = "deletions"
 
 
 class LedgerStore:
-    """The sink of entries, and the way to read them back (`reader`). Pickles to its URL."""
+    """The sink of entries. `reader` reads them back. Pickles to its URL."""
 
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it."""
         self._storage = Storage(url, filesystem)
         self._checked = False
 
@@ -63,10 +63,10 @@ class LedgerStore:
             raise ForeignFiles.found(self._storage.url, batch_id, last)
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
-        """Store the entries among `rows`, seal closed ledgers, note deletions.
+        """Store the entries among `rows`, seal closed ledgers, and record deletions.
 
-        Raises `EntryNotFound` when a ledger closes and the store lacks earlier entries (it and the checkpoint differ),
-        `Damaged` and `NotStored`.
+        Raises `EntryNotFound` if a ledger closes and the store lacks earlier entries of it (the store doesn't match the
+        checkpoint), `Damaged`, or `NotStored`.
         """
         own, closed, deleted = _select(rows)
         if not (own.runs.num_rows or closed or deleted):
@@ -77,10 +77,10 @@ class LedgerStore:
                 batch_files.path(_DELETIONS, batch_id, partition, "json"),
                 lambda stream: stream.write(msgspec.json.encode(sorted(deleted))),
             )
-        # What leaves at once is not worth sealing.
+        # Ledgers closed and deleted in one batch are not worth sealing.
         for ledger in sorted(closed.keys() - deleted):
             self._seal(ledger, closed[ledger], earlier, own)
-        # Sealed entries need no segment.
+        # Sealed entries don't need a segment.
         staying = own.without(deleted | closed.keys())
         segments.append(self._storage, partition, batch_id, staying, set(closed), deleted)
 
@@ -91,7 +91,7 @@ class LedgerStore:
         for first, last in [(run.first, run.last) for _, run in stored] + [
             (run.first, run.last) for run in new
         ]:
-            # Entries missing at the end are possible: writes that were not confirmed when the ledger closed.
+            # Entries may be missing at the end: their writes were not confirmed when the ledger closed.
             if first != found:
                 raise EntryNotFound(
                     f"ledger {ledger[1]} of {ledger[0]} closes, and {self._storage.url} lacks its entries "
@@ -116,7 +116,7 @@ class LedgerStore:
         self._storage.publish(sealed_path(*ledger), write)
 
     def _deletions(self) -> Iterator[tuple[int, str, list[Ledger]]]:
-        """(batch, file, ledgers) of the deletions that wait."""
+        """The pending deletions: (batch, file, ledgers)."""
         for info in self._storage.files(_DELETIONS):
             path = self._storage.relative(info)
             with self._storage.open(path) as file:
@@ -131,27 +131,29 @@ class LedgerStore:
     # -- reading
 
     def reader(self, partition: int | None = None) -> LedgerReader:
-        """Reads what is committed of one ingress partition's topics; without a partition, of any (slower). Meant for
-        one micro-batch: a reader looks again at what is stored only when it misses something."""
+        """A reader of the committed entries of one ingress partition, or (slower) of all.
+
+        Use it for one micro-batch: it lists files again only if an entry is missing.
+        """
         return LedgerReader(self._storage, partition)
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
-        """As `LedgerReader.read`, in whatever partition."""
+        """`LedgerReader.read`, in any partition."""
         return self.reader().read(topic, ledger_id, first, last)
 
     def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
-        """As `LedgerReader.payloads`, in whatever partition."""
+        """`LedgerReader.payloads`, in any partition."""
         return self.reader().payloads(topic, ledger_id, first, last)
 
     def scan(self, topic: str | None = None) -> pa.Table:
-        """All entries that are stored (of one topic), columns `ENTRY`, sorted by position, without repeats.
+        """All stored entries (of a topic, or all), columns `ENTRY`, sorted by position, without repeats.
 
-        For people: it also shows what an attempt of the running micro-batch has written, and reads everything.
+        Meant for inspection: it reads everything, and includes what an attempt of the running micro-batch has written.
         """
         return ledger_reader.scan(self._storage, self._deleting(), topic)
 
     def ledgers(self) -> pa.Table:
-        """One row a ledger, columns `sinks.ledger_reader.LEDGERS`, sorted."""
+        """One row per ledger, columns `sinks.ledger_reader.LEDGERS`, sorted."""
         return ledger_reader.ledgers(self._storage, self._deleting())
 
     def _deleting(self) -> set[Ledger]:
@@ -164,14 +166,14 @@ def read_entries(url: str, topic: str | None = None) -> pa.Table:
 
 
 class _Closed(NamedTuple):
-    """What a LEDGER_CLOSED row says of a ledger."""
+    """The contents of a LEDGER_CLOSED row."""
 
     entries: int
     size: int
 
 
 class _Own:
-    """The entries of the batch being written, sorted, and where each ledger's are."""
+    """The sorted entries of the batch being written, and the place of each ledger's entries."""
 
     def __init__(self, entries: pa.Table) -> None:
         self.table = sort_entries(entries)
@@ -184,10 +186,10 @@ class _Own:
 
 
 def _select(rows: Rows) -> tuple[_Own, dict[Ledger, _Closed], set[Ledger]]:
-    """Of output rows: the stored entries, the ledgers closed, the ledgers deleted."""
+    """The stored entries, closed ledgers and deleted ledgers among output rows."""
     receipts = rows.get(KINDS[SendReceipt])
     entries = ENTRY.empty_table() if receipts is None else receipts.select(ENTRY.names)
-    # The receipt of a duplicate has no entry: its ledger is −1.
+    # The receipt of a duplicate has no entry, and its ledger is −1.
     stored = pc.greater_equal(entries["ledger_id"], 1)
     if not pc.all(stored).as_py():
         entries = entries.filter(stored)

@@ -1,25 +1,24 @@
-"""The one way in which a name (a topic, a subscription: any text) becomes part of a path."""
+"""Turns a name (of a topic, a subscription, any text) into a part of a path."""
 
 import re
 from hashlib import sha256
 from urllib.parse import quote
 
-_LONGEST = 200  # file systems allow 255 bytes; suffixes and extensions need some
+_LONGEST = 200  # file systems allow 255 bytes, including suffixes and extensions
 _KEPT = 120
 _CAPITAL = re.compile("%..|[A-Z]")
 
 
 def escape(name: str) -> str:
-    """One path component for `name`: lower-case ASCII letters, digits, ``_.-~`` and ``%`` with two hex digits, 1 to 200
-    characters.
+    """A path component for `name`: 1 to 200 lower-case ASCII letters, digits, ``_.-~``, and ``%`` with two hex digits.
 
-    Two names never share a path, on file systems that take capitals for small letters neither (for long names as far as
-    SHA-256 can tell them apart). Never ``.`` or ``..``, never begins with ``.`` or ``_`` (which readers of data folders
-    take for hidden). Not meant to be reversed: files keep their names inside.
+    Different names get different paths, also on case-insensitive file systems (long names unless their SHA-256 collides).
+    The result is never ``.`` or ``..`` and never starts with ``.`` or ``_``, which readers of data folders treat as hidden.
+    It is not reversible: files contain their names.
     """
     escaped = _CAPITAL.sub(_small, quote(name, safe="", errors="surrogatepass"))
     if not escaped:
-        return "%"  # a % otherwise always has two hex digits after it, or an h
+        return "%"  # unambiguous: any other % is followed by two hex digits or an h
     if escaped[0] in "._":
         escaped = f"%{ord(escaped[0]):02X}{escaped[1:]}"
     if len(escaped) > _LONGEST:

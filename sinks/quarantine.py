@@ -1,4 +1,4 @@
-"""Quarantine: the records that are no command, as they came, with the rule that each broke.
+"""Quarantine: the refused records, unchanged, with the rule that each broke.
 
 ``<url>/quarantine/<batch>-<partition>.parquet``, columns `QUARANTINE`.
 """
@@ -36,10 +36,10 @@ QUARANTINE = pa.schema(
 
 
 class QuarantineSink:
-    """Keeps QUARANTINED rows."""
+    """Stores QUARANTINED rows."""
 
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it."""
         self._storage = Storage(url, filesystem)
         self._checked = False
 
@@ -69,8 +69,11 @@ def read_quarantine(
     columns: Sequence[str] = QUARANTINE.names,
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """The quarantined records of which `where` holds (None: all), sorted by (partition, offset, ordinal), which
-    `columns` has. `columns`: of `QUARANTINE`; without ``value`` it is quick however large the records are."""
+    """The quarantined records that match `where` (None: all), sorted by (partition, offset, ordinal).
+
+    `columns` are some of `QUARANTINE` and must include these three. Without ``value`` the read is fast even for large
+    records.
+    """
     storage = Storage(url, filesystem)
     schema = pa.schema([QUARANTINE.field(name) for name in columns])
     tables = [schema.empty_table()]

@@ -1,4 +1,4 @@
-"""Runs: where the entries of a ledger are in a sorted table of entries. Kept small: every segment's are in memory."""
+"""Runs: where a ledger's entries are in a sorted table of entries. They are compact, since memory has all segments'."""
 
 import sys
 from bisect import bisect_left
@@ -13,11 +13,11 @@ Ledger = tuple[str, int]
 """Topic and ledger id."""
 
 RawRun = tuple[str, int, int, int]
-"""Topic, ledger id, first and last entry of a run; its row follows from the runs before it."""
+"""Topic, ledger id, and first and last entry of a run. Its row follows from the runs before it."""
 
 
 class Run(NamedTuple):
-    """Consecutive entries of one ledger: entry `first` is in row `row`, entry `last` in the row before `stop`."""
+    """Consecutive entries of a ledger. Entry `first` is in row `row`, entry `last` in the row before `stop`."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def runs_of(entries: pa.Table) -> list[RawRun]:
-    """The runs of entries sorted by (topic, ledger_id, entry_id). Costs Python time by the run, not by the entry."""
+    """The runs of entries sorted by (topic, ledger_id, entry_id). Takes Python time per run, not per entry."""
     if not entries.num_rows:
         return []
     topic = entries["topic"].combine_chunks()
@@ -45,11 +45,11 @@ def runs_of(entries: pa.Table) -> list[RawRun]:
 
 
 class RunIndex:
-    """Runs by ledger. About 50 bytes a run."""
+    """Runs by ledger, at about 50 bytes per run."""
 
     def __init__(self, runs: list[RawRun]) -> None:
         """`runs` in the table's order."""
-        # Segments of a partition have mostly the same topics: one copy of each name.
+        # Segments of a partition mostly have the same topics, so share one copy of each name.
         self._topics = [sys.intern(topic) for topic in dict.fromkeys(run[0] for run in runs)]
         number = {topic: i for i, topic in enumerate(self._topics)}
         columns = ((number[topic], ledger, first, last) for topic, ledger, first, last in runs)
@@ -65,13 +65,13 @@ class RunIndex:
         return begin < end
 
     def __iter__(self) -> Iterator[Ledger]:
-        """Ledgers in order; one with several runs comes several times."""
+        """The ledger of each run, in order, so a ledger may occur several times."""
         for i, topic in enumerate(self._topics):
             for ledger in self._ledger[self._start[i] : self._start[i + 1]].tolist():
                 yield topic, ledger
 
     def find(self, ledger: Ledger) -> list[Run]:
-        """A ledger's runs, in order; none if it has no entry here."""
+        """A ledger's runs in order, empty if it has no entry here."""
         begin, end = self._range(ledger)
         return [Run(int(self._first[i]), int(self._last[i]), int(self._row[i])) for i in range(begin, end)]
 
@@ -84,7 +84,7 @@ class RunIndex:
         return start + int(begin), start + int(end)
 
     def rows_outside(self, ledgers: Iterable[Ledger]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """A mask over the rows: which belong to other ledgers."""
+        """A mask of the rows that belong to other ledgers."""
         outside = np.ones(self.num_rows, bool)
         for ledger in ledgers:
             for run in self.find(ledger):

@@ -1,14 +1,14 @@
-"""The segments of one ingress partition: what holds its entries until their ledgers are sealed.
+"""The segments of one ingress partition. They hold its entries until their ledgers are sealed.
 
-Each micro-batch with entries adds a segment of level 0. When a level has enough of them, its sixteen oldest are merged
-into one of the next level, without the entries that have since gone to sealed files or were deleted. So a partition has
-at most 31 segments a level, and an entry is written again once a level: reads cost the same after any number of batches.
-A merged segment that has mostly become such entries is written again without them, so disk space follows what lives.
+Each micro-batch with entries adds a segment of level 0. When a level has enough segments, its sixteen oldest are merged
+into one of the next level, without entries that are now in sealed files or deleted. So a partition has at most 31 segments
+per level, and an entry is rewritten once per level: the cost of reads doesn't grow with the number of batches. A merged
+segment in which most entries are obsolete is rewritten without them, so disk space follows the live data.
 
-Names are ``<level>-<first batch>-<last batch>-<revision>.parquet``. A segment is *covered*, and counts no more, when one
-of a higher level, or a later revision, spans its batches. The new one is published before anything else changes, and
-covered files are deleted by a later call. All this takes only segments of batches before the one being written: those
-are committed, so it has the same result in every attempt of a batch, and what it drops no attempt can ask for.
+Names are ``<level>-<first batch>-<last batch>-<revision>.parquet``. A segment is *covered*, and ignored, once a segment of
+a higher level or a later revision spans its batches. The new segment is published before anything else changes, and a
+later call deletes covered files. All this uses only segments of batches before the one being written. Those are
+committed, so the result is the same in every attempt of a batch, and no attempt needs what it drops.
 """
 
 from bisect import bisect_right
@@ -48,13 +48,13 @@ def path(partition: int, level: int, first: int, last: int, revision: int = 0) -
 
 
 def parse(info: fs.FileInfo) -> Segment:
-    """The segment that a file's name says it is."""
+    """Parse a segment's file name."""
     level, first, last, revision = map(int, str(info.base_name).removesuffix(".parquet").split("-"))
     return Segment(level, first, last, revision, info)
 
 
 def partitions(storage: Storage) -> list[int]:
-    """Partitions that have segments."""
+    """The ingress partitions that have segments."""
     folders = {storage.relative(i).split("/")[1] for i in storage.files("segments", recursive=True)}
     return sorted(map(int, folders))
 
@@ -65,7 +65,7 @@ def listed(storage: Storage, partition: int) -> tuple[list[Segment], list[Segmen
     covered: list[Segment] = []
     found = [parse(i) for i in storage.files(folder(partition))]
     for segment in sorted(found, key=lambda s: (s.first, -s.level, -s.revision)):
-        # Ranges nest, so a segment that covers this one sorts before it, and the last live one is the widest.
+        # Ranges nest, so a covering segment sorts before the covered one, and the last live one is the widest.
         (covered if live and live[-1].covers(segment) else live).append(segment)
     return live, covered
 
@@ -82,7 +82,7 @@ def append(
     closed: set[Ledger],
     deleted: set[Ledger],
 ) -> None:
-    """Publish the segment of a batch: its sorted entries, and the ledgers it closed and deleted."""
+    """Publish a batch's segment: its sorted entries, and the ledgers that it closed and deleted."""
     rows_per_group = group_rows(entries.num_rows, entries.nbytes)
 
     def write(stream: pa.NativeFile) -> None:
@@ -99,19 +99,21 @@ def append(
 
 
 def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
-    """Delete covered segments; among the committed ones (batches before `batch_id`), merge where a level is full and
-    write one again that is mostly useless. Gives the committed live segments, oldest first."""
+    """Delete covered segments, merge full levels, and rewrite one segment that is mostly obsolete.
+
+    Uses only committed segments (batches before `batch_id`). Returns the committed live ones, oldest first.
+    """
     live, covered = listed(storage, partition)
     for segment in covered:
         storage.delete(storage.relative(segment.info))
     committed = [s for s in live if s.last < batch_id]
-    # Not every partition at the same batch: their merges would add up to one long batch in sixteen.
+    # Partitions merge in different batches: together, their merges would make every sixteenth batch slow.
     full = FAN_IN + partition % FAN_IN
     level = 0
     while any(s.level >= level for s in committed):
         of_level = [i for i, s in enumerate(committed) if s.level == level]
         if len(of_level) >= full:
-            # Consecutive: levels fall from old to new.
+            # They are consecutive, because levels descend from old to new.
             first, last = committed[of_level[0]], committed[of_level[FAN_IN - 1]]
             name = path(partition, level + 1, first.first, last.last)
             _rewrite(storage, name, opened(storage, committed), of_level[0], FAN_IN)
@@ -119,7 +121,7 @@ def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
         level += 1
     files = opened(storage, committed)
     if files:
-        # One look a batch is enough, and costs little.
+        # One check per batch is enough, and cheap.
         i = batch_id % len(files)
         segment, file = committed[i], files[i]
         useless = file.num_rows - int(file.runs.rows_outside(_gone(files, i)).sum())
@@ -131,15 +133,14 @@ def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
 
 
 def _gone(files: list[EntryFile], i: int) -> set[Ledger]:
-    """Ledgers that need nothing of ``files[i]``: what a segment notes as closed or deleted is not to be looked for in
-    it and in older ones (in later ones it is)."""
+    """The ledgers for which ``files[i]`` is not needed: those noted as closed or deleted in it or a later segment."""
     return {ledger for file in files[i:] for ledger in (*file.closed, *file.deleted)}
 
 
 def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, count: int) -> None:
-    """Publish what is still needed of ``files[start:start + count]`` as one segment."""
+    """Publish the live entries of ``files[start:start + count]`` as one segment."""
     inputs = files[start : start + count]
-    # Notes go on as long as there is an older segment with something to drop.
+    # Notes are kept while an older segment has something to drop.
     older = files[:start]
     closed = {ledger for file in inputs for ledger in file.closed if any(ledger in o.runs for o in older)}
     deleted = {ledger for file in inputs for ledger in file.deleted if any(ledger in o.runs for o in older)}
@@ -155,7 +156,7 @@ def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, co
 
 
 def merged(inputs: list[Iterator[pa.Table]]) -> Iterator[pa.Table]:
-    """One sorted sequence of tables out of several; holds about one table of each input at a time."""
+    """Merge sorted sequences of tables into one. Holds about one table per input at a time."""
     heads: dict[int, pa.Table] = {}
     ends: dict[int, _Key] = {}
     empty = list(range(len(inputs)))
@@ -166,7 +167,7 @@ def merged(inputs: list[Iterator[pa.Table]]) -> Iterator[pa.Table]:
                 heads[i], ends[i] = head, _key(head, head.num_rows - 1)
         if not heads:
             return
-        # Nothing up to the smallest end can still come from an input that isn't in `heads` yet.
+        # No input can still produce rows up to the smallest end.
         end = min(ends.values())
         parts = []
         for i, head in heads.items():

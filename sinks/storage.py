@@ -1,4 +1,4 @@
-"""Files below a URL on any pyarrow filesystem, published whole or not at all."""
+"""Files below a URL on any pyarrow filesystem, published atomically."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,32 +10,34 @@ from pyarrow import fs
 
 RESTORE = (
     "Restore it from a copy, or give the query a new checkpoint and an empty store: the log, if Kafka still has all of "
-    "it, makes both again"
+    "it, recreates both"
 )
-"""What to do about a store that isn't as it was written. A clause of a sentence."""
+"""What to do about a store that differs from what was written. A clause of a sentence."""
 
-_TEMPORARY = "_temporary"  # readers of data folders skip names that begin with an underscore
+_TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
 
 
 class Damaged(OSError):
-    """A file of the store isn't what was written. Says which, what it holds, and what to do."""
+    """A file of the store differs from what was written. The text names it, its contents, and what to do."""
 
 
 class NotStored(OSError):
-    """A file could not be written: the disk is full, or gone. What was there before still is."""
+    """A file could not be written, because the disk is full or gone. Existing files are unchanged."""
 
 
 class Storage:
-    """A folder. Paths are relative to it, with ``/``. Pickles to the URL (and the filesystem, if one was given).
+    """A folder. Paths are relative to it and use ``/``. Pickles to the URL and the filesystem, if one was given.
 
-    Publication survives the death of a process at any moment; it does not wait for the disk (no fsync), like Spark's
-    own checkpoints on a local disk.
+    Publication survives a crash of the process at any time. Like Spark's checkpoints on a local disk, it doesn't wait for
+    the disk (no fsync).
     """
 
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local path, or a URI pyarrow knows (``file://``, ``s3://``, ``gs://``, ``hdfs://``, …). With a
-        `filesystem`, `url` is a path on it."""
-        # A relative path is made absolute here: Spark's workers have another working directory.
+        """`url`: a local path, or a URI that pyarrow supports (such as ``file://``, ``s3://``, ``gs://``, ``hdfs://``).
+
+        With a `filesystem`, `url` is a path on it.
+        """
+        # Make a relative path absolute here, because Spark's workers have another working directory.
         local = filesystem is None and ":/" not in url
         self.url = str(Path(url).absolute()) if local else url.rstrip("/")
         self._given = filesystem
@@ -63,33 +65,33 @@ class Storage:
         return filesystem, f"{root}/{path}"
 
     def files(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-        """The files in a folder, by path; none if there is no such folder. Their paths are relative to the storage."""
+        """The files in a folder, sorted by path, empty if it doesn't exist. Paths are relative to the storage."""
         filesystem, path = self._at(folder)
         found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
         return sorted((i for i in found if i.type == fs.FileType.File), key=lambda i: str(i.path))
 
     def relative(self, info: fs.FileInfo) -> str:
-        """The path, relative to this storage, of a file that `files` found."""
+        """The path relative to this storage of a file from `files`."""
         root = self._at("")[1].lstrip("/")
         return str(info.path).lstrip("/").removeprefix(root)
 
     def info(self, path: str) -> fs.FileInfo | None:
-        """Size and time of a file; None if there is none."""
+        """Size and time of a file, or None if it doesn't exist."""
         filesystem, full = self._at(path)
         info = filesystem.get_file_info(full)
         return info if info.type == fs.FileType.File else None
 
     def open(self, path: str) -> pa.NativeFile:
-        """For reading at any position. Raises `FileNotFoundError`."""
+        """Open a file for random reads. Raises `FileNotFoundError`."""
         filesystem, full = self._at(path)
         return filesystem.open_input_file(full)
 
     def publish(self, path: str, write: Callable[[pa.NativeFile], None]) -> None:
-        """Create or replace a file with what `write` puts into the stream it is given; visible when complete.
+        """Create or replace a file with what `write` writes to its stream. It becomes visible when complete.
 
-        Raises `NotStored`, and what `write` raises of its own.
+        Raises `NotStored`, and exceptions of `write`.
         """
-        # A name of its own for each attempt: a task that Spark gave up may still be writing.
+        # Each attempt uses another name, because a task that Spark gave up may still be writing.
         filesystem, temporary = self._at(f"{_TEMPORARY}/{uuid4().hex}")
         target = self._at(path)[1]
         try:
@@ -99,7 +101,7 @@ class Storage:
                 write(stream)
             filesystem.move(temporary, target)
         except BaseException as error:
-            # The first error tells why; that nothing can be deleted either would only hide it.
+            # Keep the first error, the cause: a failure to delete would only hide it.
             with suppress(OSError):
                 self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
             if isinstance(error, OSError) and not isinstance(error, Damaged | FileNotFoundError):
@@ -107,7 +109,7 @@ class Storage:
             raise
 
     def delete(self, path: str) -> None:
-        """Delete a file; it may be gone already."""
+        """Delete a file if it exists."""
         filesystem, full = self._at(path)
         try:
             filesystem.delete_file(full)
@@ -115,13 +117,13 @@ class Storage:
             return
 
     def sweep(self) -> None:
-        """Delete what publications that were killed left behind. Only when none is under way."""
+        """Delete the remains of killed publications. Call it only while none is in progress."""
         filesystem, full = self._at(_TEMPORARY)
         filesystem.delete_dir_contents(full, missing_dir_ok=True)
 
 
 def plain(error: BaseException) -> str:
-    """What an error says, on one line, as part of a sentence: Arrow's go over several and repeat themselves."""
+    """An error's text on one line, as part of a sentence. Arrow's texts have several lines and repeat themselves."""
     words = " ".join(str(error).split())
     if "Detail: [errno " in words:
         words = words.rpartition("] ")[2]

@@ -1,7 +1,7 @@
 """Output tables in Parquet: one folder per kind, one file per micro-batch and partition.
 
 ``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the layout that DuckDB, Spark and `pyarrow.dataset` read as one
-table with a column ``kind``. A file has the identity, the clock and the columns that its kind fills.
+table with a column ``kind``. A file has the identity, the clock, and the columns of its kind.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
 
-# Entries are in the ledger store; a table of receipts with their payloads would store them twice.
+# Entries are in the ledger store. A table of receipts with payloads would store them twice.
 _LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
 
 
@@ -24,14 +24,14 @@ TABLES = {
     kind: pa.schema([field for field in schema if field.name not in _LEFT_OUT.get(kind, ())])
     for kind, schema in SCHEMAS.items()
 }
-"""The schema of each kind's table (without ``kind``, which is the folder)."""
+"""The schema of each kind's table, without ``kind``, which is the folder."""
 
 
 class TableSink:
-    """Writes every row to its kind's table."""
+    """Writes every row to the table of its kind."""
 
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it."""
+        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it."""
         self._storage = Storage(url, filesystem)
         self._checked = False
 
@@ -41,7 +41,7 @@ class TableSink:
             self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
-        """Raises `KeyError` for a kind that `schemas.effects` doesn't know."""
+        """Write one file per kind. Raises `KeyError` for a kind that `schemas.effects` doesn't have."""
         for kind, table in rows.items():
             path = batch_files.path(_folder(kind), batch_id, partition, "parquet")
             self._publish(path, table.select(TABLES[kind].names))
@@ -55,7 +55,7 @@ class TableSink:
 
 
 def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | None = None) -> pa.Table:
-    """The rows of a kind (of all, in the columns of `OUTPUT`), sorted by identity, without repeats."""
+    """The rows of a kind, or of all kinds (columns `OUTPUT`), sorted by identity, without repeats."""
     storage = Storage(url, filesystem)
     schema = OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
     tables = [schema.empty_table()]
@@ -77,7 +77,7 @@ def _folder(kind: str) -> str:
 
 
 def _fill(table: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
-    """`table` with the columns of `schema`: its kind, and nulls where it has none."""
+    """`table` with the columns of `schema`: adds its kind, and nulls for missing columns."""
     rows = len(table)
     known = {name: table[name] for name in table.column_names} | {"kind": pa.repeat(kind, rows)}
     return pa.table([known.get(f.name, pa.nulls(rows, f.type)) for f in schema], schema=schema)
