@@ -114,8 +114,8 @@ class Producer(Command, tag="PRODUCER"):
     schema: SchemaData | None = None
     """The schema of the messages. A new schema gets the topic's next version number; none is refused."""
     epoch: Int64 = 0
-    """Counts the client's attempts to create the producer. A later attempt of the same connection and `producer_id`
-    takes the place of the earlier producer of that name."""
+    """Counts the client's attempts to create the producer. A request for a `producer_id` that is connected already gets the
+    former answer, whatever its epoch. Of two producers with one name, connection and id, the higher epoch stays."""
     user_provided_producer_name: bool = True
     """False: the broker generated the name at an earlier attempt. Recorded, not used."""
     producer_access_mode: AccessMode = "Shared"
