@@ -1,4 +1,4 @@
-"""Effects as the frames that a client gets: command names, fields and their presence as on the wire."""
+"""Effects as the frames that a client receives, with the names and the presence of fields as on the wire."""
 
 import base64
 import re
@@ -21,7 +21,7 @@ MINUS_ONE = 2**64 - 1
 
 
 class Frame(NamedTuple):
-    """`connection`, `cmd` and `fields` as in a trace; the tail of a MESSAGE too."""
+    """A frame: `connection`, `cmd` and `fields` as in a trace, and for a MESSAGE its metadata and payload."""
 
     connection: str
     cmd: str
@@ -36,7 +36,7 @@ Stored = Callable[[str, int, int], tuple[MessageMetadata, bytes]]
 
 
 def unsigned(value: int) -> int:
-    """A number of an unsigned 64-bit field."""
+    """A number as an unsigned 64-bit field has it."""
     return value % 2**64
 
 
@@ -52,13 +52,13 @@ def partition_of(topic: str) -> int:
 
 
 def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
-    """MessageMetadata as fields: those that are on the wire."""
+    """The fields of MessageMetadata that are on the wire."""
     fields: dict[str, Any] = msgspec.to_builtins(metadata)
     return fields
 
 
 def frame(effect: e.Effect, stored: Stored) -> Frame | None:
-    """The frame of an effect; None for one that goes to no client."""
+    """The frame of an effect; None if the effect goes to no client."""
     fields: dict[str, Any]
     match effect:
         case e.SendReceipt(producer_id=int()):
@@ -143,7 +143,7 @@ def _message(effect: e.Message, stored: Stored) -> Frame:
 
 
 def headers(ledger: int, entry: int, metadata: MessageMetadata) -> dict[str, str]:
-    """What the admin API says of a message besides its payload: those of its headers that name a value as it is."""
+    """The headers in which the admin API returns a message's metadata unchanged."""
     found = {"X-Pulsar-Message-ID": f"{ledger}:{entry}", "X-Pulsar-producer-name": metadata.producer_name,
              "X-Pulsar-sequence-id": str(metadata.sequence_id)}  # fmt: skip
     found |= {f"X-Pulsar-PROPERTY-{pair.key}": pair.value for pair in metadata.properties}
@@ -158,7 +158,7 @@ CODECS = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
 
 
 def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """A payload as the admin API gives it."""
+    """A payload as the admin API returns it."""
     if metadata.compression == "ZLIB":
         return zlib.decompress(payload)
     if metadata.compression in CODECS:
@@ -171,7 +171,7 @@ def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 
 def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[str, Any]:
-    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4): those of `topics` in the namespace."""
+    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4): the `topics` that are in the namespace."""
     mode = fields.get("mode", "PERSISTENT")
     found = sorted(
         topic
@@ -193,7 +193,7 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[s
 
 
 def connected(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of CONNECTED for those of a CONNECT (protocol.md §2)."""
+    """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2)."""
     return {
         "server_version": "Magnetar",
         "protocol_version": min(21, fields.get("protocol_version", 0)),
@@ -203,7 +203,7 @@ def connected(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def text(payload: bytes) -> str:
-    """A payload for people: text if it is UTF-8, else base64."""
+    """A readable payload: text if it is UTF-8, else base64."""
     try:
         return payload.decode()
     except UnicodeDecodeError:

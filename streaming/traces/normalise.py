@@ -1,6 +1,7 @@
-"""When are a recorded value and ours equal? What may differ is renamed, one to one (the traces' README, "What may differ").
+"""Decides whether a recorded value and Magnetar's are equal.
 
-Ledger ids, generated producer names and the like are bound to each other where they first meet, and must stay so.
+Ledger ids, generated producer names and the like may differ. They are bound one to one where they first meet, and must stay
+bound.
 """
 
 import re
@@ -10,49 +11,49 @@ from typing import Any
 from streaming.broker.position import MAX
 
 TIMES = frozenset({"publish_time", "deliver_at_time", "lastExpireTimestamp", "timestamp", "event_time"})
-"""Only zero or not zero is compared."""
+"""Times, of which only zero and non-zero are told apart."""
 
 FREE = frozenset({"server_version", "feature_flags", "brokerServiceUrl", "authoritative", "proxy_through_service_url",
                   "state", "active", "message", "error_message"})  # fmt: skip
-"""Texts and choices that an implementation may make otherwise."""
+"""Fields in which implementations may differ; they are not compared."""
 
 POSITIONS = frozenset({"markDeletePosition", "readPosition", "lastConfirmedEntry", "individuallyDeletedMessages",
                        "x-pulsar-message-id"})  # fmt: skip
-"""Texts made of positions."""
+"""Texts that consist of positions."""
 
 NOT_OURS = frozenset({"msgDropRate>0"})
 
 _POSITION = re.compile(r"(-?\d+):(-?\d+)")
 _ACK_SET = re.compile(r" \(ackSet [^)]*\)")
-"""What 4.0.7 writes behind a read position that it was given by a seek, until something is read."""
+"""What 4.0.7 appends to a read position that a seek has set, until something is read."""
 _GENERATED = re.compile(r"standalone-\d+-\d+")
 _SPECIAL = (MAX, 2**64 - 1, 2**64 - 2)
 
 
 class Bijection:
-    """Recorded names and ours, bound one to one where they meet."""
+    """Recorded names and Magnetar's, bound one to one where they meet."""
 
     def __init__(self) -> None:
         self._ours: dict[Any, Any] = {}
         self._recorded: dict[Any, Any] = {}
 
     def meet(self, recorded: Any, ours: Any) -> bool:
-        """Bind them if both are free; are they bound to each other now?"""
+        """Bind the two if both are free. Returns whether they are bound to each other now."""
         if recorded not in self._ours and ours not in self._recorded:
             self._ours[recorded], self._recorded[ours] = ours, recorded
         return bool(self._ours.get(recorded, _NOTHING) == ours)
 
     @property
     def met(self) -> Collection[Any]:
-        """The recorded names that were met."""
+        """The recorded names that are bound."""
         return self._ours.keys()
 
     def ours(self, recorded: Any) -> Any:
-        """Our name for a recorded one; itself if it was never met."""
+        """Magnetar's name for a recorded one; the name itself if it is not bound."""
         return self._ours.get(recorded, recorded)
 
     def recorded(self, ours: Any) -> Any:
-        """The recorded name for ours; marked as unknown if it was never met."""
+        """The recorded name for one of Magnetar's, with ``?`` in front if it is not bound."""
         return self._recorded.get(ours, f"?{ours}")
 
 
@@ -60,7 +61,7 @@ _NOTHING = object()
 
 
 class Normaliser:
-    """Compares recorded values with ours, binding names on the way. Ledger ids are bound within a topic."""
+    """Compares recorded values with Magnetar's and binds names on the way. Ledger ids are bound per topic."""
 
     def __init__(self) -> None:
         self.ledgers: dict[str, Bijection] = {}
@@ -71,22 +72,22 @@ class Normaliser:
         return self.ledgers.setdefault(topic, Bijection())
 
     def ledger(self, topic: str, recorded: int, ours: int) -> bool:
-        """Is it the same ledger? Special ids are the same only if they are equal."""
+        """Whether it is the same ledger. Special ids are the same only if they are equal."""
         recorded, ours = _signed(recorded), _signed(ours)
         if recorded < 0 or ours < 0 or recorded in _SPECIAL or ours in _SPECIAL:
             return recorded == ours
         return self.of(topic).meet(recorded, ours)
 
     def our_ledger(self, topic: str, recorded: int) -> int:
-        """Our id of a recorded ledger. One that was never met isn't of the topic: it stays older or newer than its
-        ledgers, as it was (ours begin with 1)."""
+        """Magnetar's id for a recorded ledger. An unbound one is not a ledger of the topic: it stays older or newer than the
+        topic's ledgers, as it was (Magnetar's ids begin with 1)."""
         known = self.of(topic)
         if known.met and 0 <= recorded < min(known.met):
             return 0
         return int(known.ours(recorded))
 
     def difference(self, topic: str, recorded: Any, ours: Any, path: str = "", key: str = "") -> str | None:
-        """The first difference between two values in words; None if they are equal."""
+        """The first difference between two values, as text; None if they are equal."""
         if key in FREE:
             return None
         if isinstance(recorded, dict) and isinstance(ours, dict):

@@ -1,7 +1,7 @@
-"""One trace fed to the core: recorded frames become commands, recorded answers meet ours.
+"""Feeds one trace to the core: recorded requests become commands, and recorded responses are matched with Magnetar's.
 
-Answers are matched stream by stream (a producer, a consumer, the look-ups of a connection): the protocol promises no
-order beyond that. Matching binds recorded ledger ids to ours, so that later acks and seeks can be translated.
+Responses are matched stream by stream (a producer, a consumer, the lookups of a connection): the protocol promises no order
+beyond that. Matching binds recorded ledger ids to Magnetar's, so that later acks and seeks can be translated.
 """
 
 import base64
@@ -32,7 +32,7 @@ from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, payload_of
 
 OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
-"""Frames that a gateway answers by itself: no topic is concerned."""
+"""Frames that a gateway answers by itself, because they concern no topic."""
 
 LOOKUPS = frozenset(
     {f"{name}{kind}" for kind in ("", "_RESPONSE") for name in
@@ -43,7 +43,7 @@ TIMED_CHECKS = {
     "backlogQuotaCheckIntervalInSeconds": ("backlogQuota", "backlog_quota_check", 1000),
     "messageExpiryCheckIntervalInMinutes": ("messageExpiry", "message_expiry_check", 60_000),
 }
-"""Settings whose periodic check a trace marks with a note, since its phase isn't known: check, note, ms a unit."""
+"""Settings of periodic checks that a trace marks with a note, since their phase is unknown: check, note, ms per unit."""
 
 DEFAULTS = ServiceConfiguration()
 
@@ -52,7 +52,7 @@ Stream = tuple[str, str, int]
 
 
 class Command(NamedTuple):
-    """A record of the log to be: `timestamp` in ms, `value` the command as JSON."""
+    """A record of the resulting log: `timestamp` in ms, `value` the command as JSON."""
 
     timestamp: int
     topic: str | None
@@ -60,9 +60,9 @@ class Command(NamedTuple):
 
 
 class Session:
-    """Feeds a trace to a broker of its own. `connection_prefix` keeps connections of several traces apart.
+    """Feeds a trace to its own broker. `connection_prefix` keeps the connections of several traces apart.
 
-    `differences` are what didn't match, in words, with the step they belong to.
+    `differences`: each as (step, text), in order.
     """
 
     def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
@@ -88,7 +88,7 @@ class Session:
         self._ours: dict[Stream, deque[Frame]] = defaultdict(deque)
 
     def run(self) -> Iterator[tuple[dict[str, Any] | None, Command | None]]:
-        """Go through the trace: each record with each command made of it (None: none was), in order."""
+        """Go through the trace in order: each record with None, then with each command that was made from it."""
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
         settings = {
             **self.trace.header["broker_config"],
@@ -142,11 +142,11 @@ class Session:
     # -- matching -------------------------------------------------------------------------------------------------
 
     def differ(self, text: str) -> None:
-        """Note a difference in the present step."""
+        """Note a difference in the current step."""
         self.differences.append((self.step, text))
 
     def end_step(self, following: str) -> None:
-        """Everything that was sent must have met its counterpart by now."""
+        """Report every frame that has no counterpart by now, and begin the step `following`."""
         for stream, records in self._recorded.items():
             for record in records:
                 self.differ(
@@ -169,7 +169,7 @@ class Session:
                 continue
             topic = self._topics.get(stream, "")
             fields = record.get("fields", {})
-            if "topics" in fields:  # in no order
+            if "topics" in fields:  # their order has no meaning
                 fields = {**fields, "topics": sorted(fields["topics"])}
             found = self.normaliser.difference(topic, fields, answer.fields)
             if found is None and "metadata" in record:
@@ -180,7 +180,7 @@ class Session:
                     answer.payload,
                     answer.entry_size,
                 ):
-                    found = ".payload: another"
+                    found = ".payload: different"
             if found is not None:
                 self.differ(f"{where} {found}")
 
@@ -198,9 +198,7 @@ class Session:
             record["status"] < 300
             and isinstance(record.get("response"), dict | list | int)
             and effect.fields.response is not UNSET
-            and not record["path"].endswith(
-                ("/stats", "/internalStats")
-            )  # a snapshot has what is compared of them
+            and not record["path"].endswith(("/stats", "/internalStats"))  # a snapshot is compared instead
         ):
             recorded, ours = (
                 sorted(response, key=str) if isinstance(response, list) else response
@@ -211,7 +209,7 @@ class Session:
                 self.differ(f"{where}: {found}")
 
     def _message_difference(self, effect: AdminResponse, record: dict[str, Any]) -> str | None:
-        """What differs in a message that was asked for: its payload, or those of Pulsar's headers that were noted."""
+        """The difference in a message that an admin call returned: in its payload, or in the recorded headers."""
         topic, ledger, entry = effect.topic or "", effect.ledger_id or 0, effect.entry_id or 0
         metadata, payload = self._stored[topic, ledger, entry]
         response = record.get("response")
@@ -264,8 +262,8 @@ class Session:
             yield Command(time, None, {"command": "TICK"})
 
     def _admin_topics(self, path: str) -> list[tuple[str | None, str]]:
-        """The topics that a call is about, each with its path: of a partitioned topic its partitions, as the broker's
-        own admin client calls them one by one."""
+        """The topics that a call concerns, each with its path. A call on a partitioned topic concerns each partition, as the
+        broker's own admin client calls them one by one."""
         topic = topic_of(path)
         partitions = 0 if topic is None else self.broker.partitioned.get(topic, 0)
         if not partitions or path.endswith("/partitions"):
@@ -316,7 +314,7 @@ class Session:
             self._topics[stream] = topic
         value = {"command": name, "connection": connection, **fields}
         if name == "PRODUCER" and not fields.get("producer_name"):
-            # the client will use the name that it was given then, in messages and when it comes back
+            # the client uses the name that it was given then, in messages and when it reconnects
             given = self._generated.get((record["conn"], fields.get("request_id")))
             value |= {} if given is None else {"producer_name": given}
         if name == "SEND":
