@@ -1,1 +1,1 @@
-"""Quality gates: the rules of `schemas/expectations`, on the hot path and in Great Expectations. See docs/quality.md."""
+"""Quality gates: apply the rules of `schemas/expectations` on the hot path and in Great Expectations (docs/quality.md)."""

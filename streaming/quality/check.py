@@ -1,4 +1,4 @@
-"""The full suites over a command log or an output folder: kernels and Great Expectations side by side."""
+"""Checks a command log or an output folder with all suites, by the kernels and by Great Expectations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -16,17 +16,17 @@ from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.suites import Suite, read_suites
 
 MALFORMED = "malformed"
-"""The rule that a record breaks whose value is no command: the decoder's, not a suite's."""
+"""The rule that a record breaks if its value is not a command. The decoder has this rule, not a suite."""
 
 _EXAMPLES = 3
 
 
 class NothingToCheck(ValueError):
-    """A folder is neither a log nor what a replay or a run wrote."""
+    """The folder is neither a log nor the output of a replay or a run."""
 
 
 class Subject(NamedTuple):
-    """Rows of one kind and their rules. `keys`: the columns that name a row."""
+    """Rows of one kind and their rules. `keys`: the columns that identify a row."""
 
     suite: Suite
     rules: CompiledSuite
@@ -35,8 +35,8 @@ class Subject(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What became of a suite: `broken`, rows by rule, as the kernels count them; `examples`, in words, by rule;
-    `agrees`: Great Expectations counts the same."""
+    """The result of a suite. `broken`: the number of rows per broken rule, by the kernels; `examples`: descriptions of such
+    rows per rule; `agrees`: whether Great Expectations has the same counts."""
 
     suite: Suite
     rows: int
@@ -47,8 +47,7 @@ class Checked(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All suites that had rows, and what else there is to say: records that are no command, by reason, and what the
-    query quarantined, by rule."""
+    """The results of all suites with rows, the malformed records by reason, and the quarantined records by rule."""
 
     what: str
     checked: list[Checked]
@@ -61,7 +60,7 @@ class Report(NamedTuple):
 
 
 def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Everything in `path`: a command log, or the folder of a replay or of ``magnetar run --store``.
+    """Check everything in `path`: a command log, or the folder of a replay or of ``magnetar run --store``.
 
     Raises `NothingToCheck`, `FileNotFoundError`, `streaming.log.files.LogError`, `SuiteError`.
     """
@@ -94,7 +93,7 @@ def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Repor
 
 
 def of_log(path: Path, malformed: Counter[str]) -> Iterator[Subject]:
-    """A log's commands by kind. What is no command is counted in `malformed`, by reason."""
+    """A log's commands by kind. Counts other records in `malformed`, by reason."""
     from streaming.log.files import read_log
 
     log = read_log(path)
@@ -151,7 +150,7 @@ def _check(gx: Any, subject: Subject) -> Checked:
             + f": {rule.cause({name: columns[name][row].as_py() for name in rule.columns})}"
             for row in rows
         ]
-    # Great Expectations turns the columns that name a row into objects: only where rows are to be named.
+    # Great Expectations turns the key columns into objects, so pass them only if there are broken rows to identify.
     validated = gx.validate(
         suite, table, index=[name for name in index if name not in columns] if broken else ()
     )

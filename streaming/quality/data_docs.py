@@ -1,7 +1,7 @@
-"""Data Docs that open without a network: Great Expectations' own pages, with a style of ours for what they load.
+"""Data Docs that open without a network: Great Expectations' pages with our style instead of remote resources.
 
-Its pages take styles, scripts, fonts and pictures from seven servers, and without these are a heap of text. All that
-is needed to read them is a few lines of style: so everything remote is taken out and these are put in.
+Its pages load styles, scripts, fonts and images from seven servers and are hard to read without them. A few lines of style
+are enough to read them, so all remote resources are replaced by these.
 """
 
 import html
@@ -34,15 +34,15 @@ _REMOVED = (
     r"<style\b.*?</style>",
     r"<img\b[^>]*>",
     r"<footer\b.*?</footer>",
-    r'<nav class="navbar navbar-expand.*?</nav>\s*</div>\s*</nav>',  # the logo, and a way home: there is another
+    r'<nav class="navbar navbar-expand.*?</nav>\s*</div>\s*</nav>',  # the logo and a link home: our page has its own
     r'<div class="card mb-3">\s*<div class="card-header p-2">\s*<strong>Actions.*?</label>\s*</div>\s*</div>\s*</div>\s*</div>\s*</div>',
     r"Data asset: None",
-    r"<p class=\"m-0\">\s*<a data-toggle=\"collapse\".*?</p>",  # what it would open is open
+    r"<p class=\"m-0\">\s*<a data-toggle=\"collapse\".*?</p>",  # a toggle for a section that is always open here
 )
 
 
 class Page(NamedTuple):
-    """A suite's page: Great Expectations' result, and the number of rows and of those that break a rule."""
+    """A suite's page: Great Expectations' result, the number of rows, and the number of rows that break each rule."""
 
     name: str
     about: str
@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 def write(folder: Path, title: str, pages: Iterable[Page], notes: Iterable[str] = ()) -> Path:
-    """A page a suite and ``index.html``, whose path comes back. `notes`: sentences for the index."""
+    """Write one page per suite and ``index.html``. Returns the path of the index. `notes`: sentences for the index."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
@@ -74,12 +74,12 @@ def write(folder: Path, title: str, pages: Iterable[Page], notes: Iterable[str] 
 
 
 def offline(page: str, title: str) -> str:
-    """A page of Great Expectations' without anything that a browser would fetch."""
+    """A page of Great Expectations without anything that a browser would fetch."""
     for pattern in _REMOVED:
         page = re.sub(pattern, "", page, flags=re.DOTALL)
     body = page[page.index("<body") : page.index("</body>")]
     body = body[body.index(">") + 1 :]
-    # Links to pages that there aren't: of the suite, of a site's other parts.
+    # Links to missing pages: of the suite, and of other parts of a site.
     body = re.sub(r'<a href="(?:\.\./|https?:)[^"]*"[^>]*>(.*?)</a>', r"\1", body, flags=re.DOTALL)
     return _page(title, f'<p><a href="index.html">all suites</a></p><h1>{html.escape(title)}</h1>{body}')
 

@@ -1,7 +1,7 @@
-"""The gate before the broker: it decodes records, and refuses those that break a rule of the input suites.
+"""The gate before the broker: decodes records, and refuses those that break a rule of the input suites.
 
-Values are decoded one slice at a time; the commands of each kind are turned into columns, which the kernels check. The
-result for a record depends on that record alone, so neither batches nor slices matter.
+It decodes a slice of values at a time, turns the commands of each kind into columns, and checks these with the kernels.
+The result for a record depends only on that record, not on batches or slices.
 """
 
 from collections import defaultdict
@@ -19,26 +19,26 @@ from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
 
 SLICE = 1 << 12
-"""Records decoded at once: their commands take a few MB, and the kernels' fixed cost is small against them."""
+"""Records per slice. Their commands take a few MB, and the fixed cost of the kernels is small in comparison."""
 
 INPUTS = FOLDER / "inputs"
 
 
 Judge = Callable[[Sequence[str | None], Sequence[bytes]], Iterator[Decoded]]
-"""What stands before the broker: from records' topics and raw values to their commands, or why they are refused."""
+"""Takes the topics and raw values of records. Returns their commands, or why they are refused."""
 
 
 class InputSuite(NamedTuple):
-    """A kind's rules, and how to make the columns that they read."""
+    """The rules of a kind, and how to build the columns that they read."""
 
     columns: dict[str, Column]
     suite: CompiledSuite
 
     def arrays(self, commands: Sequence[Any], longest: int) -> dict[str, pa.Array]:
-        """The columns of the rules that can be broken by commands whose values have at most `longest` bytes.
+        """The columns of the rules that commands with values of at most `longest` bytes can break.
 
-        A text of n characters, or a list of n members, takes n bytes at least. To make columns is nearly all that the
-        gate costs: so rules that only bound such lengths cost nothing while records are short.
+        A string of n characters or a list of n items takes at least n bytes. Building columns is nearly the whole cost of
+        the gate, so rules that only limit such lengths cost nothing while records are short.
         """
         wanted = {name for rule in self.suite.rules if rule.longest < longest for name in rule.columns}
         return to_arrays({name: self.columns[name] for name in wanted}, commands)
@@ -48,7 +48,7 @@ class Gate:
     """The compiled input suites."""
 
     def __init__(self, folder: Path = INPUTS) -> None:
-        """Raises `SuiteError`, by name, if a suite is missing or can't be compiled."""
+        """Raises `SuiteError` with the name of a suite that is missing or can't be compiled."""
         suites = read_suites(folder)
         wanted = {*KINDS.values(), RECORD}
         if wrong := suites.keys() ^ wanted:
@@ -62,8 +62,10 @@ class Gate:
             self.kinds[kind] = InputSuite({key: columns[key] for key in suite.columns}, suite)
 
     def judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
-        """The command of each record, in order, or why it is refused: the name of the first rule that it breaks, and
-        what is wrong, for every rule that it breaks."""
+        """The command of each record, in order, or why it is refused.
+
+        A refusal has the name of the first broken rule, and what is wrong for every broken rule.
+        """
         for start in range(0, len(values), SLICE):
             judged: list[Any] = list(map(decode_or_refuse, values[start : start + SLICE]))
             longest = max(map(len, values[start : start + SLICE]))
@@ -78,7 +80,7 @@ class Gate:
                 known = self.kinds[kind]
                 own = commands if len(rows) == len(commands) else [commands[row] for row in rows]
                 _flag(known.suite, known.arrays(own, longest), rows, refused)
-        # Few topics have many records.
+        # Many records share a few topics.
         names = [name for name in set(topics) if name is not None]
         columns = {"topic": pa.array(names, pa.string())}
         masks = self.record.masks(columns, len(names))
@@ -98,7 +100,7 @@ def gate() -> Gate:
 
 
 def judge(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
-    """`Gate.judge` by Magnetar's own suites. Raises `SuiteError` at once if one can't be compiled."""
+    """`Gate.judge` with Magnetar's own suites. Raises `SuiteError` immediately if one can't be compiled."""
     return gate().judge(topics, values)
 
 

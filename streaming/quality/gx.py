@@ -1,7 +1,7 @@
-"""Great Expectations itself, for the tests, the live check and `magnetar quality`. Never on the hot path.
+"""Runs Great Expectations, for the tests, the live check and `magnetar quality`. Never on the hot path.
 
-It takes seconds and a quarter of a gigabyte to import, and isn't thread-safe: make one `GreatExpectations`, in one
-thread of a process. It runs in memory, tells nobody, and leaves the process's warnings as they were.
+The import takes seconds and a quarter of a gigabyte, and the library isn't thread-safe. Create one `GreatExpectations`, in
+one thread of a process. It runs in memory, sends no telemetry, and leaves the process's warnings unchanged.
 """
 
 import logging
@@ -15,24 +15,24 @@ import pyarrow as pa
 from streaming.quality.suites import Suite, SuiteError
 
 _INTEGERS = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
-"""With these no integer becomes a float where others are null."""
+"""pandas types in which integers don't become floats next to nulls."""
 
 _SHOWN = 20
 
 
 class Validated(NamedTuple):
-    """What Great Expectations found: rows that break each rule (rules that hold have 0), and its own result."""
+    """Great Expectations' result: how many rows break each rule (0 included), and its own result object."""
 
     counts: dict[str, int]
     result: Any
 
 
 class GreatExpectations:
-    """One context, one asset."""
+    """Runs suites, with one context and one asset."""
 
     def __init__(self) -> None:
         os.environ["GX_ANALYTICS_ENABLED"] = "false"
-        # Without it the import ends the process in silence where pyspark is: better an error.
+        # Without grpc, the import of Great Expectations ends a process with pyspark silently. Raise an error instead.
         import great_expectations as gx
         import grpc  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
 
@@ -45,9 +45,9 @@ class GreatExpectations:
         self._suites: dict[str, Any] = {}
 
     def validate(self, suite: Suite, table: pa.Table, *, index: Sequence[str] = ()) -> Validated:
-        """Runs a suite over a table that has its columns, and those of `index`, by which rows are named in the result.
+        """Validate a table with the columns of the suite and of `index`, which identify rows in the result.
 
-        Raises `SuiteError` if an expectation is unknown or fails to run, which Great Expectations alone wouldn't tell.
+        Raises `SuiteError` if an expectation is unknown or fails to run. Great Expectations wouldn't report this.
         """
         format_: dict[str, Any] = {"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN}
         if index:
@@ -60,7 +60,7 @@ class GreatExpectations:
         return Validated(counts, result)
 
     def flags(self, suite: Suite, table: pa.Table) -> dict[str, list[int]]:
-        """The rows that break each rule, by number. Raises as `validate`."""
+        """The numbers of the rows that break each rule. Raises as `validate` does."""
         result = self._run(suite, table.select(suite.columns()), {"result_format": "COMPLETE"})
         return {
             rule: sorted(each.result.get("unexpected_index_list") or [])
@@ -72,7 +72,7 @@ class GreatExpectations:
         result = self._batches.get_batch({"dataframe": frame}).validate(
             self._suite(suite), result_format=result_format
         )
-        # It sorts its results by column: the rules' own order is ours.
+        # Great Expectations sorts its results by column. Keep the order of the rules.
         by_rule = {_rule(each): each for each in result.results}
         result.results = [by_rule[each.meta.rule] for each in suite.expectations]
         for rule, each in zip(suite.rules(), result.results, strict=True):
@@ -85,12 +85,12 @@ class GreatExpectations:
 
         if suite.name not in self._suites:
             made = ExpectationSuite(**suite.to_gx())
-            # An unknown expectation is left out of it without a word.
+            # Great Expectations drops unknown expectations silently.
             if len(made.expectations) != len(suite.expectations):
                 known = {(each.meta or {}).get("rule") for each in made.expectations}
                 lost = [each for each in suite.expectations if each.meta.rule not in known]
                 names = ", ".join(f"{suite.name}/{each.meta.rule} ({each.type})" for each in lost)
-                raise SuiteError(f"Great Expectations doesn't know {names}")
+                raise SuiteError(f"Great Expectations doesn't have {names}")
             self._suites[suite.name] = made
         return self._suites[suite.name]
 

@@ -1,10 +1,10 @@
 """Commands as flat columns, for the input suites.
 
-A column is named by its path in the command, and made of the field it names:
+The name of a column is the path of a field in the command. Its values depend on the field's type:
 
-* a text or an integer of at most 64 bits: as it is (``metadata.publish_time``); null where a part of the path is absent;
-* bytes: their number, ``<path>.size``; lists and maps: how many, ``<path>.count``;
-* ``payload.size`` of PUBLISH and SEND: bytes of the payload, whichever field gives it.
+* a string or an integer of at most 64 bits: the value (``metadata.publish_time``), or null if a part of the path is absent;
+* bytes: the number of bytes (``<path>.size``); lists and maps: the number of items (``<path>.count``);
+* ``payload.size`` of PUBLISH and SEND: the bytes of the payload, from any of its fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,30 +18,30 @@ import pyarrow as pa
 from schemas import commands as c
 
 PUBLISH, RECORD = "PUBLISH", "RECORD"
-"""The kinds that are no command's name: the short form of publishing, and every record."""
+"""The kinds that are not commands: the short form of publishing, and every record."""
 
 KINDS: dict[type[Any], str] = {
     c.Publish: PUBLISH,
     **{kind: str(kind.__struct_config__.tag) for kind in get_args(c.AnyCommand)},
 }
-"""The kind of a command: `schemas.commands.Flow` is FLOW."""
+"""Command type → kind, such as `schemas.commands.Flow` → FLOW."""
 
 
 class Column(NamedTuple):
-    """How a column is made: its type, and the function from a command to a value."""
+    """How to build a column: its type, and the function from a command to a value."""
 
     type: pa.DataType
     get: Callable[[Any], Any]
 
     def array(self, commands: Sequence[Any]) -> pa.Array:
         values = list(map(self.get, commands))
-        if values.count(None) == len(values):  # most fields are seldom given
+        if values.count(None) == len(values):  # most fields are rarely set
             return pa.nulls(len(values), self.type)
         return pa.array(values, self.type)
 
 
 def columns_of(kind: type[Any]) -> dict[str, Column]:
-    """Every column of a kind of command, by name."""
+    """All columns of a kind of command, by name."""
     columns = dict(_columns(kind, ()))
     if "payload_bytes" in kind.__struct_fields__:
         columns.pop("payload_bytes.size")
@@ -51,7 +51,7 @@ def columns_of(kind: type[Any]) -> dict[str, Column]:
 
 
 def to_arrays(columns: dict[str, Column], commands: Sequence[Any]) -> dict[str, pa.Array]:
-    """`columns` of commands of one kind."""
+    """The `columns` of commands of one kind as Arrow arrays."""
     return {name: column.array(commands) for name, column in columns.items()}
 
 
@@ -77,7 +77,7 @@ def _columns(struct: type[Any], path: tuple[str, ...], optional: bool = False) -
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
-    """The type without its bounds and without None, and whether None may be. Choices are texts."""
+    """The type without bounds and None, and whether it allows None. Literals are strings."""
     if get_origin(hint) is Annotated:
         return _plain(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -89,7 +89,7 @@ def _plain(hint: Any) -> tuple[Any, bool]:
 
 
 def _fits(hint: Any) -> bool:
-    """Is it an integer with bounds? One without may have more than 64 bits."""
+    """Whether the type is an integer with bounds. Without bounds it may have more than 64 bits."""
     if get_origin(hint) in (Union, UnionType):
         return any(_fits(each) for each in get_args(hint))
     return get_origin(hint) is Annotated

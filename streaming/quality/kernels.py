@@ -1,8 +1,8 @@
-"""Expectations as pyarrow kernels: which rows of a table break which rules, without Great Expectations.
+"""Expectations as pyarrow kernels. They find the rows that break rules, without Great Expectations.
 
-A rule takes columns and gives a boolean array, true where a row breaks it. As in Great Expectations a null breaks no
-rule but "not null". What a kernel can't do exactly as Great Expectations does is refused when the suite is compiled,
-by name: a rule is never left out in silence.
+A rule takes columns and returns a boolean array, true where a row breaks it. As in Great Expectations, a null breaks only
+the rule "not null". If a kernel can't do exactly what Great Expectations does, compiling the suite fails with the name of
+the rule. A rule is never skipped silently.
 """
 
 import functools
@@ -18,22 +18,22 @@ import pyarrow.compute as pc
 from streaming.quality.suites import Expectation, Suite, SuiteError
 
 Columns = Mapping[str, Any]
-"""Arrow arrays by name, of one length."""
+"""Arrow arrays of equal length, by name."""
 
 Broken = Callable[[Columns], pa.BooleanArray]
-"""True or null … a null is not broken."""
+"""Returns true where a row breaks the rule. Null counts as false."""
 
 MOST_RULES = 64
-"""Bits of a mask."""
+"""The number of bits in a mask."""
 
 _EXACT = 2**53
-"""Great Expectations turns bounds into floats: beyond this they, and what is compared with them, lose digits."""
+"""Great Expectations converts bounds to floats. From here on, they and the compared values lose digits."""
 
 
 class Rule(NamedTuple):
-    """A compiled expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation in words.
+    """A compiled expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation as text.
 
-    `longest`: a text or list of this length can't break it (0: any value may).
+    `longest`: a string or list up to this length can't break it (0: any value may).
     """
 
     name: str
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
     longest: int
 
     def cause(self, values: Mapping[str, Any]) -> str:
-        """For people, about a row with these `values`."""
+        """A description of what is wrong with a row with these `values`."""
         shown = ", ".join(f"{column} is {_shown(values[column])}" for column in self.columns)
         return f"{shown}: expected {self.expected} ({self.why})"
 
@@ -57,7 +57,7 @@ class CompiledSuite(NamedTuple):
     rules: tuple[Rule, ...]
 
     def masks(self, columns: Columns, rows: int) -> npt.NDArray[np.uint64] | None:
-        """A bit mask a row; None if no row breaks a rule. Rules of columns that aren't given are passed over."""
+        """One bit mask per row, or None if no row breaks a rule. Skips rules on columns that are not given."""
         masks: npt.NDArray[np.uint64] | None = None
         for bit, rule in enumerate(self.rules):
             if not columns.keys() >= set(rule.columns):
@@ -72,11 +72,11 @@ class CompiledSuite(NamedTuple):
         return masks
 
     def broken(self, mask: int) -> list[Rule]:
-        """The rules of a mask, in order."""
+        """The broken rules of a mask, in order."""
         return [rule for bit, rule in enumerate(self.rules) if mask >> bit & 1]
 
     def counts(self, masks: npt.NDArray[np.uint64] | None) -> dict[str, int]:
-        """How many rows break each rule, rules that hold left out."""
+        """How many rows break each rule, without rules that hold."""
         if masks is None:
             return {}
         found = {
@@ -87,13 +87,13 @@ class CompiledSuite(NamedTuple):
 
 
 def compile_suite(suite: Suite, types: Mapping[str, pa.DataType]) -> CompiledSuite:
-    """`types`: of the columns that the kind has.
+    """Compile a suite. `types`: the types of the columns that the kind has.
 
-    Raises `SuiteError`, by the rule's name, for an expectation that is unknown or can't be compiled.
+    Raises `SuiteError` with the name of a rule whose expectation is unknown or can't be compiled.
     """
     if len(suite.expectations) > MOST_RULES:
         raise SuiteError(
-            f"suite {suite.name} has {len(suite.expectations)} rules, {MOST_RULES} at most fit a mask"
+            f"suite {suite.name} has {len(suite.expectations)} rules, but at most {MOST_RULES} fit into a mask"
         )
     rules = tuple(map(functools.partial(_compile, types=types), suite.rules(), suite.expectations))
     return CompiledSuite(suite.name, tuple(suite.columns()), rules)
@@ -122,7 +122,7 @@ def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataTyp
 
 
 def _longest(expectation: Expectation) -> int:
-    """See `Rule.longest`: the bound of a length, a size or a count that is bounded above only."""
+    """`Rule.longest`: the bound of a length, size or count that has only an upper bound."""
     given = expectation.kwargs
     measures = expectation.type == "expect_column_value_lengths_to_be_between" or (
         expectation.type == "expect_column_values_to_be_between"
@@ -132,7 +132,7 @@ def _longest(expectation: Expectation) -> int:
 
 
 def _unknown(type_: str) -> str:
-    """Why there is no kernel. Great Expectations is asked only here, where the start has failed anyway."""
+    """Why there is no kernel. Only this imports Great Expectations, because the start fails anyway."""
     from great_expectations.expectations.registry import list_registered_expectation_implementations
 
     known = type_ in list_registered_expectation_implementations()
@@ -141,7 +141,7 @@ def _unknown(type_: str) -> str:
 
 
 class _NotCompilable(ValueError):
-    """The expectation's arguments, or the column's type, are beyond the kernels."""
+    """The kernels don't support the expectation's arguments or the column's type."""
 
 
 # -- kernels ------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _not_null(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
 
 def _between(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
     if not pa.types.is_integer(type_):
-        raise _NotCompilable(f"column {given['column']} is {type_}, no integer")
+        raise _NotCompilable(f"column {given['column']} is {type_}, not an integer")
     return _range(given, operator.itemgetter(given["column"]), type_, "")
 
 
@@ -170,11 +170,11 @@ def _range(
     low, high = given.get("min_value"), given.get("max_value")
     for bound in (low, high):
         if bound is not None and (type(bound) is not int or abs(bound) >= _EXACT):
-            raise _NotCompilable(f"the bound {bound} is no integer below 2^53")
+            raise _NotCompilable(f"the bound {bound} is not an integer below 2^53")
     try:
         least, most = (pa.scalar(bound, type_) if bound is not None else None for bound in (low, high))
     except (OverflowError, pa.ArrowInvalid):
-        raise _NotCompilable(f"a bound is no {type_}") from None
+        raise _NotCompilable(f"a bound does not fit {type_}") from None
     if least is None and most is None:
         raise _NotCompilable("it has no bounds")
     if least is None:
@@ -193,11 +193,11 @@ def _in_set(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
     _must_be_text(given["column"], type_)
     values, column = given["value_set"], given["column"]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise _NotCompilable("value_set is no list of texts")
+        raise _NotCompilable("value_set is not a list of strings")
     known = pa.array(values, pa.string())
 
     def broken(columns: Columns) -> Any:
-        # A null is not in the set, and breaks no rule.
+        # A null is not in the set, but doesn't break the rule.
         return pc.and_(pc.invert(pc.is_in(columns[column], known)), columns[column].is_valid())
 
     return f"one of {', '.join(values)}", broken
@@ -207,7 +207,7 @@ def _matches(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
     _must_be_text(given["column"], type_)
     column, pattern = given["column"], given["regex"]
     if set(pattern) & set("$\\(?"):
-        # Python's re and Arrow's RE2 differ there: end of text, classes beyond ASCII, groups.
+        # Python's re and Arrow's RE2 differ in these: end of text, non-ASCII classes, groups.
         raise _NotCompilable("a regex with $, \\, ( or ? isn't the same everywhere")
     try:
         pc.match_substring_regex(pa.array([""]), pattern)
@@ -229,7 +229,7 @@ def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -
 
 def _must_be_text(column: str, type_: pa.DataType) -> None:
     if not pa.types.is_string(type_):
-        raise _NotCompilable(f"column {column} is {type_}, no text")
+        raise _NotCompilable(f"column {column} is {type_}, not a string")
 
 
 _Maker = Callable[..., tuple[str, Broken]]
@@ -246,7 +246,7 @@ _COMPILERS: dict[str, tuple[_Maker, frozenset[str], frozenset[str]]] = {
         frozenset(),
     ),
 }
-"""Expectation → what compiles it, the arguments it must have, and those it may have."""
+"""Expectation → its compiler, the required arguments, and the optional ones."""
 
 
 def _shown(value: Any) -> str:

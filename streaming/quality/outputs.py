@@ -1,7 +1,7 @@
-"""The output suites: what every row of a kind is. A row that breaks one of these rules is a mistake of Magnetar's.
+"""The output suites: rules for the output rows of each kind. A row that breaks one shows a bug in Magnetar.
 
-So such a row isn't held back: what it tells of has happened, in the state and perhaps in the store, and a client waits
-for it. It goes on, and the rule is told.
+Such a row is not held back, because its effect has already happened in the state and perhaps in the store, and a client
+may wait for it. The row goes on, and the broken rule is reported.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ class OutputRules:
     """The compiled output suites, by kind."""
 
     def __init__(self, folder: Path = OUTPUTS) -> None:
-        """Raises `SuiteError`, by name, if a suite is missing or can't be compiled."""
+        """Raises `SuiteError` with the name of a suite that is missing or can't be compiled."""
         suites = read_suites(folder)
         if wrong := suites.keys() ^ SCHEMAS.keys():
             raise SuiteError(f"output suites and kinds of rows differ: {', '.join(sorted(wrong))}")
@@ -28,7 +28,7 @@ class OutputRules:
         }
 
     def broken(self, rows: Rows) -> dict[str, int]:
-        """How many of `rows` break each rule; rules that hold are left out."""
+        """How many of `rows` break each rule, without rules that hold."""
         counts: dict[str, int] = {}
         for kind, table in rows.items():
             suite = self.kinds[kind]
@@ -39,5 +39,5 @@ class OutputRules:
 
 @cache
 def output_rules() -> OutputRules:
-    """The rules of Magnetar's own suites, compiled once a process. Raises `SuiteError`."""
+    """The rules of Magnetar's own suites, compiled once per process. Raises `SuiteError`."""
     return OutputRules()

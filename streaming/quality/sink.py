@@ -1,8 +1,8 @@
-"""A sink that stores no rows: it checks them against the output suites, and leaves samples for the live check.
+"""A sink that checks rows against the output suites and writes samples for the live check. It stores no rows.
 
-``<url>/quality/broken/<batch>-<partition>.json``  rules broken by output rows, and by how many: mistakes of Magnetar's
-``<url>/quality/live/sample-<partition>.msgpack``  with `live`: some rows of a late micro-batch, and counts by rule
-``<url>/quality/live/results.jsonl``               with `live`: what `streaming.quality.watch` found, the latest last
+``<url>/quality/broken/<batch>-<partition>.json``  rules that output rows broke, and how often: bugs in Magnetar
+``<url>/quality/live/sample-<partition>.msgpack``  with `live`: some rows of a recent micro-batch, and counts by rule
+``<url>/quality/live/results.jsonl``               with `live`: results of `streaming.quality.watch`, newest last
 """
 
 import logging
@@ -28,17 +28,17 @@ log = logging.getLogger(__name__)
 BROKEN = "quality/broken"
 LIVE = "quality/live"
 SAMPLE = "msgpack"
-"""The extension of samples' files, each a `Sample` in MessagePack."""
+"""The extension of sample files. Each is a `Sample` in MessagePack."""
 
 EVERY_SECONDS = 60.0
-"""The least time between two samples of a partition, and between two runs of Great Expectations."""
+"""The minimum time between two samples of a partition, and between two runs of Great Expectations."""
 
 ROWS_PER_KIND = 200
-"""Rows of a kind in a sample, at most: so the live check takes seconds of a minute, whatever the traffic."""
+"""The maximum rows per kind in a sample. It limits the live check to seconds per minute, whatever the traffic."""
 
 
 class Sample(msgspec.Struct):
-    """Some rows of a micro-batch, packed by `streaming.rows.pack`, and the counts by rule since the last sample."""
+    """Some rows of a micro-batch (packed by `streaming.rows.pack`), and the counts by rule since the last sample."""
 
     batch: int
     counts: dict[str, int]
@@ -49,7 +49,7 @@ _QUARANTINED = KINDS[Quarantined]
 
 
 class QualitySink:
-    """Checks every row. A broken rule is an ERROR in the log and a file; the row goes on and the query too."""
+    """Checks every row. A broken rule causes an ERROR in the log and a file, but holds up neither row nor query."""
 
     def __init__(
         self,
@@ -59,15 +59,17 @@ class QualitySink:
         live: bool = False,
         every_seconds: float = EVERY_SECONDS,
     ) -> None:
-        """`url`: a local folder or any URI pyarrow can open; with a `filesystem`, a path on it. With `live` the driver
-        also runs Great Expectations on samples, in a process of its own. Raises `SuiteError`."""
+        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it.
+
+        With `live`, the driver also starts a process that runs Great Expectations on samples. Raises `SuiteError`.
+        """
         self._storage = Storage(url, filesystem)
         self._live, self._every = live, every_seconds
         self._sampled: dict[int, float] = {}
         self._counts: dict[int, Counter[str]] = {}
         self._watcher: subprocess.Popen[bytes] | None = None
         self._next_start = 0.0
-        output_rules()  # a suite that can't be compiled stops the start
+        output_rules()  # fails early if a suite can't be compiled
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._storage, self._live, self._every
@@ -78,8 +80,10 @@ class QualitySink:
         self._sampled, self._counts, self._watcher = _OF_PROCESS.setdefault(self._storage.url, ({}, {}, None))
 
     def begin(self, batch_id: int) -> None:
-        """Starts the live check's process, on the driver. If that has died, a WARNING says so, and it is started again,
-        at most once in `every_seconds`."""
+        """Start the process of the live check on the driver.
+
+        If it died, log a WARNING and restart it, at most once per `every_seconds`.
+        """
         if not self._live:
             return
         if self._watcher is not None and self._watcher.poll() is not None:
@@ -88,14 +92,14 @@ class QualitySink:
         now = time.monotonic()
         if self._watcher is None and now >= self._next_start:
             self._next_start = now + self._every
-            # It ends when its standard input does, so never outlives the driver.
+            # It ends when its standard input closes, so it never outlives the driver.
             self._watcher = subprocess.Popen(
                 [sys.executable, "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
                 stdin=subprocess.PIPE,
             )
 
     def close(self) -> None:
-        """Ends the live check's process, if there is one. A WARNING says if it had died."""
+        """End the process of the live check, if there is one. Log a WARNING if it died before."""
         if self._watcher is not None:
             self._watcher.communicate()
             if self._watcher.returncode:
@@ -132,11 +136,11 @@ class QualitySink:
 
 
 _OF_PROCESS: dict[str, Any] = {}
-"""What a worker's copies of a sink share, by URL: Spark unpickles a sink again for every task."""
+"""State that a worker's copies of a sink share, by URL, because Spark unpickles a sink for every task."""
 
 
 def quarantined(rows: Rows) -> dict[str, int]:
-    """Quarantined records by the rule they broke."""
+    """The number of quarantined records by broken rule."""
     if _QUARANTINED not in rows:
         return {}
     counts = rows[_QUARANTINED]["rule"].value_counts().to_pylist()
@@ -144,7 +148,7 @@ def quarantined(rows: Rows) -> dict[str, int]:
 
 
 def sample_of(rows: Rows) -> Rows:
-    """At most `ROWS_PER_KIND` rows of each kind, evenly spaced, without payloads but those of quarantined records."""
+    """At most `ROWS_PER_KIND` rows of each kind, evenly spaced, without payloads except those of quarantined records."""
     sample = {}
     for kind, table in rows.items():
         table = table.take(pa.array(range(0, len(table), -(-len(table) // ROWS_PER_KIND))))
@@ -156,7 +160,7 @@ def sample_of(rows: Rows) -> Rows:
 
 
 def read_broken(url: str, filesystem: fs.FileSystem | None = None) -> dict[str, int]:
-    """Output rows that broke a rule, by rule, over all micro-batches."""
+    """The number of output rows that broke each rule, over all micro-batches."""
     storage = Storage(url, filesystem)
     counts: Counter[str] = Counter()
     for info in storage.files(BROKEN):

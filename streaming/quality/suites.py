@@ -1,13 +1,13 @@
-"""The expectation suites in ``schemas/expectations``: the one source of the rules.
+"""The expectation suites in ``schemas/expectations``, the single source of the rules.
 
-A file is a suite as Great Expectations writes it: ``name``, ``meta``, ``expectations``; each expectation has ``type``,
-``kwargs``, ``meta.rule`` (its name within the suite) and ``notes`` (why there is such a rule). A row that breaks a rule
-is told by ``<suite>/<rule>``, as in ``input.SUBSCRIBE/subscription_length``.
+A file is a suite in the format of Great Expectations: ``name``, ``meta``, ``expectations``. Each expectation has ``type``,
+``kwargs``, ``meta.rule`` (its name within the suite) and ``notes`` (the reason for the rule). A broken rule is reported as
+``<suite>/<rule>``, such as ``input.SUBSCRIBE/subscription_length``.
 
-* ``inputs/<KIND>.json``: a command's fields, see `streaming.quality.inputs`; ``inputs/RECORD.json``: every record.
-* ``outputs/<KIND>.json``: the columns that a kind of output row fills.
+* ``inputs/<KIND>.json``: the fields of a command, see `streaming.quality.inputs`; ``inputs/RECORD.json``: every record.
+* ``outputs/<KIND>.json``: the columns of a kind of output row.
 
-This module reads files and knows nothing of what is done with them.
+This module only reads the files.
 """
 
 from pathlib import Path
@@ -19,17 +19,17 @@ FOLDER = Path(__file__).parents[2] / "schemas" / "expectations"
 
 
 class SuiteError(ValueError):
-    """A suite can't be used. The text names the file's suite, the rule, and what is wrong."""
+    """A suite can't be used. The text names the suite, the rule, and what is wrong."""
 
 
 class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is ours in an expectation."""
+    """The part of an expectation that Magnetar defines."""
 
     rule: str
 
 
 class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule, as Great Expectations has it."""
+    """A rule in the format of Great Expectations."""
 
     type: str
     kwargs: dict[str, Any]
@@ -46,11 +46,11 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def kind(self) -> str:
-        """The kind of command or row, as in the name: ``input.SEND`` is about SEND."""
+        """The kind of command or row, from the name: ``input.SEND`` is about SEND."""
         return self.name.partition(".")[2]
 
     def rules(self) -> list[str]:
-        """The names under which broken rules are told, in order."""
+        """The full names of the rules, in order."""
         return [f"{self.name}/{each.meta.rule}" for each in self.expectations]
 
     def columns(self) -> list[str]:
@@ -64,7 +64,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(dict.fromkeys(names))
 
     def to_gx(self) -> dict[str, Any]:
-        """For ``ExpectationSuite(**…)`` of Great Expectations."""
+        """Keyword arguments for Great Expectations' ``ExpectationSuite``."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields
 
@@ -73,7 +73,7 @@ def read_suites(folder: Path) -> dict[str, Suite]:
     """The suites of a folder by kind. Raises `SuiteError` for a file that isn't one."""
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise SuiteError(f"no expectation suites in {folder}: is Magnetar installed whole?")
+        raise SuiteError(f"no expectation suites in {folder}: is the installation of Magnetar complete?")
     suites = {}
     for file in files:
         try:

@@ -1,8 +1,8 @@
-"""The live check: Great Expectations on samples of the running query's rows, in one process beside the driver.
+"""The live check: runs Great Expectations on samples of the query's rows, in a process beside the driver.
 
-A process and not a thread: it imports for seconds and validates for a second or so, and would hold up the driver's
-micro-batches. It is nice, looks at samples at most once in an interval, and keeps its last `KEPT` results in
-``<url>/quality/live/results.jsonl``. It ends when its standard input does: with the driver, however that ends.
+It is a process, not a thread, because the import takes seconds and a validation about a second, which would delay the
+driver's micro-batches. It runs at low priority (nice), checks samples at most once per interval, and keeps its last `KEPT`
+results in ``<url>/quality/live/results.jsonl``. It ends when its standard input closes, so always with the driver.
 
 ``python -m streaming.quality.watch URL SECONDS``
 """
@@ -33,18 +33,18 @@ from streaming.quality.suites import Suite, read_suites
 from streaming.rows import concat, unpack
 
 KEPT = 500
-"""Results that are kept."""
+"""How many results to keep."""
 
 _RESULTS = f"{LIVE}/results.jsonl"
 _QUARANTINED = ROW_KINDS[Quarantined]
 
 
 class Result(msgspec.Struct):
-    """One look at the samples. Times are ms since the epoch, counts are rows.
+    """One check of the samples. Times are in ms since the epoch. Counts are rows.
 
-    `counts`: by rule, all rows since the query's start, not only the sample's: what records were quarantined for, and
-    what output rules were broken. `broken`: by rule, what Great Expectations found in the sample. `disagreements`:
-    rules of which the kernels flag other rows than Great Expectations, which is a mistake of Magnetar's.
+    `counts`: all quarantined records and rows that broke output rules since the start of the query, by rule; `broken`:
+    what Great Expectations found in the sample, by rule; `disagreements`: rules for which the kernels flag other rows than
+    Great Expectations does, which is a bug in Magnetar.
     """
 
     time: int
@@ -65,10 +65,10 @@ class Subject(NamedTuple):
 
 
 class Watch:
-    """Looks at the samples in a store when asked to."""
+    """Checks the samples in a store on demand."""
 
     def __init__(self, url: str, *, kept: int = KEPT) -> None:
-        """The results of an earlier run are gone on from. Raises `SuiteError`."""
+        """Continues the results of an earlier run. Raises `SuiteError`."""
         from streaming.quality.gx import GreatExpectations
 
         self._storage = Storage(url)
@@ -81,7 +81,7 @@ class Watch:
         self._results = read_results(url)
 
     def look(self) -> Result | None:
-        """Validates the samples that are new. None: there are none."""
+        """Validate new samples. Returns None if there are none."""
         begun = time.monotonic()
         samples: list[Sample] = []
         for info in self._storage.files(LIVE):
@@ -121,7 +121,7 @@ class Watch:
         return result
 
     def _subjects(self, rows: Rows) -> Iterator[Subject]:
-        """Output rows by kind; and what was quarantined, once more as the commands that it is."""
+        """Output rows by kind, and quarantined records also as commands."""
         for name, table in rows.items():
             yield Subject(self._outputs[name], self._rules.kinds[name], table)
         bad = rows.get(_QUARANTINED)
@@ -141,7 +141,7 @@ class Watch:
 
 
 def read_results(url: str) -> list[Result]:
-    """The results that are kept, the latest last."""
+    """The stored results, newest last."""
     storage = Storage(url)
     if storage.info(_RESULTS) is None:
         return []
@@ -150,9 +150,9 @@ def read_results(url: str) -> list[Result]:
 
 
 def main(url: str, seconds: float) -> None:
-    """Looks once in an interval until standard input ends, then once more."""
+    """Check once per interval until standard input closes, then once more."""
     os.nice(19)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, whose end is ours
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and this process ends with it
     watch = Watch(url)
     ended = False
     while not ended:

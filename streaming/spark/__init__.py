@@ -1,1 +1,1 @@
-"""The thin adapter: Spark brings records, keeps the broker's state and carries its effects to the sinks."""
+"""The adapter to Spark, which reads records, keeps the broker's state, and passes its effects to the sinks."""

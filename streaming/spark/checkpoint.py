@@ -1,7 +1,7 @@
-"""What Spark would say of a damaged checkpoint without naming a file, said before the query starts.
+"""Checks a checkpoint before the query starts, because Spark's errors don't name the damaged file.
 
-Spark writes these files whole, by renaming; a disk that lost power, a copy that was cut off or a full disk may still leave
-them cut. Its state files it checks itself, when it reads them, see `streaming.spark.failure`.
+Spark writes these files atomically, but a power failure, an incomplete copy or a full disk may still truncate them. Spark
+itself checks its state files when it reads them, see `streaming.spark.failure`.
 """
 
 import json
@@ -13,17 +13,17 @@ from streaming.spark.failure import QueryFailed
 
 
 class BadCheckpoint(QueryFailed):
-    """The checkpoint is damaged, or not this query's."""
+    """The checkpoint is damaged, or belongs to another query."""
 
 
 def check(checkpoint: str | Path, topic: str) -> None:
-    """Looks at the files that Spark will begin with. Does nothing if there are none yet, or not on this machine.
+    """Check the files that Spark reads first. Does nothing if they don't exist yet or are not on this machine.
 
     Raises `BadCheckpoint`.
     """
     folder = Path(checkpoint)
     if folder.exists() and not folder.is_dir():
-        raise BadCheckpoint(f"{folder} is no folder: give the query another --checkpoint, new or its own")
+        raise BadCheckpoint(f"{folder} is not a folder: give the query another --checkpoint, new or its own")
     offsets = _latest(folder / "offsets")
     if offsets is None:
         return
@@ -59,7 +59,7 @@ def _number(file: Path) -> int:
 
 
 def _lines(file: Path, least: int, to_do: str = RESTORE) -> list[Any]:
-    """What the lines after the version hold, in JSON. Raises `BadCheckpoint` if the file is cut."""
+    """The JSON values in the lines after the version. Raises `BadCheckpoint` if the file is truncated."""
     lines = file.read_bytes().splitlines()
     try:
         if len(lines) < least:

@@ -1,4 +1,4 @@
-"""Why a query ended, in a sentence: what Spark says of it fills three screens, most of them Java's."""
+"""Explains in a sentence why a query ended. Spark's own message fills three screens, mostly with Java."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from sinks.storage import RESTORE, Damaged, NotStored
 
 _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
-"""A line of a traceback, Python's or Java's, that names an exception and has its text."""
+"""A line of a Python or Java traceback with the name and the text of an exception."""
 
 _SAY_ALL = {"Damaged", "EntryNotFound", "ForeignFiles", "OffsetError"}
-"""Exceptions of ours whose text ends with what to do."""
+"""Our exceptions whose text ends with what to do."""
 
 
 class QueryFailed(RuntimeError):
-    """The query ended by itself, or can't start. The text says why and what to do."""
+    """The query failed or can't start. The text says why and what to do."""
 
 
 class _Known(NamedTuple):
-    """A failure that Spark tells at length, or in words that help nobody."""
+    """A failure for which Spark's message is long or unhelpful."""
 
     told: re.Pattern[str]
     happened: str
     to_do: str | None = None
-    """None: what is to be done about any failure."""
+    """What to do, or None for the general advice."""
 
 
 _ANEW = "give the query a new checkpoint and an empty store, and it begins with what Kafka has"
@@ -38,13 +38,13 @@ _KNOWN = [
     ),
     _Known(
         re.compile(r"Partition (\S+) offset was changed from (\d+) to (\d+)"),
-        r"Records up to offset \2 of Kafka's partition \1 were read, and now it ends at \3: the topic was deleted and made "
-        "again, or Kafka lost records",
+        r"Records up to offset \2 of Kafka's partition \1 were read, and now it ends at \3: the topic was deleted "
+        "and recreated, or Kafka lost records",
         f"Nothing is skipped silently: {_ANEW}",
     ),
     _Known(
         re.compile(r"Partitions Set\((.+?)\) have been deleted"),
-        r"Kafka has no partitions \1 any more: the topic was deleted, or made again with fewer",
+        r"Kafka has no partitions \1 any more: the topic was deleted, or recreated with fewer",
         f"Nothing is skipped silently: {_ANEW}",
     ),
     _Known(
@@ -67,7 +67,7 @@ _KNOWN = [
         r"The checkpoint's file \1 is missing or damaged",
         RESTORE,
     ),
-    # Spark names no file there.
+    # Spark does not name the file.
     _Known(
         re.compile(r"\[CANNOT_LOAD_STATE_STORE"),
         "A file in the checkpoint's folder 'state' is damaged",
@@ -88,14 +88,14 @@ _KNOWN = [
 
 @contextmanager
 def explained(advice: str) -> Iterator[None]:
-    """Raises `QueryFailed`, the cause and what to do, for a failed query and for a Spark that went away.
+    """Raise `QueryFailed`, with the cause and what to do, if the query fails or Spark's process is gone.
 
-    `advice`: a clause, what to do about failures that nothing else is known of.
+    `advice`: a clause that says what to do about unknown failures.
     """
     try:
         yield
     except Exception as error:
-        # Imported late: who only reads logs has no need of them.
+        # Imported late, because reading logs doesn't need them.
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors.exceptions.captured import CapturedException
 
@@ -107,13 +107,13 @@ def explained(advice: str) -> Iterator[None]:
             raise QueryFailed(explanation(str(error), advice)) from error
         if isinstance(error, Py4JError | ConnectionError):
             raise QueryFailed(
-                f"Spark's Java process is gone: was it killed, for its memory? {advice}"
+                f"Spark's Java process is gone: was it killed for using too much memory? {advice}"
             ) from error
         raise
 
 
 def explanation(text: str, advice: str) -> str:
-    """What the text of a Spark exception comes to: the cause and what to do."""
+    """The cause and what to do, from the text of a Spark exception."""
     story = text.partition(_END_OF_STORY)[0]
     if (raised := _first_raised(story)) is not None and raised[0] in _SAY_ALL:
         return raised[1]
@@ -124,18 +124,18 @@ def explanation(text: str, advice: str) -> str:
 
 
 def cause(text: str) -> str:
-    """The last exception that a Spark exception's text tells of, which is the first that was raised."""
+    """The last exception in the text of a Spark exception, which was raised first."""
     story = text.partition(_END_OF_STORY)[0]
     raised = _first_raised(story)
     if raised is None:
         return story.partition("\n")[0].strip()
     name, words = raised
-    # Java's names tell nothing that the words don't.
+    # The name adds nothing to the text.
     return words if name == "SparkException" else f"{name}: {words}"
 
 
 def _first_raised(story: str) -> tuple[str, str] | None:
-    """The exception's name and its words."""
+    """The name and the text of that exception."""
     found = None
     for line in story.splitlines():
         found = _RAISED.match(line) or found

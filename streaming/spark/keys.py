@@ -1,12 +1,12 @@
-"""An even spread of ingress partitions over shuffle partitions.
+"""Spreads ingress partitions evenly over shuffle partitions.
 
-Spark sends a key to shuffle partition ``hash(key) mod n``. Of four ingress partitions 0–3 and n = 2 three land in one
-task; of two, both, and a second core stands idle. So the key is (ingress partition, slot), the slot a number chosen so
-that the hash of both falls where ``partition mod n`` does. It must not depend on n, which a checkpoint keeps and a
-configuration may change: it makes the hash congruent to the partition modulo 240, which serves every n that divides
-240 (1–6, 8, 10, 12, 15, 16, 20, …). Other n are spread as the hash spreads them.
+Spark sends a key to shuffle partition ``hash(key) mod n``. With n = 2, three of the ingress partitions 0 to 3 would land in
+one task, and both of 0 and 1, which leaves a core idle. So the key is (ingress partition, slot). The slot is chosen so
+that the hash of the key lands in ``partition mod n``. It must not depend on n, which the checkpoint keeps and the
+configuration may change. So it makes the hash congruent to the partition modulo 240, which works for every n that divides
+240 (1 to 6, 8, 10, 12, 15, 16, 20 and so on). For other n, the hash decides.
 
-The slots are part of the state's key: change nothing here, or old checkpoints lose their state.
+The slots are part of the key of the state. Do not change anything here, or old checkpoints lose their state.
 """
 
 from functools import cache
@@ -18,14 +18,14 @@ from pyspark.sql import functions as F
 
 MODULUS = 240
 BALANCED = 1024
-"""Ingress partitions from this number on have slot 0."""
+"""Ingress partitions with this number or higher have slot 0."""
 
 _Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 @cache
 def slots() -> tuple[int, ...]:
-    """The slot of each ingress partition below `BALANCED`. Takes 0.1 s once."""
+    """The slot of each ingress partition below `BALANCED`. The first call takes 0.1 s."""
     candidates = np.arange(4096)
     return tuple(
         int(np.argmax(spark_hash(partition, candidates) % MODULUS == partition % MODULUS))
@@ -39,7 +39,7 @@ def slot(partition: Column) -> Column:
 
 
 def spark_hash(partition: int, slots: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.int32]]":
-    """Spark's ``hash(partition, slot)`` of two ints: Murmur3 with seed 42, the first's hash the second's seed."""
+    """Spark's ``hash(partition, slot)`` of two ints: Murmur3 with seed 42, then with the first hash as the seed."""
     with np.errstate(over="ignore"):
         seed = _murmur3(np.array([partition], np.uint32), np.array([42], np.uint32))
         return _murmur3(slots.astype(np.uint32), seed).astype(np.int32)

@@ -1,7 +1,7 @@
-"""The stateful operator: one ingress partition's records of a micro-batch go through its broker.
+"""The stateful operator: passes the records of an ingress partition in a micro-batch through its broker.
 
-Spark calls it once per partition and micro-batch, with the partition's records and its state, in any order of
-partitions. It turns pandas frames into records and output rows into `schema.CHUNKS`; `streaming.fold` does the rest.
+Spark calls it once per partition and micro-batch, with the partition's records and state, in any order of partitions. It
+converts pandas frames to records, and output rows to `schema.CHUNKS`. `streaming.fold` does the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +19,10 @@ from streaming.quality.gate import Judge, judge
 from streaming.rows import pack
 
 Clock = Literal["log", "trigger"]
-"""What advances time: the records alone, or also the micro-batch's own timestamp (Spark keeps it: a re-run sees the
-same)."""
+"""What advances time: only the records, or also the timestamp of the micro-batch, which Spark keeps for a re-run."""
 
 IDLE_TICK_MS = 60_000
-"""An idle partition's tick is kept if it had effects, and else once in this time (ms)."""
+"""The tick of an idle partition is kept if it had effects, or else once in this time (ms)."""
 
 _RETURN_AT_NEXT_TRIGGER_MS = 1
 _TICK = KINDS[Tick]
@@ -35,7 +34,7 @@ def operator(
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
     Its state is `schema.STATE`, its output `schema.CHUNKS`. `judge` decodes the records, see `streaming.quality.gate`.
-    Raises `SuiteError` at once if a suite can't be compiled; the function raises what `PartitionFold` raises.
+    Raises `SuiteError` immediately if a suite can't be compiled. The function raises what `PartitionFold` raises.
     """
     judge((), ())
 
@@ -53,8 +52,8 @@ def operator(
         if clock == "trigger":
             now = state.getCurrentProcessingTimeMs()
             rows = own.tick(now)
-            # A visit that did nothing leaves no trace, neither row nor state: as if it had not been. So an idle
-            # partition doesn't write a file a second, and what was written still replays exactly.
+            # A visit without effects leaves neither rows nor state, as if it had not happened. So an idle partition
+            # doesn't write a file every second, and the output still replays exactly.
             changed = changed or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}
             if changed and rows:
                 yield chunk(partition, rows)
@@ -74,7 +73,7 @@ def _restored(partition: int, state: GroupState) -> StateRow | None:
 
 
 def sort(frames: Iterable[pd.DataFrame]) -> Records:
-    """The records of `frames`. Spark promises no order, though they nearly always come in order."""
+    """The records of `frames` in order. Spark guarantees no order, though they nearly always arrive in order."""
     parts = list(frames)
     offsets = np.concatenate([part["offset"].to_numpy(np.int64) for part in parts])
     timestamps = np.concatenate([part["timestamp"].to_numpy(np.int64) for part in parts])

@@ -1,4 +1,4 @@
-"""The one query: source → operator by ingress partition → sinks, one Spark job a micro-batch."""
+"""The query: source → operator per ingress partition → sinks, with one Spark job per micro-batch."""
 
 import threading
 import time
@@ -30,11 +30,11 @@ _SETTLE_SECONDS = 0.01
 
 
 class BadTrigger(ValueError):
-    """A text isn't an interval."""
+    """The text is not an interval."""
 
 
 class Written(NamedTuple):
-    """What a micro-batch wrote: its number, and rows by (ingress partition, kind)."""
+    """The number of a micro-batch, and the rows it wrote by (ingress partition, kind)."""
 
     batch_id: int
     rows: dict[tuple[int, str], int]
@@ -54,14 +54,14 @@ def start(
     on_batch: Callable[[Written], None] | None = None,
     name: str | None = None,
 ) -> StreamingQuery:
-    """Starts the query over `source` (columns `RECORD`).
+    """Start the query over `source` (columns `RECORD`).
 
     Args:
-        sinks: written to in this order, each in the task that holds an ingress partition. Include the store.
-        store: where the broker reads entries of batches before.
-        checkpoint: Spark's folder of offsets and state; another query's is refused by Spark.
-        trigger: `AVAILABLE_NOW` (all there is, then stop) or an interval as ``1s`` or ``500 milliseconds``.
-        on_batch: called on the driver when a batch's writes are done, before Spark commits it. Keep it short.
+        sinks: written in this order, by the task of each ingress partition. Include the store.
+        store: where the broker reads entries of earlier batches.
+        checkpoint: Spark's folder of offsets and state. Spark refuses that of another query.
+        trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
+        on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
     """
     writer = operate(source, store=store, clock=clock, broker=broker, judge=judge).writeStream
     if name is not None:
@@ -87,7 +87,7 @@ def operate(
     broker: BrokerType = Broker,
     judge: Judge = judge,
 ) -> DataFrame:
-    """Records (`RECORD`) to packed output rows (`CHUNKS`), by ingress partition."""
+    """Turn records (`RECORD`) into packed output rows (`CHUNKS`), by ingress partition."""
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
     keyed = source.withColumn("slot", slot(source["partition"]))
     return keyed.groupBy("partition", "slot").applyInPandasWithState(
@@ -103,8 +103,8 @@ def batch_writer(
     def write(chunks: DataFrame, batch_id: int) -> None:
         for sink in sinks:
             sink.begin(batch_id)
-        # One action, which consumes all: a second would run the operator again, and an unread partition would leave
-        # its state uncommitted.
+        # One action that consumes everything: a second one would run the operator again, and an unread partition
+        # would leave its state uncommitted.
         written = chunks.mapInArrow(partition_writer(sinks, batch_id), WRITTEN).collect()
         if on_batch is not None:
             on_batch(Written(batch_id, {(row.partition, row.kind): row.rows for row in written}))
@@ -115,7 +115,7 @@ def batch_writer(
 def partition_writer(
     sinks: Sequence[Sink], batch_id: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: columns `CHUNKS` in, `WRITTEN` out. Each ingress partition is written at once."""
+    """The function for mapInArrow: columns `CHUNKS` in, `WRITTEN` out. Writes one ingress partition at a time."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for partition, rows in _partitions(batches):
@@ -131,7 +131,7 @@ def partition_writer(
 
 
 def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Rows]]:
-    """The ingress partitions of a task, each with all its rows. They come one after the other."""
+    """The ingress partitions of a task, one after the other, each with all its rows."""
     done: set[int] = set()
     for partition, chunks in groupby(_chunks(batches), itemgetter(0)):
         if partition in done:
@@ -151,11 +151,11 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Ta
 
 
 def wait(query: StreamingQuery, stop: threading.Event) -> None:
-    """Waits until `stop` is set and the micro-batch at hand is done. Raises what ended the query, if something did."""
+    """Wait until `stop` is set and the current micro-batch is done. Raises the error that ended the query, if any."""
     while query.isActive and not stop.wait(_POLL_SECONDS):
         pass
     before = _batch(query)
-    # Between two polls a batch may end and the next begin; then one was finished, too.
+    # Between two polls, a batch may end and the next one begin. Then one was finished, too.
     while query.isActive and query.status["isTriggerActive"] and _batch(query) == before:
         time.sleep(_SETTLE_SECONDS)
     if (error := query.exception()) is not None:
@@ -168,10 +168,10 @@ def _batch(query: StreamingQuery) -> int:
 
 
 def interval(text: str) -> str:
-    """A trigger's interval in Spark's words: ``1s`` → ``1 seconds``. Raises `BadTrigger`."""
+    """A trigger's interval in Spark's syntax: ``1s`` → ``1 seconds``. Raises `BadTrigger`."""
     units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(number):].strip()  # fmt: skip
     if not number.strip().isdigit() or (unit not in units and unit not in units.values()):
-        raise BadTrigger(f"trigger {text!r}: expected a number and a unit, as 500ms, 1s or 2m")
+        raise BadTrigger(f"trigger {text!r}: expected a number and a unit, such as 500ms, 1s or 2m")
     return f"{int(number)} {units.get(unit, unit)}"

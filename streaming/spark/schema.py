@@ -8,17 +8,18 @@ from pyspark.sql.types import StructType
 from schemas.records import RECORD
 
 RECORDS: Final[StructType] = from_arrow_schema(RECORD)
-"""What every source gives."""
+"""The columns of every source."""
 
 STATE: Final = "clock bigint, topics int, backlog bigint, storage bigint, offset bigint, broker binary"
 """An ingress partition's state: clock (ms), topics, backlog (entries), storage (bytes), last offset, and the broker
-itself, in its own versioned encoding. Spark refuses to restart with another schema, so what may change is in there."""
+itself, in its own versioned encoding. Spark refuses to restart with another schema, so everything that may change is in
+the encoding."""
 
 CHUNKS: Final = "partition int, kind string, rows int, effects binary"
-"""What the operator hands on: `rows` output rows of a partition and kind, in identity order, packed into one value.
+"""The operator's output: `rows` output rows of a partition and kind, by identity, packed into one value.
 
-Passing them as Spark rows took 11 s a million against 3.5 s (2 cores, 100 B payloads, from Parquet to the sink): 35
-columns would turn from Arrow to pandas, to Arrow, to Spark's rows, and to Arrow again for the writer."""
+Passing them as Spark rows took 11 s per million instead of 3.5 s (2 cores, 100 B payloads, from Parquet to the sink),
+because 35 columns are converted from Arrow to pandas, to Arrow, to Spark's rows, and to Arrow again for the writer."""
 
 WRITTEN: Final = "partition int, kind string, rows bigint"
-"""What a micro-batch's write job answers: rows written, by ingress partition and kind."""
+"""The result of a micro-batch's write job: rows written by ingress partition and kind."""

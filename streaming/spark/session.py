@@ -1,4 +1,4 @@
-"""A Spark session with the settings that Magnetar needs; on a laptop they are what makes it usable."""
+"""A Spark session with the settings that Magnetar needs. They also make it fast enough on a laptop."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def spark_session(
     with_kafka: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process: made in 5 s, or the present one with `conf`'s SQL settings.
+    """The Spark session of this process: a new one, in 5 s, or the existing one with the SQL settings of `conf`.
 
     Args:
         app_name: shown in Spark's UI and logs.
-        shuffle_partitions: tasks of the stateful operator. 1 gives the shortest micro-batch, one a core the
-            most throughput. A streaming query keeps the number of its first batch.
-        master: where to run, `local[n]` for n threads in this process.
-        with_kafka: load Spark's Kafka source, fetching it if need be. Leave it off where `--packages` does.
-        conf: more settings, or other values of those below.
+        shuffle_partitions: tasks of the stateful operator. 1 gives the shortest micro-batches, one per core the
+            highest throughput. A streaming query keeps the number of its first batch.
+        master: where to run. `local[n]` means n threads in this process.
+        with_kafka: load Spark's Kafka source, downloading it if needed. Leave it off if `--packages` loads it.
+        conf: more settings, or other values for those below.
 
     Raises:
-        JavaNotFoundError, JarsUnavailableError: no Java, no jars.
+        JavaNotFoundError, JarsUnavailableError: Java or the jars are missing.
     """
-    # Imported late: it takes half a second, which `magnetar --help` has not.
+    # Imported late, because it takes half a second, too long for `magnetar --help`.
     from pyspark.sql import SparkSession
 
     settings = _common(shuffle_partitions)
@@ -60,7 +60,7 @@ def spark_session(
 
 @contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Whoever handles Ctrl-C goes on doing so: pyspark takes it over, to cancel jobs and raise KeyboardInterrupt."""
+    """Keep the present handler of Ctrl-C. pyspark would replace it to cancel jobs and raise KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
@@ -70,38 +70,38 @@ def _own_interrupt() -> Iterator[None]:
 def _common(shuffle_partitions: int) -> dict[str, str]:
     return {
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
-        # Timestamps mean the same on every machine.
+        # So that timestamps mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
-        # Frames between Spark and pandas as Arrow, column by column, rather than pickled row by row.
+        # Convert frames between Spark and pandas by column, as Arrow, instead of pickling rows.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
 
 
 def _local() -> dict[str, str]:
-    # Spark's launcher, and the workers it forks, take these from the environment and from nowhere else.
+    # Spark's launcher and its workers read these only from the environment.
     os.environ["JAVA_HOME"] = str(spark_java_home())
-    # Else workers are the first `python3` on PATH, which may lack every package.
+    # Otherwise workers run the first `python3` on PATH, which may lack all packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Else Spark looks the host's name up, which may fail or take seconds, and warns about the answer.
+    # Otherwise Spark looks up the host name, which may fail or take seconds, and warns about the result.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     return {
-        # Nobody else on the network is to reach the driver.
+        # Do not expose the driver to the network.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # Driver and executors are one JVM here; the default of 1 GB is tight for a large micro-batch.
+        # Driver and executors share a JVM here, and the default of 1 GB is tight for a large micro-batch.
         "spark.driver.memory": "2g",
-        # A web server, a port and 0.5 s of start that nobody asked for.
+        # Skip the web UI: a server, a port, and 0.5 s of startup.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Only errors, from the first moment on: `spark.log.level` comes too late for what the start logs.
+        # Log only errors from the beginning: `spark.log.level` takes effect too late for the startup.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
-        # Python workers that don't print a traceback when Spark has hung up on them.
+        # Python workers that don't print a traceback when Spark closes the connection.
         "spark.python.daemon.module": "streaming.spark.worker_daemon",
-        # Talking to Python workers through a file instead of TCP: shorter micro-batches.
+        # Talking to Python workers through a file instead of TCP makes micro-batches shorter.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Checkpoints without a checksum file beside each file and without a forked `chmod` for each:
-        # 122 ms for an empty micro-batch instead of 172 ms.
+        # Checkpoints without a checksum file and a forked `chmod` per file:
+        # 122 ms per empty micro-batch instead of 172 ms.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-        # Tables are not ours to keep; else Spark drops a folder into the working directory.
+        # Otherwise Spark creates a folder for tables, which Magnetar doesn't use, in the working directory.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "magnetar-spark-warehouse"),
     }

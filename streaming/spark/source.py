@@ -1,4 +1,4 @@
-"""Where records come from: staged files, for a replay, and Kafka. Both give a stream of `schemas.records.RECORD`."""
+"""The sources of records: staged files for a replay, and Kafka. Both are streams of `schemas.records.RECORD`."""
 
 import os
 from pathlib import Path
@@ -17,19 +17,19 @@ _FIRST_MTIME_S = 1_000_000_000
 
 
 def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
-    """Cuts `records` (columns `RECORD`) into `batches` contiguous slices, a Parquet file and so a micro-batch each.
+    """Cut `records` (columns `RECORD`) into `batches` contiguous slices. Each becomes a Parquet file and a micro-batch.
 
-    Gives the number of files: at least 1, at most one a record. The folder must not exist. Raises `LogError` if an
+    Returns the number of files: at least 1, at most one per record. The folder must not exist. Raises `LogError` if an
     offset occurs twice in a partition.
     """
     folder.mkdir(parents=True)
     number = 0
     for number, part in enumerate(slices(ordered(records), batches), 1):
-        # Spark hides what begins with a dot, so that it never lists half a file.
+        # Spark ignores names that start with a dot, so it never lists an incomplete file.
         partial, file = folder / f".{number:08d}", folder / f"{number:08d}.parquet"
-        # A row group is the least that a task can read: several let all cores read a large file.
+        # A task reads at least a row group, so several of them let all cores read a large file.
         pq.write_table(part, partial, row_group_size=_ROW_GROUP, compression="lz4")
-        # Spark takes files by modification time, in ms; a clock's would tie.
+        # Spark orders files by modification time in ms, so times of the clock could be equal.
         stamp = _FIRST_MTIME_S + number
         os.utime(partial, (stamp, stamp))
         partial.rename(file)
@@ -37,8 +37,8 @@ def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
 
 
 def staged(spark: SparkSession, folder: Path) -> DataFrame:
-    """The stream of what `stage` wrote: one file a micro-batch, in order."""
-    # Staged files carry made-up times; Spark must not drop "old" ones.
+    """The stream of what `stage` wrote: one file per micro-batch, in order."""
+    # Staged files have artificial times. Spark must not drop "old" ones.
     options = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d", "pathGlobFilter": "*.parquet"}
     return spark.readStream.schema(RECORDS).options(**options).parquet(folder.absolute().as_uri())
 
@@ -51,11 +51,11 @@ def kafka(
     max_offsets_per_trigger: int | None = None,
     config: KafkaConfig = PLAIN,
 ) -> DataFrame:
-    """The stream of a Kafka topic from its earliest record; a checkpoint takes over from there.
+    """The stream of a Kafka topic, from its earliest record or from the checkpoint.
 
-    A key that is absent or empty is no topic; one that isn't UTF-8 has its bad bytes replaced and ends in quarantine,
-    as does a record without a value. Records that Kafka deleted before they were read stop the query: the log would
-    have a hole. (`max_offsets_per_trigger` is for all partitions of the topic together.)
+    A record with an absent or empty key has no topic. Invalid UTF-8 in a key is replaced, and the record goes to
+    quarantine, as does a record without a value. If Kafka deleted records before they were read, the query stops, because
+    the log would have a gap. `max_offsets_per_trigger` applies to all partitions of the topic together.
     """
     options = config.spark() | {
         "kafka.bootstrap.servers": bootstrap,
@@ -69,7 +69,7 @@ def kafka(
 
 
 def records(read: DataFrame) -> DataFrame:
-    """What Spark's Kafka source gives, live or not, as columns `RECORD`."""
+    """Convert the rows of Spark's Kafka source, streaming or batch, to columns `RECORD`."""
     key = F.make_valid_utf8(F.col("key").cast("string"))
     return read.select(
         F.col("partition"),

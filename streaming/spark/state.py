@@ -1,7 +1,7 @@
-"""The query's state, read back from its checkpoint: at the end of a replay, for inspection, for tests.
+"""Reads the query's state from its checkpoint: at the end of a replay, for inspection, for tests.
 
-The query need not run. Spark keeps the states of the last 100 micro-batches
-(``spark.sql.streaming.minBatchesToRetain``), so any of those can be asked for.
+The query need not be running. Spark keeps the states of the last 100 micro-batches
+(``spark.sql.streaming.minBatchesToRetain``), so any of them can be read.
 """
 
 from pathlib import Path
@@ -12,9 +12,9 @@ from streaming.fold import StateRow
 
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
-    """The state after micro-batch `batch_id` (the last): partition and the columns of `schema.STATE`."""
-    # Makes Spark's coordinator of state stores, which a session has that ran a streaming query; a store that begins
-    # with a snapshot can't be loaded without.
+    """The state after micro-batch `batch_id` (default: the last): partition, and the columns of `schema.STATE`."""
+    # Creates Spark's coordinator of state stores, which a session otherwise has only after it ran a streaming query.
+    # Spark can't load a store that starts with a snapshot without it.
     spark.streams.active  # noqa: B018
     reader = spark.read.format("statestore")
     if batch_id is not None:
@@ -25,6 +25,6 @@ def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = No
 def partition_states(
     spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None
 ) -> list[StateRow]:
-    """`state`, in memory, by ingress partition."""
+    """The `state` in memory, by ingress partition."""
     rows = state(spark, checkpoint, batch_id).collect()
     return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in rows)

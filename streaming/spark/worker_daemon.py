@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, without tracebacks that tell nothing: `spark.python.daemon.module`.
+"""Spark's daemon of Python workers, without useless tracebacks: `spark.python.daemon.module`.
 
-When a task fails or a query stops, Spark closes its end of the worker's pipe. The worker, flushing what it has still to
-say, meets a BrokenPipeError, and pyspark prints that on the terminal. What went wrong Spark says itself.
+When a task fails or a query stops, Spark closes its end of the worker's pipe. The worker's flush then raises a
+BrokenPipeError, which pyspark prints on the terminal. Spark reports the actual error itself.
 """
 
 import sys
@@ -11,7 +11,7 @@ from pyspark import daemon
 
 
 class Quiet:
-    """In the place of the module `traceback`, for `pyspark.daemon` alone."""
+    """Replaces the module `traceback` in `pyspark.daemon` only."""
 
     format_exc = staticmethod(traceback.format_exc)
 

@@ -45,8 +45,8 @@ RECORDED = {
     "delete-records": "Kafka deleted records before they were read, of offsets [191, 266) of partition commands-2. Nothing "
     f"is skipped silently: {ANEW}. Then let the topic keep records longer than the query may be down",
     "topic-again-short": "Records up to offset 206 of Kafka's partition commands-0 were read, and now it ends at 40: the "
-    f"topic was deleted and made again, or Kafka lost records. Nothing is skipped silently: {ANEW}",
-    "topic-fewer-partitions": "Kafka has no partitions commands-2 any more: the topic was deleted, or made again with "
+    f"topic was deleted and recreated, or Kafka lost records. Nothing is skipped silently: {ANEW}",
+    "topic-fewer-partitions": "Kafka has no partitions commands-2 any more: the topic was deleted, or recreated with "
     f"fewer. Nothing is skipped silently: {ANEW}",
     "offset-empty": f"The checkpoint's file /data/checkpoint/offsets/13 is damaged. {RESTORE}",
     "metadata-missing": f"The checkpoint's file /data/checkpoint/metadata is missing. {RESTORE}",

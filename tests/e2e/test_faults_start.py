@@ -81,7 +81,7 @@ def test_nothing_to_check(tmp_path: Path) -> None:
     check(tmp_path / "new", "commands")
     check("hdfs://elsewhere/checkpoint", "commands")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadCheckpoint, match="is no folder"):
+    with pytest.raises(BadCheckpoint, match="is not a folder"):
         check(tmp_path / "file", "commands")
 
 
