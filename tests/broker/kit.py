@@ -1,4 +1,4 @@
-"""A broker under test: commands in, effects out, and a clock that the test moves."""
+"""A broker under test. Tests send commands, get effects, and move the clock."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
@@ -55,16 +55,16 @@ QUIET: dict[str, Any] = {
     "retentionCheckIntervalInSeconds": 0,
     "brokerDeduplicationSnapshotFrequencyInSeconds": 0,
 }
-"""Nothing happens by itself but what a command causes: checks run by RUN_CHECK, every mark-delete is written."""
+"""Only commands have effects: checks run only by RUN_CHECK, and every mark-delete is written at once."""
 
 
 def feed(broker: Any, offset: int, timestamp: int, topic: str | None, value: bytes) -> None:
-    """`Broker.apply` of a record that no rule but the decoder judged."""
+    """`Broker.apply` of a record that only the decoder checked, no other rules."""
     broker.apply(offset, timestamp, topic, decode_or_refuse(value), value)
 
 
 class Run:
-    """One `Broker`, fed command by command. `now` (ms) is the timestamp of the next record."""
+    """A `Broker` that gets one command at a time. `now` (ms) is the timestamp of the next record."""
 
     def __init__(
         self, *, now: int = START, reader: EntryReader | None = None, profile: Literal["2.x", "4.x"] = "4.x",
@@ -107,11 +107,11 @@ class Run:
     def publish(
         self, sequence_id: int, producer: str = "p", topic: str = TOPIC, **fields: Any
     ) -> list[Effect]:
-        """The short form."""
+        """Publish with the short form."""
         return self.do(Publish(producer=producer, sequence_id=sequence_id, **fields), topic)
 
     def fill(self, count: int, size: int = 1024, *, first: int = 0, topic: str = TOPIC) -> None:
-        """Publish `count` entries that are stored in exactly `size` bytes each."""
+        """Publish `count` entries with a stored size of exactly `size` bytes each."""
         for sequence_id in range(first, first + count):
             metadata = plain_metadata_size("p", sequence_id, self.now, None)
             self.publish(sequence_id, topic=topic, payload="x" * (size - HEADER - metadata))
@@ -142,7 +142,7 @@ class Run:
         self, sequence_id: int, highest: int | None = None, name: str = "p", id_: int = 1, connection: str = "client",
         **metadata: Any,
     ) -> list[Effect]:  # fmt: skip
-        """SEND of a message, or of the batch `sequence_id`…`highest`; `metadata` adds to its MessageMetadata."""
+        """SEND a message, or a batch from `sequence_id` to `highest`. `metadata` adds to its MessageMetadata."""
         if highest is not None:
             metadata |= {"highest_sequence_id": highest, "num_messages_in_batch": highest - sequence_id + 1}
         return self.do(
@@ -162,7 +162,7 @@ class Run:
         self, name: str, type_: SubType = "Exclusive", *, earliest: bool = True, id_: int = 1, topic: str = TOPIC,
         connection: str | None = None, permits: int = 0, **fields: Any,
     ) -> list[Effect]:  # fmt: skip
-        """A consumer on the connection of its subscription's name, and its first FLOW if there are `permits`."""
+        """Add a consumer, on a connection named like the subscription, and send its first FLOW if `permits` are given."""
         connection = name if connection is None else connection
         effects = self.do(
             Subscribe(
@@ -179,7 +179,7 @@ class Run:
         self, name: str, *positions: tuple[int, int], cumulative: bool = False, id_: int = 1, topic: str = TOPIC,
         left: Sequence[int] | None = None, size: int | None = None, request_id: int | None = None,
     ) -> list[Effect]:  # fmt: skip
-        """ACK of the consumer that `subscribe` made; of a batch of `size` in which the words `left` remain."""
+        """ACK by the consumer from `subscribe`. `left`: words of the messages that stay unacked in a batch of `size`."""
         ids = [MessageIdData(*at, ack_set=list(left or ()), batch_size=size) for at in positions]
         kind: Literal["Individual", "Cumulative"] = "Cumulative" if cumulative else "Individual"
         return self.do(
@@ -192,7 +192,7 @@ class Run:
     def redeliver(
         self, name: str, *positions: tuple[int, int], id_: int = 1, epoch: int | None = None
     ) -> list[Effect]:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES of these positions; none: of everything."""
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES for these positions, or for all if none are given."""
         ids = [MessageIdData(*position) for position in positions]
         return self.do(
             RedeliverUnacknowledgedMessages(
@@ -224,19 +224,19 @@ class Run:
     # -- administration -------------------------------------------------------------------------------------------
 
     def admin(self, method: str, call: str, body: Any = None, topic: str = TOPIC) -> list[Effect]:
-        """A call on a topic: ``/subscription/s/skip_all``."""
+        """An admin call on a topic, such as ``/subscription/s/skip_all``."""
         path = "/" + topic.replace("://", "/") + call
         return self.do(Admin(method=method, path=path, body=body), topic)  # type: ignore[arg-type]
 
     def namespace(self, method: str, policy: str, body: Any = None) -> list[Effect]:
-        """A call on a policy of the topic's namespace."""
+        """An admin call on a policy of the topic's namespace."""
         path = f"/namespaces/public/default/{policy}"
         return self.do(Admin(method=method, path=path, body=body), None)  # type: ignore[arg-type]
 
     def unload(self) -> list[Effect]:
         return self.admin("PUT", "/unload")
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------
 
     @property
     def topic(self) -> PersistentTopic:
@@ -253,7 +253,7 @@ class Run:
 
 
 class BareTopic:
-    """A topic without a broker around it: its ledgers and cursors, with entries of any size."""
+    """A topic without a broker: its ledgers and cursors, with entries of any size."""
 
     def __init__(self, **settings: Any) -> None:
         """`settings` over those of `QUIET`."""
@@ -264,7 +264,7 @@ class BareTopic:
         self.ledger = self.topic.ledger
 
     def add(self, *sizes: int, publish_time: int | None = None) -> list[Position]:
-        """Store entries of these sizes; a full ledger is rolled over. Their positions."""
+        """Store entries of these sizes and roll over full ledgers. Returns the positions."""
         positions, now = [], self.ctx.clock
         for size in sizes:
             position, full = self.ledger.submit(size, now, self.ctx.config)
@@ -293,7 +293,7 @@ class BareTopic:
         return self.keep(ManagedCursor.create(name, self.ledger, earliest=earliest))
 
     def open_reader(self, name: str, start: Position | None, *, earliest: bool = False) -> ManagedCursor:
-        """A cursor that isn't durable."""
+        """A non-durable cursor."""
         return self.keep(ManagedCursor.non_durable(name, self.ledger, start, earliest=earliest))
 
     def keep(self, cursor: ManagedCursor) -> ManagedCursor:
@@ -301,11 +301,11 @@ class BareTopic:
         return cursor
 
     def mark(self, cursor: ManagedCursor, position: Position) -> None:
-        """Mark-delete, written if the cursor's rate limiter allows."""
+        """Move the mark-delete, and write it if the cursor's rate limiter allows."""
         change_cursor(self.ctx, cursor, cursor.move, self.ledger, position, {})
 
     def ack(self, cursor: ManagedCursor, *positions: Position, left: int | None = None) -> None:
-        """One individual ack of entries; of batches in which the messages `left` (a bit set) remain."""
+        """One individual ack of entries. `left`: a bit set of the messages in a batch that stay unacked."""
 
         def acknowledge() -> None:
             for position in positions:
@@ -322,7 +322,7 @@ def one(effects: Iterable[Effect], kind: type[E]) -> E:
 
 
 def response(effects: Iterable[Effect]) -> Any:
-    """The body of the only answer to an admin call."""
+    """The body of the only response to an admin call."""
     return one(effects, AdminResponse).fields.response
 
 
@@ -331,19 +331,19 @@ def of(effects: Iterable[Effect], kind: type[E]) -> list[E]:
 
 
 def sent(effects: Iterable[Effect], id_: int | None = None) -> list[int]:
-    """Entry ids of the MESSAGEs, in order; of one consumer, if its id is given."""
+    """The entry ids of the MESSAGEs in order, of all consumers or of consumer `id_`."""
     return [m.entry_id for m in of(effects, Message) if id_ is None or m.consumer_id == id_]
 
 
 class Stored:
-    """The entries that receipts told of and no trimming deleted, as a reader; `reads` = the positions asked for."""
+    """A reader of the entries that receipts confirmed and no trim deleted. `reads` = the positions requested."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int, int], Entry] = {}
         self.reads: list[Position] = []
 
     def add(self, effects: Collection[Effect]) -> None:
-        """What a micro-batch wrote and deleted."""
+        """Apply what a micro-batch wrote and deleted."""
         for receipt in of(effects, SendReceipt):
             if receipt.size is None or receipt.publish_time is None:
                 continue  # a duplicate

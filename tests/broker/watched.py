@@ -1,7 +1,7 @@
-"""A broker watched from outside: what it says and what it knows is held against a naive account, after every command.
+"""A broker under observation: after every command, its effects and its state are compared with a naive account.
 
-The account has sets of positions, no counters and no runs: what clients were told and what they acked. Time passes in
-records of its own, so that what a command sets off can be told from what the clock does.
+The account uses sets of positions, without counters and runs: what was sent to clients and what they acked. Time passes
+in separate records, so that effects of a command can be distinguished from those of the clock.
 """
 
 from collections.abc import Iterable
@@ -62,23 +62,23 @@ Record = tuple[int, str | None, AnyCommand | Publish]
 """Milliseconds since the record before, topic, command."""
 
 NTH = -1000
-"""A ledger id of NTH − n stands for the position of the n-th entry that is stored, counted round and round."""
+"""A ledger id of NTH − n stands for the position of the n-th stored entry, modulo their number."""
 
 RESETS = ("seek", "reset", "start_message_rollback", "created at a message id")
-"""Causes of a CURSOR_MOVED that forgets acks. By any other a mark-delete only goes forward."""
+"""Causes of a CURSOR_MOVED that forgets acks. For any other cause, the mark-delete only moves forward."""
 
 ANSWERS = (Success, Error, ProducerSuccess, AckResponse, GetLastMessageIdResponse)
 
 
 @dataclass
 class Group:
-    """A subscription as its clients know it: what they acked, and of which batches some messages are left.
+    """A subscription as its clients know it: what they acked, and which batches are partly acked.
 
-    `drift`: entries that Pulsar's counter has taken off too often: those acked one by one over which a reset moved the
-    mark-delete forward, or that lay after where it moved to (`ManagedCursor.reset`). `phantoms`: the counter took or takes entries of a ledger that is gone
-    for stored (`ManagedLedger.count`); its value says nothing then. `ahead`: an entry yet to be written was acked, which
-    Pulsar takes at the border of a ledger; the mark-delete says nothing then. `passed`: the broker moved the mark-delete,
-    perhaps over what consumers had, which is counted on though it may be forgotten.
+    `drift`: entries that Pulsar's counter has subtracted too often, because a reset moved the mark-delete over or before
+    individually acked entries (`ManagedCursor.reset`). `phantoms`: the counter treats or treated entries of a missing ledger
+    as stored (`ManagedLedger.count`), so its value is meaningless. `ahead`: an unwritten entry was acked, which Pulsar allows
+    at the border of a ledger, so the mark-delete is meaningless. `passed`: the broker moved the mark-delete, perhaps past
+    pending entries, which stay counted though they may be forgotten.
     """
 
     acked: set[Position] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Group:
     passed: bool = False
 
     def ack(self, position: Position, left: int | None) -> None:
-        """An individual ack, or one of the messages that aren't in `left`."""
+        """An individual ack of an entry, or of the messages not in `left`."""
         if left is not None:
             left &= self.partial.get(position, left)
         if left:
@@ -104,7 +104,7 @@ class Group:
         self.partial = {entry: left for entry, left in self.partial.items() if entry > position}
 
     def reset(self, after: Position, before: Position, stored: Iterable[Position], *, durable: bool) -> None:
-        """Everything up to `after` is acked, nothing else."""
+        """Everything up to `after` is acked, and nothing else."""
         if after > before and durable:
             self.drift += sum(before < entry <= after for entry in self.acked)
         self.drift += sum(entry > max(before, after) for entry in self.acked)
@@ -115,7 +115,7 @@ class Group:
 
 @dataclass
 class Account:
-    """What is known of a topic: sizes of the stored entries by position, and who may be sent how many messages."""
+    """The account of a topic: sizes of the stored entries by position, and the permits of each consumer."""
 
     stored: dict[Position, int] = field(default_factory=dict)
     last: Position = EARLIEST
@@ -126,14 +126,14 @@ class Account:
 
 
 class Watched:
-    """A broker whose every effect, and state after every command, is held against the account."""
+    """A broker. Compares every effect, and the state after every command, with the account."""
 
     def __init__(self) -> None:
         self.broker = Broker(0, NoEntries())
         self.now = START
         self.accounts: dict[str, Account] = {}
         self.requests: dict[int, str] = {}
-        """Those without a final answer, with their connection."""
+        """Requests without a final response, with their connection."""
 
     def run(self, log: list[Record]) -> None:
         for jump, topic, command in log:
@@ -144,7 +144,7 @@ class Watched:
         self.at_the_end()
 
     def do(self, name: str | None, command: AnyCommand | Publish) -> None:
-        """One command: first what it says, then what it sets off, then what is left."""
+        """Run a command: check first its own effects, then their consequences, then the state."""
         offset = self.broker.offset + 1
         if getattr(command, "request_id", None) is not None:
             command = msgspec.structs.replace(command, request_id=offset)
@@ -179,7 +179,7 @@ class Watched:
             self.every_publish_is_answered_once(topic, command, effects, pending.get(topic_name, 0), name)
 
     def located(self, name: str, command: AnyCommand | Publish) -> AnyCommand | Publish:
-        """The command with positions where it has numbers of entries (see `NTH`)."""
+        """The command with numbers of entries replaced by positions (see `NTH`)."""
         stored = sorted(self.accounts.setdefault(name, Account()).stored) or [Position(1, 0)]
 
         def locate(id_: MessageIdData) -> MessageIdData:
@@ -206,14 +206,14 @@ class Watched:
     # -- what a command says --------------------------------------------------------------------------------------
 
     def is_dropped(self, name: str, command: AnyCommand | Publish) -> bool:
-        """An ACK of nobody gets no answer (protocol.md §6)."""
+        """An ACK by an unknown consumer gets no response (protocol.md §6)."""
         if not isinstance(command, Ack):
             return False
         known = self.accounts[name].permits
         return (command.connection, command.consumer_id) not in known
 
     def told(self, topic: PersistentTopic, account: Account, command: AnyCommand | Publish) -> None:
-        """Permits and acks, as their rules have them. Who closes a producer in the queue waits for it no longer."""
+        """Apply permits and acks by their rules. A client that closes a queued producer no longer waits for it."""
         if isinstance(command, CloseProducer):
             waiting = topic.access.find_waiting(command.connection, command.producer_id)
             if waiting is not None:
@@ -308,7 +308,7 @@ class Watched:
             case TopicEvent(cause="unloaded"):
                 for group in account.groups.values():
                     group.partial.clear()
-                    group.mark_delete = EARLIEST  # it may be written otherwise now; what is acked, stays
+                    group.mark_delete = EARLIEST  # the position may be written differently now, but acks stay
                     group.drift, group.phantoms = 0, False
 
     def subscription_event(
@@ -335,7 +335,7 @@ class Watched:
             group.ack_to(start, account.stored)
 
     def sent(self, account: Account, message: Message) -> None:
-        """Only what is stored and isn't acked is sent, and only to whoever has a permit."""
+        """Only stored, unacked entries are sent, and only to consumers with permits."""
         position = Position(message.ledger_id, message.entry_id)
         group = account.groups[message.subscription]
         assert position in account.stored
@@ -346,7 +346,7 @@ class Watched:
         account.permits[handle] -= message.messages if left is None else left.bit_count()
 
     def answered(self, answer: Any) -> None:
-        """The one final answer to a request."""
+        """A request gets exactly one final response."""
         if isinstance(answer, ProducerSuccess) and not answer.fields.producer_ready:
             assert answer.request_id in self.requests
             return
@@ -363,7 +363,7 @@ class Watched:
         before: int,
         name: str | None,
     ) -> None:
-        """With a receipt or an error, now or when its write is done. An unload answers nobody: all are gone."""
+        """With a receipt or an error, now or when its write is done. An unload sends no responses: all clients are gone."""
         answers = [e for e in effects if isinstance(e, SendReceipt | SendError) and e.topic == topic.name]
         if TopicEvent(topic.name, "unloaded") in effects:
             assert not topic.pending
@@ -426,7 +426,7 @@ class Watched:
     def dispatcher_rests(
         self, subscription: PersistentSubscription, dispatcher: MultipleConsumers, group: Group
     ) -> None:
-        """An entry is in one place: with one consumer, or to be sent again, or put off."""
+        """An entry is in one place: pending at one consumer, in the replay set, or delayed."""
         pending = [position for consumer in subscription.consumers for position in consumer.pending]
         delayed = [position for positions in dispatcher.delayed.buckets.values() for position in positions]
         assert len(pending) == len(set(pending))
@@ -443,7 +443,7 @@ class Watched:
         assert dispatcher.total_permits == sum(consumer.permits for consumer in subscription.consumers)
 
     def at_the_end(self) -> None:
-        """Only who waits for its turn or for its writes waits for an answer; the state is what it says."""
+        """Only clients that wait for their turn or their writes still wait for a response. The state equals the effects."""
         waiting: set[int] = set()
         for name in self.broker.topic_names():
             topic = self.broker.topic(name)

@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: random faults at every phase of a micro-batch, and after each run the same result as ever.
+"""`python -m tests.chaos`: random faults in every phase of a micro-batch must not change the result.
 
-Exit code 1 if a seed's outputs differ from those of the undisturbed fold.
+Exits with 1 if the outputs of a seed differ from those of the undisturbed fold.
 """
 
 import argparse
@@ -33,11 +33,13 @@ ERROR = 1
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=50, help="how many (default: 50)")
-    parser.add_argument("--first", type=int, default=0, help="the first (default: 0)")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at a time, 1.5 GB each (default: 2)")
+    parser.add_argument("--seeds", type=int, default=50, help="how many seeds (default: 50)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="how many seeds at a time, 1.5 GB each (default: 2)"
+    )
     asked = parser.parse_args()
-    # Also where it is ignored, as in a shell's background: Kafka and drivers outlive who just dies.
+    # Also where it is ignored, as in the background of a shell: without cleanup, Kafka and drivers would outlive us.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     seeds = range(asked.first, asked.first + asked.seeds)

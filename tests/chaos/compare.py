@@ -1,4 +1,4 @@
-"""What is lost, doubled or different between a disturbed run's outcome and that of the undisturbed fold, in words."""
+"""Describes what a disturbed run lost, doubled or changed in comparison with the undisturbed fold."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -15,9 +15,9 @@ _POSITION = ("topic", "ledger_id", "entry_id")
 
 
 def compare(found: Outcome, expected: Outcome, store: Path) -> tuple[int, list[str]]:
-    """The number of rows, entries, answers and states that were looked at, and the differences.
+    """The number of rows, entries, responses and states compared, and the differences.
 
-    `store`: of the run. Its files, unlike the answers, must hold every row once even before repeats are dropped.
+    `store`: the store of the run. Unlike responses, its files must have every row once even before repeats are dropped.
     """
     rows = 0
     differences: list[str] = []
@@ -39,7 +39,7 @@ def compare(found: Outcome, expected: Outcome, store: Path) -> tuple[int, list[s
 
 
 def compare_letters(letters: list[Any], quarantine: pa.Table) -> list[str]:
-    """`letters`: Kafka's records, without repeats."""
+    """Compare dead letters (Kafka's records, without repeats) with the quarantine."""
     headers = ("partition", "offset", "ordinal", "rule", "cause")
     found = []
     for letter in letters:
@@ -52,7 +52,7 @@ def compare_letters(letters: list[Any], quarantine: pa.Table) -> list[str]:
 
 
 def _disorder(found: Outcome) -> Iterator[str]:
-    """A connection's answers that come from one ingress partition come in its order."""
+    """Responses to a connection from one ingress partition must come in order."""
     last: dict[tuple[str, int], Identity] = {}
     late = []
     for identity, answer in found.responses.items():
@@ -72,7 +72,7 @@ def _outputs(
         yield f"table {kind}", found.tables[kind].to_pylist(), table.to_pylist(), _identity
     yield "entries", found.entries.to_pylist(), expected.entries.to_pylist(), _by(_POSITION)
     yield "quarantine", found.quarantine.to_pylist(), expected.quarantine.to_pylist(), _identity
-    # An answer has more than its row: what its message's entry holds.
+    # A response has more than its row: also the entry of its message.
     answers = {i: {k: v for k, v in answer.items() if k in expected.responses.get(i, answer)}
                for i, answer in found.responses.items()}  # fmt: skip
     yield "answers", [*answers.values()], [*expected.responses.values()], _identity
@@ -91,9 +91,9 @@ def _differences(
     expected_count = Counter(map(key, expected))
     kinds: dict[str, Iterable[Hashable]] = {
         "lost": theirs.keys() - ours.keys(),
-        "not to be there": ours.keys() - theirs.keys(),
-        "there twice": [i for i in theirs if i in ours and count[i] != expected_count[i]],
-        "other than they should be": [i for i in theirs if i in ours and ours[i] != theirs[i]],
+        "unexpected": ours.keys() - theirs.keys(),
+        "duplicated": [i for i in theirs if i in ours and count[i] != expected_count[i]],
+        "different": [i for i in theirs if i in ours and ours[i] != theirs[i]],
     }
     for what, which in kinds.items():
         if which := sorted(which, key=repr):

@@ -1,7 +1,7 @@
-"""A driver process: Spark started once, then one query after another, as the runner asks, a JSON object a line each way.
+"""A driver process: starts Spark once, then runs queries for the runner. They exchange one JSON object per line.
 
-A query that ends by an error leaves the session as it is, and is started again in it. A driver that a fault kills is
-gone: the runner has to take another.
+A query that fails leaves the session intact and is restarted in it. If a fault kills the driver, the runner must use
+another one.
 """
 
 import os
@@ -34,7 +34,7 @@ from tests.chaos.plan import PARTITIONS, SINKS, Plan, plan
 from tests.e2e.outcome import of_log, of_run, read_to_the_end
 
 MASTER = "local[2,3]"
-"""Two cores, and three attempts of Spark's at a task, as `streaming.run` has it."""
+"""Two cores, and three attempts per task, as in `streaming.run`."""
 
 
 class Job(msgspec.Struct):
@@ -43,13 +43,13 @@ class Job(msgspec.Struct):
     seed: int
     start: int
     folder: str
-    """Of the seed: all that it leaves."""
+    """The folder for all output of the seed."""
     kafka: str
     """The folder of the broker."""
 
 
 class Ended(msgspec.Struct):
-    """How a start ended: by an error, or with all records taken and what came of them compared."""
+    """How a start ended: with an error, or after all records were read and the results compared."""
 
     error: str | None = None
     rows: int = 0
@@ -58,7 +58,7 @@ class Ended(msgspec.Struct):
 
 
 def topics(seed: int) -> tuple[str, str, str]:
-    """The Kafka topics of a seed's commands, answers and dead letters."""
+    """The Kafka topics of a seed's commands, responses and dead letters."""
     return f"chaos-{seed}", f"chaos-{seed}-answers", f"chaos-{seed}-letters"
 
 
@@ -67,7 +67,7 @@ def honest(name: str, sink: Sink) -> Sink:
 
 
 def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sink], Sink] = honest) -> Ended:
-    """Starts the query of `job` and lets it take all records. `sabotage` puts something in the place of a sink."""
+    """Start the query of `job` and let it read all records. `sabotage` may replace a sink."""
     folder = Path(job.folder)
     store, checkpoint = folder / "store", folder / "checkpoint"
     kafka = LocalKafka(job.kafka)
@@ -121,7 +121,7 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
 
 
 def main() -> None:
-    # What Spark and its workers print must not come between: they get standard error as their output.
+    # Output of Spark and its workers must not get in between, so it goes to standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     spark = spark_session("chaos", master=MASTER, shuffle_partitions=2, with_kafka=True)

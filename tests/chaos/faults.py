@@ -1,7 +1,7 @@
-"""What makes a micro-batch go wrong at a given point: sinks and a broker that look, at each step, whether a fault is due.
+"""Injects faults at given points of a micro-batch: sinks and a broker that check at each step whether a fault is due.
 
-Everything here is pickled to Spark's workers. What happened is in files, since who meets a fault does not live on:
-``<folder>/spent/<fault>``, so that a fault comes once, and ``<folder>/journal``, a JSON object a line.
+Everything here is pickled to Spark's workers. The history is in files, because a process that meets a fault dies:
+``<folder>/spent/<fault>``, so that a fault happens once, and ``<folder>/journal``, one JSON object per line.
 """
 
 import os
@@ -31,13 +31,13 @@ class Injected(RuntimeError):
 
 
 class Event(msgspec.Struct):
-    """A line of the journal. `at` is `time.monotonic`, in seconds: the machine's, the same in all processes."""
+    """A line of the journal. `at` is `time.monotonic` (s), which is the same in all processes of the machine."""
 
     what: str
-    """``start`` of the query, ``hit`` by a fault, ``done`` with a micro-batch's writes."""
+    """``start``: of the query; ``hit``: by a fault; ``done``: with the writes of a micro-batch."""
     at: float
     number: int
-    """Of the start, the fault or the micro-batch."""
+    """The number of the start, the fault or the micro-batch."""
 
 
 class Journal:
@@ -46,7 +46,7 @@ class Journal:
 
     def note(self, what: str, number: int) -> None:
         line = msgspec.json.encode(Event(what, time.monotonic(), number)) + b"\n"
-        # One write, appended: whole, whoever else writes and whoever dies after.
+        # A single appending write is atomic, whatever other processes write and whichever dies.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line)
@@ -60,7 +60,7 @@ class Journal:
 
 
 class Faults:
-    """The faults of a seed, as one start of its query has them."""
+    """The faults of a seed, for one start of its query."""
 
     def __init__(
         self, faults: Sequence[Fault], folder: Path, *, start: int, driver: int, jvm: int, kafka: Path
@@ -76,7 +76,7 @@ class Faults:
         self, phase: Phase, *, batch: int | None = None, partition: int | None = None,
         offset: int | None = None, sink: str = "",
     ) -> None:  # fmt: skip
-        """To be called at every point where something can go wrong: most often, nothing does."""
+        """Called at every point where a fault can happen. Usually none does."""
         for fault in self.due(phase, batch=batch, partition=partition, offset=offset, sink=sink):
             self.strike(fault)
 
@@ -84,7 +84,7 @@ class Faults:
         self, phase: Phase, *, batch: int | None = None, partition: int | None = None,
         offset: int | None = None, sink: str = "",
     ) -> Iterator[Fault]:  # fmt: skip
-        """The faults whose time has come, if they are not spent. A point that isn't in the driver has a partition."""
+        """The faults that are due and not spent. Points outside the driver have a partition."""
         for fault in self._faults:
             if (
                 fault.phase == phase
@@ -102,9 +102,7 @@ class Faults:
         match fault.kind:
             case "error":
                 raise Injected(f"injected: fault {fault.number}, {fault.phase} {fault.sink}")
-            case "worker" if (
-                os.getpid() == self._driver
-            ):  # its workers idle at this moment, waiting to be used again
+            case "worker" if os.getpid() == self._driver:  # its workers are idle now and wait to be reused
                 for pid in workers(self._driver):
                     kill(pid)
             case "worker":
@@ -123,7 +121,7 @@ class Faults:
         return not fault.fatal or struck != str(self._start)
 
     def _claim(self, fault: Fault) -> bool:
-        """Whether to strike: of all who come at the same time one does, the first time."""
+        """Whether to strike: only the first caller does, even among simultaneous ones."""
         try:
             with (self._spent / str(fault.number)).open("x") as file:
                 file.write(str(self._start))
@@ -134,7 +132,7 @@ class Faults:
 
 
 class FaultySink:
-    """A sink of the query, and what goes wrong around and in it."""
+    """Wraps a sink of the query, with faults around and in its writes."""
 
     def __init__(self, sink: Sink, name: str, faults: Faults) -> None:
         self._sink, self._name, self._faults = sink, name, faults
@@ -153,7 +151,7 @@ class FaultySink:
         if fault is None:
             self._sink.write(batch_id, partition, rows)
         elif self._name in TO_KAFKA:
-            # It sends row by row: as if it came so far. If the fault lets it live, it sends the same again.
+            # Send some rows, as if the write got that far. If the process survives the fault, it sends them again.
             table = together(rows)
             self._sink.write(batch_id, partition, by_kind(table.slice(0, int(fault.share * len(table)))))
             self._faults.strike(fault)
@@ -189,7 +187,7 @@ class FaultySink:
 
 
 class FaultyBroker(Broker):
-    """The broker of the query, and what goes wrong in its fold."""
+    """The broker of the query, with faults in its fold."""
 
     faults: Faults
 
@@ -204,7 +202,7 @@ class FaultyBroker(Broker):
 
 
 class FaultyBrokers:
-    """Makes them: a `streaming.fold.BrokerType`."""
+    """Creates faulty brokers: a `streaming.fold.BrokerType`."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

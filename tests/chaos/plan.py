@@ -1,4 +1,4 @@
-"""What a seed stands for: its traffic, where its micro-batches are cut, and what goes wrong when. Nothing else is random."""
+"""What a seed determines: the traffic, the cuts into micro-batches, and the faults. Nothing else is random."""
 
 import random
 from typing import Literal, NamedTuple, get_args
@@ -8,15 +8,15 @@ import pyarrow as pa
 from tests.e2e.traffic import Traffic
 
 PARTITIONS = 3
-"""Ingress partitions, in two tasks: so one task writes an ingress partition before its state is committed, one after."""
+"""Ingress partitions, in two tasks. So one task writes a partition before and one after the commit of its state."""
 
 _START = 1_700_000_000_000
 
 Kind = Literal["error", "worker", "driver", "kafka"]
-"""An exception; kill −9 of Python workers; of the driver and its JVM; of Kafka."""
+"""An exception, or kill −9 of Python workers, of the driver and its JVM, or of Kafka."""
 
 Phase = Literal["begin", "fold", "encode", "before", "within", "between", "after", "done"]
-"""Where in a micro-batch's life, in its order."""
+"""The phases of a micro-batch, in order."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PHASES: dict[Phase, str] = {
@@ -34,17 +34,17 @@ SINKS = ("store", "quarantine", "tables", "quality", "letters", "responses")
 """In the order of `streaming.run`."""
 
 _FILES = {"store": 2, "quarantine": 1, "tables": 5}
-"""The sinks that publish files; of those, a fault comes after less than so many."""
+"""The sinks that publish files. A fault happens after fewer files than this."""
 
 TO_KAFKA = ("letters", "responses")
 
 _WEIGHTS: dict[Kind, int] = {"error": 10, "worker": 7, "driver": 1, "kafka": 1}
-"""Of a seed's later faults."""
+"""The weights of a seed's later faults."""
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong once: in the first micro-batch that is at least number `batch`, or, in the fold, at the
-    first record that has at least `offset`."""
+    """A fault that happens once: in the first micro-batch from number `batch` on or, in the fold, at the first record from
+    `offset` on."""
 
     number: int
     kind: Kind
@@ -54,13 +54,13 @@ class Fault(NamedTuple):
     offset: int
     sink: str
     files: int
-    """Inside a write: so many files are published before."""
+    """Inside a write: how many files are published before the fault."""
     torn: bool
     """Inside a write: the next file is written, but not yet under its name."""
     share: float
-    """Inside a write to Kafka: this part of the rows is sent before."""
+    """Inside a write to Kafka: the fraction of the rows that is sent before the fault."""
     fatal: bool
-    """Every attempt of Spark's at the task meets it, so that the query fails; else the second attempt goes through."""
+    """Whether every attempt at the task meets it, so that the query fails. If not, the second attempt succeeds."""
 
 
 class Plan(NamedTuple):
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
     step: int
     ledger: int
     cuts: tuple[int, ...]
-    """The most records of a micro-batch, by start of the query (the last is for all later ones)."""
+    """The maximum records of a micro-batch, by start of the query (the last one is for all later starts)."""
     faults: tuple[Fault, ...]
 
     def log(self) -> pa.Table:
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
 
 def plan(seed: int) -> Plan:
-    """Any 48 seeds in a row have each kind in each phase, errors and workers twice: the others cost seconds."""
+    """Any 48 consecutive seeds cover each kind in each phase, errors and workers twice, since the others take seconds."""
     dice = random.Random(seed)
     records = dice.randint(250, 450)
     cuts = tuple(dice.randint(40, 150) for _ in range(8))
@@ -95,7 +95,7 @@ def plan(seed: int) -> Plan:
         for _ in range(dice.randint(0, 3))
     )
     faults = [_fault(dice, number, *each, records) for number, each in enumerate(chosen)]
-    # Kafka dies while it is written to, and who may still have to send dies as soon as the writes are said to be done.
+    # Kafka dies during writes, and a process that may still have to send dies as soon as the writes are reported as done.
     for fault in [
         each for each in faults if each.kind == "kafka" and each.phase in ("within", "between", "after")
     ]:
@@ -104,7 +104,7 @@ def plan(seed: int) -> Plan:
 
 
 def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: int) -> Fault:
-    """`records`: of the log. An ingress partition has a quarter of them, at least."""
+    """`records`: the length of the log. An ingress partition has at least a quarter of them."""
     where = dice.uniform(0, 0.8)
     sinks = {"within": [*_FILES, *TO_KAFKA], "between": SINKS[1:], "begin": SINKS}
     sink = dice.choice(sinks.get(phase, [""]))

@@ -1,4 +1,4 @@
-"""Runs seeds: Kafka, driver processes, starts after each end, until a query has taken all records and been compared."""
+"""Runs seeds: starts Kafka and driver processes, and restarts a query until it has read all records and was compared."""
 
 import os
 import random
@@ -25,26 +25,26 @@ from tests.chaos.plan import Fault, Kind, Plan, plan
 from tests.e2e.processes import kill_session
 
 PATIENCE_SECONDS = 300.0
-"""For one start of a query. It takes 3 s on a quiet machine."""
+"""The timeout for one start of a query, which takes 3 s on a quiet machine."""
 
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A driver that lives for minutes takes half the processor time so."""
+"""These options halve the CPU time of a driver that runs for minutes."""
 
 _ROOT = Path(__file__).parents[2]
 _POLL_SECONDS = 0.05
 
 _CAUSES: dict[Kind, tuple[str, ...]] = {
     "error": ("injected",),
-    # Of workers killed while they idle Spark learns as it uses them again, one attempt a worker.
+    # Spark notices idle workers that were killed when it reuses them, one attempt per worker.
     "worker": ("Python worker exited unexpectedly", "Stream closed", "Broken pipe"),
     "kafka": ("Kafka", "kafka", "did not take responses", "TimeoutException"),
     "driver": (),
 }
-"""What a query that ends says after each kind of fault. Anything else is a mistake that a restart would hide."""
+"""The errors of a failed query for each kind of fault. Any other error is a bug that a restart would hide."""
 
 
 class Hit(NamedTuple):
-    """A fault that came, and what it cost until the next micro-batch's writes were done (None: there was none)."""
+    """A fault that happened, and its cost until the writes of the next micro-batch (None: there was none)."""
 
     fault: Fault
     restarts: int
@@ -63,11 +63,11 @@ class Result(NamedTuple):
 
 
 class Failed(Exception):
-    """A seed shows a mistake. The text says what."""
+    """A seed found a bug. The text describes it."""
 
 
 class Broker:
-    """A Kafka broker that is started again whenever it is killed."""
+    """A Kafka broker that is restarted whenever it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Broker:
         self._thread.start()
 
     def up(self) -> None:
-        """Returns when it is up."""
+        """Wait until it is up."""
         with self._lock:
             while self._kafka.status() is None:
                 try:
@@ -89,7 +89,7 @@ class Broker:
                     time.sleep(1)
 
     def delete(self, names: tuple[str, ...]) -> None:
-        """Each topic makes a restart longer."""
+        """Delete topics, because each one slows down a restart."""
         admin = KafkaAdminClient(bootstrap_servers=self._kafka.bootstrap)
         try:
             admin.delete_topics(list(names))
@@ -107,8 +107,10 @@ class Broker:
 
 
 def _port() -> int:
-    """One that is free, and isn't among those that connections get: a client that tries to reach a broker which is down
-    may connect to itself, and keep the broker from its port."""
+    """A free port outside the range for outgoing connections.
+
+    Inside that range, a client that tries to reach a stopped broker may connect to itself and block the broker's port.
+    """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with socket.socket() as probe:
@@ -132,10 +134,10 @@ class Driver:
             )  # fmt: skip
 
     def run(self, job: Job) -> Ended | None:
-        """None: the process ended. Raises `Failed` if it takes too long."""
+        """Run a job. Returns None if the process died. Raises `Failed` after a timeout."""
         if not self.ready:
             if self._answer() is None:
-                raise Failed(f"a driver doesn't start: {self.said()}")
+                raise Failed(f"a driver did not start: {self.said()}")
             self.ready = True
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -160,7 +162,7 @@ class Driver:
 
 
 class Drivers:
-    """One more than are in use, so that nobody waits for Spark to start, as long as one more will be needed."""
+    """Keeps one spare driver while one may still be needed, so that no seed waits for Spark to start."""
 
     def __init__(self, folder: Path, needed: int) -> None:
         self._folder = folder
@@ -202,14 +204,14 @@ class Drivers:
 
 
 class Slot:
-    """What one seed at a time uses."""
+    """The resources that one seed uses at a time."""
 
     def __init__(self, folder: Path, broker: Broker, drivers: Drivers) -> None:
         self._folder, self._broker, self._drivers = folder, broker, drivers
         self._driver: Driver | None = None
 
     def run(self, seed: int) -> Result:
-        """One seed to its end. What it leaves is kept if it failed."""
+        """Run a seed to its end. Keeps its files if it failed."""
         begun = time.monotonic()
         chaos = plan(seed)
         folder = self._folder / str(seed)
@@ -232,7 +234,7 @@ class Slot:
                       ended.rows, ended.repeated, failure)  # fmt: skip
 
     def _to_the_end(self, chaos: Plan, folder: Path) -> Ended:
-        # A fault ends a query once. Kafka's death may end it, and the start that follows, if it finds no Kafka yet.
+        # A fault ends a query once. A killed Kafka may also end the next start, if it isn't up again by then.
         for start in range(1, 3 * len(chaos.faults) + 2):
             self._broker.up()
             self._driver = self._driver or self._drivers.take()
@@ -246,8 +248,8 @@ class Slot:
             elif ended.error is None:
                 return ended
             elif not any(text in ended.error for kind in struck for text in _CAUSES[kind]):
-                raise Failed(f"start {start}: ended by what no fault explains: {ended.error}")
-        raise Failed(f"not through after {start} starts")
+                raise Failed(f"start {start}: ended with an error that no fault explains: {ended.error}")
+        raise Failed(f"not done after {start} starts")
 
     def _drop_driver(self) -> None:
         if self._driver is not None:
@@ -256,7 +258,7 @@ class Slot:
 
 
 def run(seeds: Sequence[int], jobs: int, folder: Path) -> Generator[Result, None, None]:
-    """The results of `seeds`, as they come, `jobs` at a time. Close it, whatever happens: nothing is left running."""
+    """The results of `seeds` in order of completion, `jobs` at a time. Always close it, so that nothing keeps running."""
     killed = sum(fault.kind == "driver" for seed in seeds for fault in plan(seed).faults)
     drivers = Drivers(folder, min(jobs, len(seeds)) + killed)
     brokers: list[Broker] = []
@@ -283,7 +285,7 @@ def run(seeds: Sequence[int], jobs: int, folder: Path) -> Generator[Result, None
                         yield result
             finally:
                 stop.set()
-                drivers.close()  # who waits for one waits no longer
+                drivers.close()  # wakes those that wait for a driver
     finally:
         drivers.close()
         for broker in brokers:
@@ -291,7 +293,7 @@ def run(seeds: Sequence[int], jobs: int, folder: Path) -> Generator[Result, None
 
 
 def hits(chaos: Plan, events: list[Event]) -> Iterator[Hit]:
-    """The faults that came, in order."""
+    """The faults that happened, in order."""
     for at, event in enumerate(events):
         if event.what != "hit":
             continue

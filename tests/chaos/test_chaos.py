@@ -1,4 +1,4 @@
-"""The fault test in small, and that it can fail. `make chaos` is the whole of it."""
+"""A small fault test, and proof that it can fail. `make chaos` is the full one."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.rows import by_kind, together
 pytestmark = [
     pytest.mark.feature("J2"),
     pytest.mark.kafka,
-    pytest.mark.timeout(900),  # half a minute, unless the machine has much else to do
+    pytest.mark.timeout(900),  # half a minute on a quiet machine
     pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc"),
 ]
 
@@ -32,7 +32,7 @@ def test_each_kind_of_fault_comes_in_each_phase() -> None:
 
 
 def test_three_seeds(tmp_path: Path) -> None:
-    # They begin with a driver killed in the fold, Kafka after the sinks, an error before the commit.
+    # They start with a driver killed in the fold, Kafka killed after the sinks, and an error before the commit.
     seeds = [8, 39, 42]
     results = [*runner.run(seeds, 1, tmp_path)]
     assert [result.failure for result in results] == [None, None, None]
@@ -49,7 +49,7 @@ def test_three_seeds(tmp_path: Path) -> None:
 
 
 class Told:
-    """In the place of `runner.Broker`, `Drivers` and `Driver`: a driver that says what it is told to."""
+    """Replaces `runner.Broker`, `Drivers` and `Driver` with a scripted driver."""
 
     def __init__(self, folder: Path, *answers: driver.Ended | None) -> None:
         self.folder, self._answers = folder, iter(answers)
@@ -76,7 +76,7 @@ class Told:
         ([None], "start 1: the driver ended by itself: I fell over"),
         (
             [driver.Ended("injected: but no fault was due")],
-            "start 1: ended by what no fault explains: injected",
+            "start 1: ended with an error that no fault explains: injected",
         ),
         ([driver.Ended(differences=["entries: 1 of 9 lost"])], "entries: 1 of 9 lost"),
         ([driver.Ended(rows=9)], "None"),
@@ -90,7 +90,7 @@ def test_what_fails_a_seed(answers: list[driver.Ended | None], failure: str, tmp
 
 
 class Sabotaged:
-    """A sink to which a row comes not at all, or twice."""
+    """A sink that loses or doubles a row."""
 
     def __init__(self, sink: Sink, row: dict[str, Any], change: str) -> None:
         self._sink, self._row, self._change = sink, row, change
@@ -124,13 +124,13 @@ class Sabotaged:
     [
         (
             {"tables": "lose", "quarantine": "double", "letters": "lose", "responses": "double under another name"},
-            ["table QUARANTINED: N of N lost", "quarantine: N of N there twice", "answers: N of N not to be there",
+            ["table QUARANTINED: N of N lost", "quarantine: N of N duplicated", "answers: N of N unexpected",
              "dead letters: N of N lost"],
         ),
         (
             {"tables": "double", "quarantine": "lose", "letters": "double under another name", "responses": "exchange"},
             ["quarantine: N of N lost", "table QUARANTINED: N rows too many in its files", "answers: N out of order",
-             "dead letters: N of N not to be there"],
+             "dead letters: N of N unexpected"],
         ),
     ],
 )  # fmt: skip

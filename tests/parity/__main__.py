@@ -1,6 +1,6 @@
-"""`python -m tests.parity`: random scenarios on a real Pulsar 4.0.7 and on Magnetar; is every frame the same?
+"""`python -m tests.parity`: runs random scenarios on a real Pulsar 4.0.7 and on Magnetar, and compares every frame.
 
-Exit code 1 if a difference is stable, that is, there each time, or if a scenario is missing.
+Exits with 1 if a difference is stable (it occurs each time), or if a scenario is missing.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.parity.scenario import attempt, record
 from tests.parity.wire import WireError
 
 _SHOWN = 3
-"""Differences of a scenario that are printed: the later ones mostly follow from the first."""
+"""How many differences of a scenario to print. Later ones mostly follow from the first."""
 
 
 def main() -> int:
@@ -29,9 +29,9 @@ def main() -> int:
         "--kind", nargs="+", choices=KINDS, default=[*KINDS], help="(default: all)", metavar="KIND"
     )
     parser.add_argument("--seeds", type=int, default=5, help="how many of each kind (default: 5)")
-    parser.add_argument("--first", type=int, default=0, help="the first (default: 0)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     asked = parser.parse_args()
-    # Also where it is ignored, as in a shell's background: the broker outlives who just dies.
+    # Also where it is ignored, as in the background of a shell: without cleanup, the broker would outlive us.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
@@ -43,7 +43,7 @@ def main() -> int:
                 f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} ({time.monotonic() - begun:.0f} s)",
                 flush=True,
             )
-            # Unread: the first answers of a fresh JVM take longer than the silence that ends a step.
+            # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
             record(pulsar.ports, "shared", 0, folder / "pulsar" / "warm.jsonl")
             for kind in asked.kind:
                 for seed in range(asked.first, asked.first + asked.seeds):
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _try(ports: Ports, kind: str, seed: int, folder: Path) -> str:
-    """One scenario, one line; more where it differs. Gives the word for it."""
+    """Run a scenario and print one line, or more if it differs. Returns its `Outcome.word`."""
     begun = time.monotonic()
     try:
         word, verdict, path = attempt(ports, kind, seed, folder)

@@ -1,4 +1,4 @@
-"""The admin API of a real broker, and of a topic's stats what a trace's snapshot has."""
+"""The admin API of a real broker, and the part of a topic's stats that the snapshots of traces have."""
 
 import json
 import urllib.error
@@ -29,13 +29,13 @@ _CURSOR = ("markDeletePosition", "readPosition", "individuallyDeletedMessages", 
 
 
 class Admin:
-    """The API at a port of this machine."""
+    """The admin API at a local port."""
 
     def __init__(self, port: int) -> None:
         self._root = f"http://{HOST}:{port}/admin/v2"
 
     def call(self, method: str, path: str, body: Any = None) -> Json:
-        """`status`, and `response` if there was one in JSON, as in a trace. Raises OSError if the broker is away."""
+        """`status`, and `response` if there was one in JSON, as in a trace. Raises OSError if the broker is down."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._root}{path}", data, headers, method=method)
@@ -50,7 +50,7 @@ class Admin:
             return {"status": status}
 
     def snapshot(self, path: str) -> Json:
-        """`stats` and, of a persistent topic, `internal`, as in a trace; empty where there is no such topic."""
+        """`stats` and, for a persistent topic, `internal`, as in a trace. Empty if the topic does not exist."""
         asked = f"{path}/stats?getPreciseBacklog=true&subscriptionBacklogSize=true"
         found = {"stats": stats(self.call("GET", asked))}
         if path.startswith("/persistent"):
@@ -59,7 +59,7 @@ class Admin:
 
 
 def stats(answer: Json) -> Json:
-    """What a snapshot has of the answer to `…/stats`."""
+    """The part of the response to `…/stats` that a snapshot has."""
     if answer["status"] != 200:
         return {}
     said = answer["response"]
@@ -75,7 +75,7 @@ def stats(answer: Json) -> Json:
 
 
 def internal(answer: Json) -> Json:
-    """What a snapshot has of the answer to `…/internalStats`."""
+    """The part of the response to `…/internalStats` that a snapshot has."""
     if answer["status"] != 200:
         return {}
     said = answer["response"]

@@ -1,4 +1,4 @@
-"""Consumers of one subscription who join, take, ack, give back and leave at random, and one who publishes for them."""
+"""Consumers of one subscription that join, receive, ack, nack and leave at random, and a producer for them."""
 
 import random
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from tests.parity.recorder import Record, Recorder
 TYPES = {"exclusive": "Exclusive", "failover": "Failover", "shared": "Shared", "key_shared": "Key_Shared"}
 
 _MOST = 4
-"""Consumers at a time."""
+"""The maximum number of consumers at a time."""
 _FAILOVER_SECONDS = 1.3
-"""The broker's delay before another consumer becomes active, and some."""
+"""The broker's delay before another consumer becomes active, plus a margin."""
 
 Message = tuple[int, int]
 """(ledger id, entry id), as recorded."""
@@ -19,7 +19,7 @@ Message = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """`connection` None: it is gone, and will come back on another one. `pending`: what it has got and not acked."""
+    """`connection` is None while it is gone, before it reconnects. `pending`: what it received but has not acked."""
 
     connection: int | None
     id: int
@@ -29,7 +29,7 @@ class Consumer:
 
 
 class Consumers:
-    """A scenario. Each operation of the plan is a method; it says whether there was anything to do."""
+    """A scenario. Each operation of the plan is a method, which returns whether there was anything to do."""
 
     def __init__(self, recorder: Recorder, kind: str, seed: int) -> None:
         dice = random.Random(f"{kind} {seed} settings")
@@ -39,7 +39,7 @@ class Consumers:
         self._here: list[Consumer] = []
         self._gone: list[Consumer] = []
         self._sizes: dict[Message, int] = {}  # messages in each entry that was delivered
-        self._unacked: dict[Message, int] = {}  # of a batch, the bits of what is not acked
+        self._unacked: dict[Message, int] = {}  # for a batch, the bits of the unacked messages
         recorder.hear = self._hear
         self._publisher = Publisher(recorder)
 
@@ -55,7 +55,7 @@ class Consumers:
         self._publisher.publish(dice, dice.choice([2, 3, 5]))
         return True
 
-    # -- who comes and goes -----------------------------------------------------------------------------------------
+    # -- joining and leaving ----------------------------------------------------------------------------------------
 
     def join(self, dice: random.Random) -> bool:
         if len(self._here) >= _MOST:
@@ -64,7 +64,7 @@ class Consumers:
         connection = dice.choice(others) if others and dice.random() < 0.4 else self._recorder.open()
         taken = {each.id for each in (*self._here, *self._gone) if each.connection == connection}
         id_ = next(id_ for id_ in range(99) if id_ not in taken)
-        # A name may be there twice.
+        # Two consumers may have the same name.
         self._subscribe(dice, Consumer(connection, id_, dice.choice("abcd"), dice.choice(self._priorities)))
         return True
 
@@ -81,7 +81,7 @@ class Consumers:
         assert consumer.connection is not None
         keys = {"keySharedMeta": {"keySharedMode": "AUTO_SPLIT", "allowOutOfOrderDelivery": False}}
         consumer.pending = []
-        self._here.append(consumer)  # before the answer: messages may come with it
+        self._here.append(consumer)  # before the response, which messages may accompany
         said = self._recorder.ask(
             consumer.connection, "SUBSCRIBE", topic=self._recorder.topic, subscription="s", subType=self._type,
             consumer_id=consumer.id, consumer_name=consumer.name, priority_level=consumer.priority, durable=True,
@@ -116,7 +116,7 @@ class Consumers:
         self._publisher.create()
         return True
 
-    # -- what they do -----------------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------------
 
     def flow(self, dice: random.Random) -> bool:
         if not self._here:
@@ -139,7 +139,7 @@ class Consumers:
         return True
 
     def ack_any(self, dice: random.Random) -> bool:
-        """Ack a message, whoever has it and be it acked or not."""
+        """Ack any message, whichever consumer has it, even if it is acked."""
         if not self._here or not self._sizes:
             return False
         consumer, message = self._one(dice), dice.choice([*self._sizes])
@@ -202,7 +202,7 @@ class Consumers:
         self._recorder.snapshot()
         return True
 
-    # -- in their words ---------------------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------------
 
     def _flow(self, consumer: Consumer, permits: int) -> None:
         if consumer in self._here:
@@ -222,13 +222,13 @@ class Consumers:
         if self._type == "Failover":
             self._recorder.wait(_FAILOVER_SECONDS)
 
-    # -- what they know ---------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def _one(self, dice: random.Random) -> Consumer:
         return dice.choice(self._here)
 
     def _holder(self, dice: random.Random, *, batches: bool = False) -> Consumer | None:
-        """One who has something to ack; None: nobody has."""
+        """A consumer with something to ack, or None."""
         holders = [
             each for each in self._here if any(self._sizes[one] > 1 or not batches for one in each.pending)
         ]

@@ -1,6 +1,6 @@
-"""The commands of Pulsar's binary protocol that the scenarios meet: tables of fields, and no more of them than are needed.
+"""Tables of the commands and fields of Pulsar's binary protocol that occur in the scenarios.
 
-A field is `number name type`; `*` stands for repeated. Types are `u32`, `u64`, `i32`, `i64`, `bool`, `str`, `bytes`, or the name
+A field is `number name type`, and `*` means repeated. Types are `u32`, `u64`, `i32`, `i64`, `bool`, `str`, `bytes`, or the name
 of an enum or of a message below.
 """
 
@@ -21,7 +21,7 @@ ENUMS = {
         "SubType": "Exclusive Shared Failover Key_Shared",
     }.items()
 }
-"""Names by number, from 0."""
+"""The names of each enum, numbered from 0."""
 
 COMMANDS = {
     "CONNECT": (2, "1 client_version str, 4 protocol_version i32, 5 auth_method_name str, 10 feature_flags Features"),
@@ -57,7 +57,7 @@ COMMANDS = {
     "ACTIVE_CONSUMER_CHANGE": (31, "1 consumer_id u64, 2 is_active bool"),
     "ACK_RESPONSE": (38, "1 consumer_id u64, 4 error Error, 5 message str, 6 request_id u64"),
 }  # fmt: skip
-"""A command's number, which is both its type and its field of the base command, and its fields."""
+"""Each command's number, which is both its type and its field in the base command, and its fields."""
 
 PARTS = {
     "Features": "1 supports_auth_refresh bool, 2 supports_broker_entry_metadata bool, 3 supports_partial_producer bool, "

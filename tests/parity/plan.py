@@ -1,7 +1,7 @@
-"""What a seed stands for: the operations of a scenario, each with a number that its own choices are drawn from.
+"""What a seed determines: the operations of a scenario, each with a seed for its own choices.
 
-Nothing else is random. What an operation chooses (a consumer, messages to ack) it chooses among what there is by then, so
-the same seed is the same scenario as long as the broker does the same.
+Nothing else is random. An operation chooses (a consumer, messages to ack) from what exists at that time. So a seed always
+gives the same scenario as long as the broker behaves the same.
 """
 
 import random
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 STEPS = 45
-"""Of a scenario, without those that found nothing to do."""
+"""The steps of a scenario, not counting operations that had nothing to do."""
 
 _CONSUMERS = {
     "publish": 8,
@@ -43,18 +43,18 @@ KINDS: dict[str, dict[str, float]] = {
     "producers": _PRODUCERS,
     "deduplication": {**_PRODUCERS, "send_again": 2, "deduplicate": 0.3},
 }
-"""Kinds of scenario: the operations with their weights. They are the methods of `consumers` and of `producers`."""
+"""Kinds of scenarios: operations with their weights. Operations are methods in `consumers` and `producers`."""
 
 
 class Step(NamedTuple):
-    """One operation. `number` is the seed of what it chooses."""
+    """One operation. `number` is the seed of its choices."""
 
     operation: str
     number: int
 
 
 def plan(kind: str, seed: int) -> Iterator[Step]:
-    """The steps of a scenario, without end, always the same for the same kind and seed."""
+    """An endless sequence of steps, always the same for the same kind and seed."""
     dice, weights = random.Random(f"{kind} {seed}"), KINDS[kind]
     while True:
         (operation,) = dice.choices([*weights], [*weights.values()])

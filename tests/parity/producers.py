@@ -1,4 +1,4 @@
-"""Producers of all access modes who come, send and go at random, and one consumer who takes what they send."""
+"""Producers of all access modes that connect, send and close at random, and a consumer of what they send."""
 
 import random
 from typing import Any, NamedTuple
@@ -15,13 +15,13 @@ class Producer(NamedTuple):
 
 
 class Producers:
-    """A scenario. Each operation of the plan is a method; it says whether there was anything to do."""
+    """A scenario. Each operation of the plan is a method, which returns whether there was anything to do."""
 
     def __init__(self, recorder: Recorder, kind: str, seed: int) -> None:
         dice = random.Random(f"{kind} {seed} settings")
         self._recorder = recorder
         self._deduplicates = kind == "deduplication"
-        # Alone, a mode shows more of itself: among others everybody is refused.
+        # A single mode shows more: in a mix, nearly every producer is refused.
         self._modes = dice.choice(
             [["Shared"], _MODES] if self._deduplicates else [_MODES, ["Shared", *_MODES[2:]]]
         )
@@ -31,7 +31,7 @@ class Producers:
         recorder.hear = self._hear
         if self._deduplicates:
             self._recorder.call("POST", f"/namespaces/{recorder.namespace}/deduplication", True)
-        # A connection of its own: the broker closes that of a producer that was fenced and goes on.
+        # On a separate connection, because the broker closes that of a fenced producer that goes on sending.
         self._consumer = recorder.open()
         self._consume()
 
@@ -47,7 +47,7 @@ class Producers:
         return True
 
     def produce_again(self, dice: random.Random) -> bool:
-        """Create a producer under an id that there is."""
+        """Create a producer with an id that is in use."""
         if not self._here:
             return False
         known = dice.choice(self._here)
@@ -70,7 +70,7 @@ class Producers:
         return self._send(dice, back=0, size=None)
 
     def send_again(self, dice: random.Random) -> bool:
-        """Send under a sequence id that there was."""
+        """Send with a sequence id that was used before."""
         return self._send(dice, back=dice.choice([1, 2, 3]), size=None)
 
     def send_batch(self, dice: random.Random) -> bool:
@@ -87,7 +87,7 @@ class Producers:
         metadata: dict[str, Any] = {"producer_name": producer.name, "sequence_id": sequence}
         if size is not None:
             fields["num_messages"] = metadata["num_messages_in_batch"] = size
-            if dice.random() < 0.6:  # as the Java client does, and the C++ client does not
+            if dice.random() < 0.6:  # as the Java client does and the C++ client does not
                 fields["highest_sequence_id"] = metadata["highest_sequence_id"] = sequence + size - 1
         self._recorder.publish(producer.connection, metadata, **fields)
         return True
@@ -113,7 +113,7 @@ class Producers:
         return True
 
     def deduplicate(self, dice: random.Random) -> bool:
-        """Switch deduplication, on perhaps where it is on."""
+        """Switch deduplication on or off, possibly without a change."""
         path = f"/namespaces/{self._recorder.namespace}/deduplication"
         self._recorder.call("POST", path, dice.random() < 0.5)
         return True
@@ -123,7 +123,7 @@ class Producers:
         return True
 
     def _consume(self) -> None:
-        # As clients do, and so that the broker has the topic's bundle.
+        # As clients do, and so that the broker owns the topic's bundle.
         self._recorder.ask(self._consumer, "LOOKUP", topic=self._recorder.topic, authoritative=False)
         self._recorder.ask(
             self._consumer, "SUBSCRIBE", topic=self._recorder.topic, subscription="s", subType="Exclusive",

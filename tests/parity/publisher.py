@@ -1,4 +1,4 @@
-"""One who publishes, for consumers to have something."""
+"""A producer that publishes for the consumers."""
 
 import random
 
@@ -6,7 +6,7 @@ from tests.parity.recorder import Record, Recorder
 
 
 class Publisher:
-    """A producer alone on its connection, the first of the recording, which is never cut."""
+    """A producer with its own connection, the first of the recording, which is never cut."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -15,8 +15,8 @@ class Publisher:
         self.create()
 
     def create(self) -> None:
-        """Create the producer, after an unload again."""
-        # As clients do, and so that the broker has the topic's bundle.
+        """Create the producer, again after each unload."""
+        # As clients do, and so that the broker owns the topic's bundle.
         self._recorder.ask(self.connection, "LOOKUP", topic=self._recorder.topic, authoritative=False)
         self._recorder.ask(
             self.connection, "PRODUCER", topic=self._recorder.topic, producer_id=0, producer_name="p",
@@ -24,7 +24,7 @@ class Publisher:
         )  # fmt: skip
 
     def publish(self, dice: random.Random, size: int | None) -> None:
-        """Publish some messages of one of eight keys each, or (`size`) batches of so many."""
+        """Publish some messages, each with one of eight keys, or batches of `size` messages."""
         for _ in range(dice.choice([1, 1, 2, 4])):
             fields: Record = {"producer_id": 0, "sequence_id": self._sequence}
             metadata: Record = {"producer_name": "p", "sequence_id": self._sequence,

@@ -1,7 +1,7 @@
-"""A real Pulsar 4.0.7 for one machine: a standalone broker in one process and one folder, on loopback only.
+"""A local Pulsar 4.0.7: a standalone broker in one process and one folder, on loopback only.
 
-Its jars are fetched by Maven, once a machine: they are too many to list each with its version as `streaming.runtime.jars`
-does, and Maven follows Pulsar's own list.
+Maven downloads its jars once per machine. There are too many to list them all with versions, as `streaming.runtime.jars`
+does, and Maven uses Pulsar's own list.
 """
 
 import hashlib
@@ -34,15 +34,15 @@ _OPENED = ("java.base/jdk.internal.loader", "java.base/jdk.internal.misc", "java
            "java.base/java.io", "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip",
            "java.base/sun.net", "java.management/sun.management",
            "jdk.management/com.sun.management.internal")  # fmt: skip
-"""What Pulsar reaches into of Java."""
+"""The packages of Java that Pulsar accesses by reflection."""
 
 
 class PulsarError(RuntimeError):
-    """The broker did not come up; the message says why."""
+    """The broker did not start. The message says why."""
 
 
 class Ports(NamedTuple):
-    """Of the binary protocol, of the admin API, of the bookie."""
+    """The ports of the binary protocol, the admin API and the bookie."""
 
     broker: int
     admin: int
@@ -50,16 +50,16 @@ class Ports(NamedTuple):
 
 
 def settings() -> dict[str, str]:
-    """The settings that decide what a broker does, as a trace's header has them (`broker.conf`)."""
+    """The settings that affect the broker's behaviour (`broker.conf`), as in the header of a trace."""
     lines = (_HERE / "broker.conf").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def pulsar_jars() -> Path:
-    """The folder of the class path (316 jars, 234 MB; minutes the first time), there whole or not at all.
+    """The folder of the class path (316 jars, 234 MB). The first call takes minutes. The folder is created atomically.
 
     Raises:
-        JarsUnavailableError: not in the cache, and there is no Maven or it could not fetch them.
+        JarsUnavailableError: not in the cache, and Maven is missing or could not download them.
     """
     pom = _HERE / "pom.xml"
     folder = cache_dir() / "jars" / f"pulsar-broker-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
@@ -82,7 +82,7 @@ def pulsar_jars() -> Path:
 
 
 class LocalPulsar:
-    """The broker of one folder, wiped at each start: `pulsar.log` what it says. Ends with its `with` block."""
+    """A broker in a folder that is wiped at each start. Logs to `pulsar.log`. Ends with its `with` block."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -104,7 +104,7 @@ class LocalPulsar:
                    "--num-bookies", 1, "--bookkeeper-port", self.ports.bookie, "--advertised-address", HOST]  # fmt: skip
         java = [java_binary(), *_JVM, *opened, "-cp", classpath, "org.apache.pulsar.PulsarStandaloneStarter"]
         with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal must leave the stopping to us.
+            # In a new session, so that Ctrl-C in the terminal doesn't stop it before we do.
             self._process = subprocess.Popen(
                 [str(word) for word in (*java, *options)],
                 stdin=subprocess.DEVNULL,
@@ -130,7 +130,7 @@ class LocalPulsar:
 
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        # The namespace is the last thing that a standalone broker makes of itself.
+        # The namespace is the last thing that a standalone broker creates.
         while not _serves(f"http://{HOST}:{self.ports.admin}/admin/v2/namespaces/public/default"):
             if self._process.poll() is not None:
                 raise PulsarError(
@@ -150,7 +150,7 @@ def _serves(url: str) -> bool:
 
 
 def _here(ports: Ports) -> dict[str, object]:
-    """The settings that make it small and keep it on this machine."""
+    """The settings for a small broker that is reachable only from this machine."""
     return {
         "clusterName": "standalone",
         "brokerServicePort": ports.broker,
@@ -164,7 +164,7 @@ def _here(ports: Ports) -> dict[str, object]:
         "metadataStoreUrl": "",
         "configurationMetadataStoreUrl": "",
         "statusFilePath": "",
-        # One broker, one bookie, one bundle a namespace, nothing to balance.
+        # One broker, one bookie, one bundle per namespace, no load balancing.
         "managedLedgerDefaultEnsembleSize": 1,
         "managedLedgerDefaultWriteQuorum": 1,
         "managedLedgerDefaultAckQuorum": 1,

@@ -1,7 +1,7 @@
-"""Clients of a real broker that write down all they see, in the format of the traces.
+"""Clients of a real broker that record everything they see, in the format of the traces.
 
-Recording is gated: the next frame goes out when the broker has answered the last one and been silent for a while. So what
-stands between two frames of clients is the broker's reaction to the first of them.
+Recording is gated: a client sends the next frame only when the broker has responded to the last one and was silent for a
+while. So the frames between two client frames are the broker's reaction to the first of them.
 """
 
 import json
@@ -21,10 +21,10 @@ from tests.parity.pulsar import Ports, settings
 Record = dict[str, Any]
 
 SILENCE = 0.05
-"""Seconds without a frame after an answer: the broker is at rest."""
-_UNANSWERED = 0.08  # the same where no answer comes
+"""After this many seconds without a frame since a response, the broker is idle."""
+_UNANSWERED = 0.08  # the same for commands without a response
 _CALLED = 0.15  # after an admin call
-_ANSWER_SECONDS = 5.0  # to one that is lost: a SEND of a producer that was fenced, say
+_ANSWER_SECONDS = 5.0  # for a response that never comes, such as to a SEND of a fenced producer
 
 
 class _Connection:
@@ -36,14 +36,14 @@ class _Connection:
 
 
 class Recorder:
-    """Connections to one topic of a namespace of its own, called `name`. Names decide which consumer of a Failover
-    subscription is active, so a scenario is the same only under the same name.
+    """Connections to the topic of a separate namespace `name`. Names decide which consumer of a Failover subscription is
+    active, so a scenario is reproducible only with the same name.
 
-    `records` is the trace so far. Who sets `hear` gets each frame of the broker, as a record, as soon as it is there.
+    `records` is the trace so far. `hear`, if set, gets each frame of the broker as a record when it arrives.
     """
 
     def __init__(self, ports: Ports, name: str, *, domain: str = "persistent", patience: float = 1) -> None:
-        """`patience`: how many times the usual silences are waited for."""
+        """`patience`: a factor for the usual silences."""
         self.name, self.namespace = name, f"public/{name}"
         self.topic, self.path = f"{domain}://{self.namespace}/t", f"/{domain}/{self.namespace}/t"
         self.records: list[Record] = []
@@ -56,15 +56,15 @@ class Recorder:
 
     @property
     def connections(self) -> list[int]:
-        """Those that are open."""
+        """The open connections."""
         return [*self._open]
 
     def step(self, name: str) -> None:
-        """Begin a step of the scenario. The comparison is by step."""
+        """Start a step of the scenario. Traces are compared step by step."""
         self._note(dir="note", step=name)
 
     def open(self) -> int:
-        """A new connection, greeted."""
+        """Open a connection and do the handshake."""
         number, self._opened = self._opened, self._opened + 1
         self._open[number] = _Connection(self._port)
         self._note(conn=number, dir="in", cmd="_TCP_OPEN")
@@ -74,17 +74,17 @@ class Recorder:
         return number
 
     def cut(self, number: int) -> None:
-        """Close a connection as a client does that is gone."""
+        """Close a connection as a crashed client does."""
         self._note(conn=number, dir="in", cmd="_TCP_CLOSE")
         self._open.pop(number).socket.close()
         self._listen(_CALLED * self._patience)
 
     def tell(self, number: int, command: str, **fields: Any) -> None:
-        """Send a command that nothing answers."""
+        """Send a command that has no response."""
         self._send(number, command, fields)
 
     def ask(self, number: int, command: str, **fields: Any) -> Record:
-        """Send a command with a request id of its own and wait for the answer. Gives that, {} if none came."""
+        """Send a command with a new request id and wait for the response. Returns it, or {} if none came."""
         if (connection := self._open.get(number)) is None:
             return {}
         connection.requests += 1
@@ -94,13 +94,13 @@ class Recorder:
         )
 
     def publish(self, number: int, metadata: Record, **fields: Any) -> Record:
-        """Send a message and wait for its receipt. Gives that, {} if none came."""
+        """Send a message and wait for its receipt. Returns it, or {} if none came."""
         metadata = {**metadata, "publish_time": int(time.time() * 1000)}
         payload = f"m{metadata['sequence_id']}".encode()
         return self._send(number, "SEND", fields, _received, metadata, payload)
 
     def call(self, method: str, path: str, body: Any = None) -> None:
-        """Call the admin API. What clients get because of it stands behind the call."""
+        """Call the admin API. The resulting frames for clients are recorded after the call."""
         record: Record = {"dir": "admin", "method": method, "path": path}
         self._note(**record if body is None else {**record, "body": body})
         self.records[-1] |= self._admin.call(method, path, body)
@@ -112,7 +112,7 @@ class Recorder:
         self._listen(seconds, whole=True)
 
     def snapshot(self) -> None:
-        """Note the topic's stats, as soon as they are twice the same."""
+        """Record the topic's stats as soon as two reads agree."""
         last = None
         for _ in range(20):
             last, seen = self._admin.snapshot(self.path), last
@@ -130,7 +130,7 @@ class Recorder:
         path.write_text("".join(json.dumps(each) + "\n" for each in (header, *self.records)))
 
     def close(self) -> None:
-        """Close every connection, unrecorded, and delete the topic with all it has, for the next of this name."""
+        """Close every connection without recording it, and delete the topic for the next scenario of this name."""
         for connection in self._open.values():
             connection.socket.close()
         self._open.clear()
@@ -160,8 +160,10 @@ class Recorder:
         )
 
     def _listen(self, silence: float, answers: Callable[[Record], bool] | None = None, *, whole: bool = False) -> Record:  # fmt: skip
-        """Read until nothing has come for `silence` seconds (`whole`: for so long in all), after what `answers` at the
-        earliest. Gives the answer, {} without one."""
+        """Read until no frame came for `silence` seconds (`whole`: for that long in total), but not before a response.
+
+        `answers` recognises the response. Returns it, or {} without one.
+        """
         answer: Record = {}
         until = time.monotonic() + (silence if answers is None else _ANSWER_SECONDS)
         while (left := until - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""One scenario: performed on the real broker, written down, compared with Magnetar."""
+"""Runs a scenario on the real broker, records it, and compares it with Magnetar."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from tests.parity.recorder import Recorder
 
 
 class Outcome(NamedTuple):
-    """`word` is `equal`, `race` or `DIFFERS`; `verdict` that of the trace at `path`."""
+    """`word` is `equal`, `race` or `DIFFERS`. `verdict` is that of the trace at `path`."""
 
     word: str
     verdict: Verdict
@@ -23,16 +23,16 @@ class Outcome(NamedTuple):
 
 
 _PATIENCE = 3
-"""Times the usual silences, where a difference is looked into: fewer races, and time matters less."""
+"""The factor for the usual silences when a difference is confirmed: fewer races matter more than time."""
 
 
 def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
-    """Record a scenario, and if it differs twice more, slowly. If those differ in the same way there is no race to blame:
-    that difference is Magnetar's. Traces of what differs stay in `folder`.
+    """Record a scenario and, if it differs, twice more, slowly. If these differ in the same way, it is not a race but a
+    difference of Magnetar. Traces that differ stay in `folder`.
 
     Raises:
-        WireError: the broker sent what `wire` doesn't know.
-        OSError: the broker is away.
+        WireError: the broker sent something that `wire` doesn't support.
+        OSError: the broker is down.
     """
     path = folder / f"{kind}-{seed}.jsonl"
     verdict = record(ports, kind, seed, path)
@@ -49,7 +49,7 @@ def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
 def record(
     ports: Ports, kind: str, seed: int, path: Path, *, steps: int = STEPS, patience: float = 1
 ) -> Verdict:
-    """Perform a scenario on the real broker, write its trace to `path`, compare. Raises as `attempt` does."""
+    """Run a scenario on the real broker, write its trace to `path`, and compare. Raises as `attempt` does."""
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
     recorder = Recorder(ports, f"{kind}-{seed}", domain=domain, patience=patience)
     try:
@@ -60,7 +60,7 @@ def record(
             recorder.step(f"{number} {step.operation}")
             if getattr(scenario, step.operation)(random.Random(step.number)):
                 number += 1
-            else:  # nothing was there to do, and so nothing is recorded
+            else:  # there was nothing to do, so nothing is recorded
                 recorder.records.pop()
         recorder.step("the end")
         recorder.snapshot()
@@ -71,7 +71,7 @@ def record(
 
 
 def first(verdict: Verdict) -> tuple[str, str] | None:
-    """The first difference, without its numbers (ledger ids are others at each recording); None: there is none."""
+    """The first difference without numbers (ledger ids change with each recording), or None."""
     if verdict.equal:
         return None
     step, text = verdict.differences[0]

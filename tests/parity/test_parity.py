@@ -39,8 +39,8 @@ def test_a_kinds_operations_are_methods(kind: str) -> None:
     assert [name for name in KINDS[kind] if not callable(getattr(scenario, name, None))] == []
 
 
-def test_a_frame_is_what_it_was() -> None:
-    """Frames of official clients and of the broker, encoded and decoded again."""
+def test_frames_survive_encoding_and_decoding() -> None:
+    """Frames of official clients and of the broker."""
     met, frames = set[str](), 0
     for path in sorted(OFFICIAL.glob("*.jsonl")):
         for record in read_trace(path).records:
@@ -59,7 +59,7 @@ def test_a_frame_is_what_it_was() -> None:
 
 
 def _has_more(record: dict[str, Any]) -> bool:
-    """Whether a frame has fields that no scenario makes, and so none of the tables has."""
+    """Whether a frame has fields that no scenario uses, so that the tables lack them."""
     try:
         wire.encode(record["cmd"], record["fields"], record.get("metadata"))
     except wire.WireError:
@@ -77,7 +77,7 @@ def test_what_the_tables_lack_is_said() -> None:
 
 
 def test_a_recording_is_compared() -> None:
-    """As `python -m tests.parity` left it, but for its length."""
+    """A shortened recording of `python -m tests.parity`."""
     trace = read_trace(RECORDED / "key_shared.jsonl")
     assert trace.header["broker_config"] == settings()
     verdict = compare_trace(trace)
@@ -105,7 +105,7 @@ def test_where_two_recordings_differ_alike_ledgers_do_not_count() -> None:
 
 @pytest.fixture
 def broker() -> Iterator[tuple[Ports, list[str]]]:
-    """A broker of few words, and the commands that it got: it greets, says Success in two parts, and hangs up at a SEEK."""
+    """A minimal broker and the commands it got. It greets, sends Success in two parts, and closes on SEEK."""
     got: list[str] = []
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -1,9 +1,9 @@
-"""Pulsar's binary protocol, as much of it as the scenarios use: frames on a socket ↔ records of a trace.
+"""The part of Pulsar's binary protocol that the scenarios use: frames on a socket ↔ records of a trace.
 
 A frame is ``total size | command size | command`` and, for SEND and MESSAGE, ``0e01 | CRC32C | metadata size | metadata |
-payload`` (sizes of 4 bytes, big-endian). Command and metadata are protobuf, described by the tables of `messages`: no
-protobuf library is needed for so little. Fields are as in a trace: those on the wire and no others, enums by name, bytes
-in base64.
+payload`` (sizes are 4 bytes, big-endian). Command and metadata are protobuf, described by the tables in `messages`, which
+is too little to need a protobuf library. Fields are as in a trace: only those on the wire, enums by name, bytes in
+base64.
 """
 
 import base64
@@ -16,7 +16,7 @@ from tests.parity.messages import COMMANDS, ENUMS, PARTS
 
 
 class WireError(ValueError):
-    """A frame that the tables do not describe; the message says what in it."""
+    """The tables do not describe a frame. The message names the part."""
 
 
 class _Field(NamedTuple):
@@ -40,7 +40,7 @@ _MAGIC = b"\x0e\x01"
 def encode(
     command: str, fields: dict[str, Any], metadata: dict[str, Any] | None = None, payload: bytes = b""
 ) -> bytes:
-    """A frame; with `metadata`, one that carries a message. Raises `WireError` for what is in no table."""
+    """Encode a frame or, with `metadata`, one with a message. Raises `WireError` for anything that is not in the tables."""
     number = COMMANDS[command][0]
     body = _key(1, 0) + _varint(number) + _sized(number, _message(command, fields))
     tail = b""
@@ -52,10 +52,10 @@ def encode(
 
 
 def decode(frame: bytes) -> dict[str, Any]:
-    """`cmd`, `fields` and, of messages, `metadata`, `payload` and `entry_size`, of a frame without its total size.
+    """Decode a frame without its total size to `cmd`, `fields` and, for messages, `metadata`, `payload` and `entry_size`.
 
     Raises:
-        WireError: a command or field that is in no table, or a part that is no message as clients know it.
+        WireError: a command or field is not in the tables, or a message is malformed.
     """
     size = int.from_bytes(frame[:4])
     parts = dict(_split(frame[4 : 4 + size]))
@@ -127,7 +127,7 @@ def _plain(kind: str, raw: Any) -> Any:
 
 
 def _split(data: bytes) -> list[tuple[int, Any]]:
-    """Field numbers, each with a varint's number or the bytes."""
+    """The field numbers, each with its varint or its bytes."""
     found: list[tuple[int, Any]] = []
     at = 0
     while at < len(data):
