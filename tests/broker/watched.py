@@ -74,7 +74,7 @@ ANSWERS = (Success, Error, ProducerSuccess, AckResponse, GetLastMessageIdRespons
 class Group:
     """A subscription as its clients know it: what they acked, and which batches are partly acked.
 
-    `drift`: entries that Pulsar's counter has subtracted too often, because a reset moved the mark-delete over or before
+    `drift`: entries that Pulsar's counter has subtracted too often, because a reset moved the mark-delete past or to before
     individually acked entries (`ManagedCursor.reset`). `phantoms`: the counter treats or treated entries of a missing ledger
     as stored (`ManagedLedger.count`), so its value is meaningless. `ahead`: an unwritten entry was acked, which Pulsar allows
     at the border of a ledger, so the mark-delete is meaningless. `passed`: the broker moved the mark-delete, perhaps past
