@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 PYTEST_ARGS ?=
+# The tests of the core, and the least share of its lines and branches that they must cover, in percent.
+CORE_TESTS := tests/broker tests/conformance tests/state
+COVERAGE_FLOOR := 99.7
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak help env run test chaos parity lint audit format docs bench lock clean
+.PHONY: soak help env run test coverage chaos parity lint audit format docs bench lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP)  ## build .venv from requirements.lock, if that or pyproject.toml changed
 
@@ -36,6 +39,10 @@ run: env  ## run the demo: a broker, some traffic, and its output
 
 test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x")
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
+	$(BIN)/python -m pytest $(CORE_TESTS) --cov=streaming.broker --cov-branch --cov-report=term-missing:skip-covered \
+		--cov-fail-under=$(COVERAGE_FLOOR) $(PYTEST_ARGS)
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
