@@ -34,6 +34,7 @@ class ForeignFiles(RuntimeError):
 
     @classmethod
     def found(cls, where: str, batch_id: int, found: int) -> "ForeignFiles":
+        """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id`."""
         return cls(
             f"{where} holds output of micro-batch {found}, but the query is at micro-batch {batch_id}: it was written "
             "with another checkpoint. Give this query an empty folder, or the checkpoint that goes with this one."

@@ -9,6 +9,7 @@ from sinks.storage import Storage
 
 
 def path(folder: str, batch_id: int, partition: int, extension: str) -> str:
+    """The file of one micro-batch and ingress partition, below the sink's root. `extension` has no dot."""
     return f"{folder}/{batch_id:09d}-{partition:05d}.{extension}"
 
 

@@ -163,6 +163,7 @@ class EntryFile:
 
     @property
     def num_rows(self) -> int:
+        """How many entries the file holds."""
         return self.runs.num_rows
 
     def _open(self) -> pq.ParquetFile:

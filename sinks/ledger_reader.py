@@ -23,10 +23,12 @@ _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 
 
 def sealed_folder(topic: str) -> str:
+    """Where the closed ledgers of a topic are, below the store's root."""
     return f"ledgers/{escape(topic)}"
 
 
 def sealed_path(topic: str, ledger_id: int) -> str:
+    """The file of a closed ledger, below the store's root."""
     return f"{sealed_folder(topic)}/{ledger_id:09d}.parquet"
 
 

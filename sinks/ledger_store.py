@@ -45,6 +45,10 @@ class LedgerStore:
     # -- the sink
 
     def begin(self, batch_id: int) -> None:
+        """Delete the ledgers that earlier micro-batches noted. The first call also clears what killed writes left.
+
+        Raises `ForeignFiles`.
+        """
         if not self._checked:
             self._check(batch_id)
             self._storage.sweep()

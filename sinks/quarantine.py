@@ -44,11 +44,13 @@ class QuarantineSink:
         self._checked = False
 
     def begin(self, batch_id: int) -> None:
+        """Clear what killed writes left, at the first call. Raises `ForeignFiles`."""
         if not self._checked:
             batch_files.prepare(self._storage, [_FOLDER], batch_id)
             self._checked = True
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        """Write the quarantined records, in columns `QUARANTINE`, to one file. No file without such records."""
         bad = rows.get(KINDS[Quarantined])
         if bad is None:
             return

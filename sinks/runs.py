@@ -25,6 +25,7 @@ class Run(NamedTuple):
 
     @property
     def stop(self) -> int:
+        """The row after the run's last one."""
         return self.row + self.last - self.first + 1
 
 

@@ -28,6 +28,8 @@ _Key = tuple[str, int, int]
 
 
 class Segment(NamedTuple):
+    """A segment file. It spans the micro-batches `first` to `last`, both inclusive."""
+
     level: int
     first: int
     last: int
@@ -35,15 +37,18 @@ class Segment(NamedTuple):
     info: fs.FileInfo
 
     def covers(self, other: "Segment") -> bool:
+        """Whether `other` no longer counts because this segment replaces it."""
         spans = self.first <= other.first and other.last <= self.last
         return spans and (self.level, self.revision) > (other.level, other.revision)
 
 
 def folder(partition: int) -> str:
+    """The folder of an ingress partition's segments, below the store's root."""
     return f"segments/{partition:05d}"
 
 
 def path(partition: int, level: int, first: int, last: int, revision: int = 0) -> str:
+    """The file of a segment, below the store's root. `first`, `last`: micro-batches."""
     return f"{folder(partition)}/{level}-{first:09d}-{last:09d}-{revision}.parquet"
 
 
@@ -71,6 +76,7 @@ def listed(storage: Storage, partition: int) -> tuple[list[Segment], list[Segmen
 
 
 def opened(storage: Storage, segments: Iterable[Segment]) -> list[EntryFile]:
+    """The files of `segments`, with their indexes. Raises `Damaged`."""
     return [EntryFile.open(storage, s.info) for s in segments]
 
 

@@ -36,6 +36,7 @@ class TableSink:
         self._checked = False
 
     def begin(self, batch_id: int) -> None:
+        """Clear what killed writes left, at the first call. Raises `ForeignFiles`."""
         if not self._checked:
             batch_files.prepare(self._storage, map(_folder, TABLES), batch_id)
             self._checked = True

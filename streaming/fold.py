@@ -31,15 +31,21 @@ objects than as Arrow columns, and Spark keeps a packed value in memory several 
 class Store(Protocol):
     """Where the broker finds the entries of earlier micro-batches. Pickled and shipped to Spark's workers."""
 
-    def reader(self, partition: int) -> EntryReader: ...
+    def reader(self, partition: int) -> EntryReader:
+        """The entries of committed micro-batches of an ingress partition."""
+        ...
 
 
 class BrokerType(Protocol):
     """How to get a broker: `streaming.broker.broker.Broker`, or in a test one that fails on purpose."""
 
-    def __call__(self, partition: int, entries: EntryReader) -> Broker: ...
+    def __call__(self, partition: int, entries: EntryReader) -> Broker:
+        """A new broker for an ingress partition."""
+        ...
 
-    def decode(self, state: bytes, entries: EntryReader) -> Broker: ...
+    def decode(self, state: bytes, entries: EntryReader) -> Broker:
+        """The broker of an encoded state. Raises what the broker raises for a state that it can't decode."""
+        ...
 
 
 class OffsetError(RuntimeError):

@@ -122,10 +122,12 @@ class Broker:
 
     @property
     def clock(self) -> int:
+        """The partition's clock (ms since the epoch). It never goes back."""
         return self._ctx.clock
 
     @property
     def offset(self) -> int:
+        """The offset of the last record, or −1 before the first one."""
         return self._ctx.offset
 
     # -- commands -------------------------------------------------------------------------------------------------
@@ -350,6 +352,7 @@ class Broker:
         return self._ctx.partitioned
 
     def topic_names(self) -> list[str]:
+        """The full names of all topics, sorted."""
         return sorted(self._state.topics)
 
     def stats(self) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ _state_decoder = msgspec.msgpack.Decoder(PartitionState)
 
 
 def encode_topic(topic: AbstractTopic) -> bytes:
+    """The topic's part of the state, in MessagePack."""
     return _encoder.encode(topic)
 
 

@@ -22,7 +22,7 @@ class AdminError(Exception):
 
 
 class StateVersionError(Exception):
-    """This version of Magnetar can't read the state that another version wrote."""
+    """Another version of Magnetar wrote the state, and this one can't read it."""
 
 
 class LogOrderError(Exception):

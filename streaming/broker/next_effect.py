@@ -26,10 +26,12 @@ NEVER = 1 << 62
 
 
 def cursor_flush(ctx: Context, topic: PersistentTopic) -> int:
+    """At once if a cursor has changes that are not persisted."""
     return NEVER if all(cursor.persisted is None for cursor in topic.cursors.values()) else ctx.clock
 
 
 def message_expiry(ctx: Context, topic: PersistentTopic) -> int:
+    """When the next entry of a subscription exceeds the TTL."""
     seconds = ctx.policies_of(topic).messageTTL.value
     if seconds <= 0 or not topic.subscriptions:
         return NEVER
@@ -77,6 +79,7 @@ def _search(
 
 
 def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
+    """At once if a quota is exceeded, else when the oldest entry exceeds the quota of age."""
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return NEVER
     size = ctx.policies_of(topic).destination_storage_quota.value
@@ -99,6 +102,7 @@ def _exceeded(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> int:
 
 
 def consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:
+    """When an inactive ledger closes, or when retention lets a closed ledger go."""
     ledger, due = topic.ledger, NEVER
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     if timeout > 0 and ledger.current_entries and not topic.pending:
@@ -127,6 +131,7 @@ def _trimming(ctx: Context, topic: PersistentTopic, retention: RetentionPolicies
 
 
 def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
+    """When the next snapshot of the sequence ids is due."""
     interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
         return NEVER
@@ -136,6 +141,7 @@ def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:
+    """When deduplication forgets the first inactive producer."""
     if topic.dedup.status != "Enabled":
         return ctx.clock if topic.dedup.inactive else NEVER
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
@@ -143,6 +149,7 @@ def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> int:
+    """When the first subscription without consumers expires."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
     return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1

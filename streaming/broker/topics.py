@@ -121,6 +121,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         return PersistentTopic(name, ledger=ManagedLedger.create(self._ctx.clock))
 
     def connection_lost(self, name: str, connection: str) -> None:
+        """Close the connection's producers and consumers, then apply the broker's limit of unacked messages."""
         topic = self.load(name)
         lifecycle.connection_lost(self._ctx, topic, connection)
         self.check_unacked(topic)
@@ -130,11 +131,13 @@ class PersistentTopics(Topics[PersistentTopic]):
         unacked_limit.check(self._ctx, self._state.unacked, topic, self.load)
 
     def stats(self, name: str) -> dict[str, Any]:
+        """The topic's stats and internal stats, by Pulsar's names."""
         topic = self.load(name)
         internal = internal_stats(topic.ledger, topic.cursors)
         return {"stats": persistent_stats.topic_stats(topic, self._ctx.config), "internal": internal}
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
+        """The topic's row of stats, then one per subscription, by name."""
         return persistent_stats.rows(self.load(name))
 
 
@@ -157,9 +160,11 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         return NonPersistentTopic(name)
 
     def connection_lost(self, name: str, connection: str) -> None:
+        """Close the connection's producers and consumers."""
         non_persistent_commands.connection_lost(self._ctx, self.load(name), connection)
 
     def stats(self, name: str) -> dict[str, Any]:
+        """The topic's stats and internal stats, by Pulsar's names."""
         topic = self.load(name)
         return {
             "stats": non_persistent_stats.topic_stats(topic),
@@ -167,4 +172,5 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         }
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
+        """The topic's row of stats, then one per subscription, by name."""
         return non_persistent_stats.rows(self.load(name))

@@ -56,6 +56,7 @@ class Report(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether every rule holds, and the kernels agree with Great Expectations."""
         return not self.malformed and all(each.agrees and not each.broken for each in self.checked)
 
 

@@ -34,6 +34,7 @@ class Column(NamedTuple):
     get: Callable[[Any], Any]
 
     def array(self, commands: Sequence[Any]) -> pa.Array:
+        """The field's values, one per command, null where the field is absent."""
         values = list(map(self.get, commands))
         if values.count(None) == len(values):  # most fields are rarely set
             return pa.nulls(len(values), self.type)

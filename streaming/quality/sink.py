@@ -111,6 +111,7 @@ class QualitySink:
         log.warning("the live quality check's process ended (%s): %s", how, consequence)
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        """Check the rows against the output rules and, with `live`, leave a sample of them."""
         broken = output_rules().broken(rows)
         if broken:
             for rule, count in broken.items():

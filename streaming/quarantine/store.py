@@ -248,6 +248,7 @@ def refused(repaired: Sequence[Repaired]) -> Iterator[tuple[Repaired, str, str]]
 
 
 def coordinates_of(records: pa.Table) -> Iterator[Coordinates]:
+    """Partition and offset of each record, in order."""
     return map(Coordinates, records["partition"].to_pylist(), records["offset"].to_pylist())
 
 

@@ -17,6 +17,7 @@ class Quiet:
 
     @staticmethod
     def print_exc() -> None:
+        """Print the current exception to standard error, except a broken pipe."""
         if not isinstance(sys.exception(), BrokenPipeError):
             traceback.print_exc()
 

@@ -21,6 +21,7 @@ class Verdict(NamedTuple):
 
     @property
     def equal(self) -> bool:
+        """Whether there are no differences."""
         return not self.differences
 
 

@@ -21,6 +21,7 @@ class Trace(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The scenario's name, from the header."""
         return str(self.header["scenario"])
 
 

@@ -48,6 +48,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     # -- consumers (§2) -------------------------------------------------------------------------------------------
 
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        """Add the consumer by priority level. The first one starts reading behind the mark-delete position again."""
         consumers = sub.consumers
         if not consumers:
             self.pending_read = 0
@@ -86,6 +87,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
+        """Add permits and dispatch. A consumer at its unacked limit keeps them until it is unblocked."""
         limit = sub.consumer_limit
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
@@ -130,6 +132,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             self.dispatch(sub)
 
     def due(self) -> int:
+        """The earliest of the redelivery times that filters asked for and the delayed delivery timer."""
         return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
 
     def timer(self, sub: SubscriptionContext) -> None:
@@ -157,6 +160,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
+        """Forget the entry, and reduce the unacked messages of the consumer that it was sent to."""
         self.counts.pop(position, None)
         owner = self._owner(sub, consumer, position)
         if owner is not None:
@@ -186,6 +190,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             self.total_unacked -= messages
 
     def forget_redeliveries(self, position: Position) -> None:
+        """Reset the redelivery count of an entry to 0."""
         self.counts.pop(position, None)
 
     def after_acks(
@@ -227,19 +232,23 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
 
     @property
     def delayed_messages(self) -> int:
+        """How many entries wait in the delayed delivery tracker."""
         return len(self.delayed)
 
     def clear_delayed(self) -> None:
+        """Forget the entries in the delayed delivery tracker."""
         self.delayed.clear()
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
     @property
     def unacked_messages(self) -> int:
+        """Messages that were sent to consumers still connected and are not acked."""
         return self.total_unacked
 
     @property
     def blocked_on_unacked(self) -> bool:
+        """Whether maxUnackedMessagesPerSubscription blocks the subscription."""
         return self.blocked
 
     def _add_unacked(self, sub: SubscriptionContext, messages: int) -> None:

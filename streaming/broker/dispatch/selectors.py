@@ -34,6 +34,7 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
     members: list[tuple[Handle, str, int]] = []
 
     def slot(self, key_hash: int) -> int:
+        """The slot of a hash, in [1, `size`]."""
         return key_hash % self.size + 1
 
     def check(self, consumer: Consumer) -> None:
@@ -50,6 +51,7 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
         return ConsistentHashing(self.points, self.size)
 
     def remove(self, consumer: Handle) -> None:
+        """Remove a consumer and its points."""
         self.members = [member for member in self.members if member[0] != consumer]
 
     def select(self, slot: int) -> Handle | None:
@@ -87,6 +89,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
     bounds: list[tuple[int, Handle]] = []
 
     def slot(self, key_hash: int) -> int:
+        """The slot of a hash, in [1, `size`). 0 becomes 1."""
         return key_hash % self.size or 1
 
     def check(self, consumer: Consumer) -> None:
@@ -105,6 +108,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         insort(self.bounds, (half, consumer.handle))
 
     def renewed(self) -> "AutoSplit":
+        """The same slots without consumers."""
         return AutoSplit(self.size)
 
     def remove(self, consumer: Handle) -> None:
@@ -114,6 +118,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
             self.bounds[-1] = (self.size, self.bounds[-1][1])
 
     def select(self, slot: int) -> Handle | None:
+        """The owner of the range that holds the slot, or None without consumers."""
         place = bisect_left(self.bounds, slot, key=lambda entry: entry[0])
         return self.bounds[place][1] if place < len(self.bounds) else None
 
@@ -124,6 +129,7 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
     ranges: list[tuple[int, int, Handle]] = []
 
     def slot(self, key_hash: int) -> int:
+        """The slot of a hash, in [1, `RANGE_SIZE`). 0 becomes 1."""
         return key_hash % RANGE_SIZE or 1
 
     def check(self, consumer: Consumer) -> None:
@@ -148,9 +154,11 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         self.ranges = sorted([*self.ranges, *wanted])
 
     def renewed(self) -> "HashRangeExclusive":
+        """A selector without consumers."""
         return HashRangeExclusive()
 
     def remove(self, consumer: Handle) -> None:
+        """Remove a consumer. Nobody owns its slots until another consumer asks for them."""
         self.ranges = [entry for entry in self.ranges if entry[2] != consumer]
 
     def select(self, slot: int) -> Handle | None:

@@ -44,6 +44,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     # -- consumers ------------------------------------------------------------------------------------------------
 
     def check(self, consumer: Consumer) -> None:
+        """Exclusive: the consumer's hash ranges, if it gives any, must be valid."""
         if not self.failover and consumer.hash_ranges:
             HashRangeExclusive().check(consumer)
 
@@ -148,6 +149,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.read_more(sub)
 
     def due(self) -> int:
+        """The earliest of the takeover by the active consumer and the redelivery times that filters asked for."""
         return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
 
     def timer(self, sub: SubscriptionContext) -> None:
@@ -198,6 +200,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     # -- stats ----------------------------------------------------------------------------------------------------
 
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        """`activeConsumerName`, or nothing without an active consumer."""
         active = self.active_consumer(consumers)
         return {} if active is None else {"activeConsumerName": active.name}
 

@@ -67,6 +67,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
 
     @classmethod
     def ring_size(cls) -> int:
+        """How many slots the ring of consistent hashing has."""
         return RANGE_SIZE - 1
 
     def _renewed(self) -> Self:
@@ -75,6 +76,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     # -- consumers (§4, §5) ---------------------------------------------------------------------------------------
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        """Mode and `allowOutOfOrderDelivery` must equal those of the connected consumers."""
         mode, out_of_order = key_shared(meta)
         if self.mode != mode:
             return (
@@ -89,9 +91,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         return None
 
     def check(self, consumer: Consumer) -> None:
+        """Raise `BrokerError` if the selector can't give the consumer the hash ranges it asks for."""
         self.selector.check(consumer)
 
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        """Give the consumer its hash slots. Hashes it takes from others drain first."""
         super().add_consumer(sub, consumer)
         self._reassign(sub, sub.consumers, lambda: self.selector.add(consumer))
         self.stuck = False
@@ -99,6 +103,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.dispatch(sub)  # one more consumer allows a longer look-ahead
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
+        """Give the consumer's hash slots to the others. None of its hashes drain any more."""
         self.draining.forget(consumer.handle)
         others = [other for other in sub.consumers if other is not consumer]
         self._reassign(sub, others, lambda: self.selector.remove(consumer.handle))
@@ -137,14 +142,17 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     # -- triggers -------------------------------------------------------------------------------------------------
 
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
+        """Add permits. They may also let entries through that waited in the replay set."""
         self.stuck = False
         super().flow(sub, consumer, permits)
 
     def due(self) -> int:
+        """The earliest of the timers of Shared and the unblocking of hashes."""
         others = super().due()
         return others if self.unblocks_at < 0 else min(self.unblocks_at, others if others >= 0 else maxsize)
 
     def dispatch(self, sub: SubscriptionContext) -> None:
+        """Dispatch now instead of when hashes are unblocked."""
         self.unblocks_at = -1
         super().dispatch(sub)
 
@@ -182,6 +190,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
+        """Credit the owner. An entry without one may have blocked the replay set."""
         owner = super().acknowledged(sub, consumer, position)
         if owner is None:  # it may be in the replay set and take up room there
             self.stuck = False
@@ -195,12 +204,14 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         stored: bytes | None,
         ack_set: int,
     ) -> None:
+        """As for Shared. It may also let entries through that waited in the replay set."""
         self.stuck = False
         super().acknowledged_partly(sub, consumer, position, stored, ack_set)
 
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
+        """Dispatch at once if hashes are due to be unblocked, else only what the acks allow."""
         if mark_delete_moved:
             self._read_soon(sub)
         super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
@@ -208,6 +219,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.dispatch(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
+        """Drain the hashes of the entries it passed, then dispatch."""
         super().mark_delete_moved(sub)
         mark_delete = sub.cursor.mark_delete
         # passed entries drain, even if they stay in the consumer's unacked count
@@ -236,6 +248,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.held[hash_] = self.held.get(hash_, 0) + 1
 
     def forget(self, positions: set[Position]) -> None:
+        """Remove entries from the replay set, with their hashes."""
         super().forget(positions)
         for position in positions:
             hash_ = self.hashes.pop(position, None)
@@ -246,6 +259,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.stuck = False
 
     def forget_all(self) -> None:
+        """Forget the replay set and the draining hashes."""
         super().forget_all()
         self.hashes.clear()
         self.held.clear()
@@ -278,6 +292,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     # -- stats ----------------------------------------------------------------------------------------------------
 
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        """`keySharedMode` and `allowOutOfOrderDelivery`."""
         return {"keySharedMode": self.mode, "allowOutOfOrderDelivery": self.out_of_order}
 
     # -- dispatch (§6, §7) ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     @classmethod
     def ring_size(cls) -> int:
+        """How many slots the ring of consistent hashing has."""
         return CLASSIC_RING_SIZE
 
     @property
@@ -29,6 +30,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         return False
 
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
+        """Restrict the consumer to entries before the read position while older ones are unacked."""
         super().add_consumer(sub, consumer)
         cursor, ledger = sub.cursor, sub.ledger
         if self.out_of_order or len(sub.consumers) == 1 or cursor.read_position < cursor.mark_delete:
@@ -38,6 +40,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.joined.append((consumer.handle, cursor.read_position))
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
+        """Remove the consumer. The restriction ends when one consumer is left. The caller must always dispatch."""
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
         if len(sub.consumers) <= 2:
             self.joined.clear()
@@ -45,6 +48,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         return True
 
     def forget_all(self) -> None:
+        """Forget the replay set and the restrictions of consumers that joined."""
         super().forget_all()
         self.joined.clear()
 

@@ -37,9 +37,11 @@ class AckHoles:
         )
 
     def copy(self) -> "AckHoles":
+        """A copy that changes independently."""
         return AckHoles(dict(self.ledgers))
 
     def add(self, position: Position) -> None:
+        """Mark an entry as acked."""
         self.ledgers[position.ledger] = self.ledgers.get(position.ledger, 0) | 1 << position.entry
 
     def discard_to(self, position: Position) -> None:

@@ -22,10 +22,12 @@ def to_words(bits: int) -> list[int]:
 
 
 def to_bytes(bits: int) -> bytes:
+    """The bits as little-endian bytes, without zero bytes at the end."""
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 def to_bits(stored: bytes) -> int:
+    """The bits that `to_bytes` stored."""
     return int.from_bytes(stored, "little")
 
 

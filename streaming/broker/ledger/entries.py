@@ -10,6 +10,7 @@ class NoEntries:
     """A reader without entries, for a broker that starts fresh and keeps its whole log in memory."""
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        """Raises `EntryNotFound`, always."""
         raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 

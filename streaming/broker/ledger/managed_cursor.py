@@ -109,6 +109,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.live(ledger, self.mark_delete, ledger.last_confirmed)
 
     def entries_to_read(self, ledger: ManagedLedger) -> int:
+        """How many entries at or after the read position are not individually acked."""
         return self.live(ledger, self.read_position, ledger.last_confirmed, include_start=True)
 
     def backlog_size(self, ledger: ManagedLedger) -> int:
@@ -250,12 +251,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.position_after(ledger, n, exclude_acked=exclude_acked)
 
     def clear_backlog(self, ledger: ManagedLedger) -> None:
+        """Move the mark-delete position to the last confirmed entry and clear the properties."""
         if ledger.last_confirmed >= self.mark_delete:
             self.move(ledger, ledger.last_confirmed, {})
 
     # -- reading (§7) ---------------------------------------------------------------------------------------------
 
     def rewind(self, ledger: ManagedLedger) -> None:
+        """Read again from the first entry after the mark-delete position."""
         self.read_position = ledger.next_valid(self.mark_delete)
 
     def reset(self, ledger: ManagedLedger, target: Position) -> None:
@@ -314,6 +317,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.mark_delete if self.persisted is None else self.persisted.mark_delete
 
     def snapshot(self) -> Persisted:
+        """What an unload keeps if it is persisted now."""
         return Persisted(self.mark_delete, self.acked.copy(), dict(self.batches), self.properties)
 
     def permits_at(self, now: int, rate: float) -> float:

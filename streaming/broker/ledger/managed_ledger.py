@@ -51,6 +51,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return ledger
 
     def open_ledger(self, now: int) -> None:
+        """Open an empty ledger with the next id. `now` (ms) is its creation time."""
         self.current += 1
         self.ledgers[self.current] = LedgerInfo()
         self.current_entries = self.current_size = 0
@@ -100,6 +101,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.current_size = self.total_size - sum(info.size for info in self.ledgers.values())
 
     def is_full(self, now: int, config: ServiceConfiguration) -> bool:
+        """Whether the next ledger is due: by entries, size or age, but not before its minimum age."""
         age = now - self.created
         if (
             self.current_entries < config.managedLedgerMaxEntriesPerLedger
@@ -141,6 +143,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         )
 
     def first_position(self) -> Position:
+        """The position before the first entry."""
         first = next(iter(self.ledgers), self.last_confirmed.ledger)
         return Position(min(first, self.last_confirmed.ledger), -1)
 

@@ -75,6 +75,7 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
         return consumers[self.active] if self.active >= 0 else None
 
     def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        """Append the consumer and pick the active one. Failover tells it if it is not active."""
         before = self._active(consumers)
         consumers.append(consumer)
         self._pick(ctx, topic, consumers)
@@ -85,6 +86,7 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
     def consumer_removed(
         self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
     ) -> None:
+        """Pick the active consumer again."""
         self._pick(ctx, topic, consumers)
 
     def _pick(self, ctx: Context, topic: str, consumers: list[Consumer]) -> None:
@@ -103,6 +105,7 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
             self.active = int(partition[1]) % len(best) if partition is not None else 0
 
     def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        """The active consumer."""
         return self._active(consumers)
 
 
@@ -113,17 +116,21 @@ class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
     total_permits: int = 0
 
     def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        """Append the consumer, which has no permits yet."""
         consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
 
     def consumer_removed(
         self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
     ) -> None:
+        """Subtract the consumer's permits from the total."""
         self.total_permits -= consumer.permits
 
     def permits_changed(self, permits: int) -> None:
+        """Add to the total of permits, in messages. Negative when messages are sent."""
         self.total_permits += permits
 
     def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        """The next consumer with permits, in turn, or None if the total of permits is 0 or less."""
         # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
         if self.total_permits <= 0:
             return None
@@ -145,23 +152,28 @@ class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="stic
     selector: Selector = msgspec.field(default_factory=ConsistentHashing)
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
+        """The mode must equal that of the connected consumers."""
         if self.mode == _mode(meta):
             return None
         return f"Subscription is of different type. Active key_shared mode is '{self.mode}'"
 
     def check(self, consumer: Consumer) -> None:
+        """Raises `BrokerError` if the consumer cannot have the hash ranges it asks for."""
         self.selector.check(consumer)
 
     def add_consumer(self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer) -> None:
+        """Append the consumer and give it its hash slots."""
         consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
         self.selector.add(consumer)
 
     def consumer_removed(
         self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
     ) -> None:
+        """Give the consumer's hash slots to the others."""
         self.selector.remove(consumer.handle)
 
     def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+        """The owner of the message's hash slot, with or without permits."""
         handle = self.selector.select(self.selector.slot(sticky_key_hash(metadata)))
         return next((consumer for consumer in consumers if consumer.handle == handle), None)
 

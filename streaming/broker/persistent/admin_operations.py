@@ -75,6 +75,7 @@ class MessageIdBody(msgspec.Struct):
 
     @property
     def position(self) -> Position:
+        """The entry. A batch index is not part of it."""
         return Position(self.ledgerId, self.entryId)
 
     def start(self, ctx: Context, topic: PersistentTopic) -> tuple[Position, int]:

@@ -72,6 +72,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         self.ahead.clear()
 
     def clear(self) -> None:
+        """Forget the sequence ids of all producers."""
         self.persisted.clear()
         self.ahead.clear()
 
@@ -90,10 +91,12 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
     # -- bookkeeping (§9) -----------------------------------------------------------------------------------------
 
     def producer_added(self, name: str) -> None:
+        """The producer is active again, so it is not forgotten."""
         if self.status == "Enabled":
             self.inactive.pop(name, None)
 
     def producer_removed(self, name: str, now: int) -> None:
+        """The producer is inactive since `now` (ms)."""
         if self.status == "Enabled":
             self.inactive[name] = now
 

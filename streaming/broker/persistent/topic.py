@@ -63,15 +63,19 @@ class PersistentTopic(AbstractTopic, kw_only=True):
 
     @property
     def terminated(self) -> bool:
+        """Whether the topic takes no more messages, for good."""
         return self.ledger.terminated
 
     def last_sequence_id(self, producer: str) -> int:
+        """The highest pushed sequence id of a producer, or −1 if deduplication knows none."""
         return self.dedup.last_sequence_id(producer)
 
     def producer_added(self, producer: str) -> None:
+        """Note for deduplication that a producer connected."""
         self.dedup.producer_added(producer)
 
     def producer_removed(self, producer: str, now: int) -> None:
+        """Note for deduplication that a producer left, at `now` (ms)."""
         self.dedup.producer_removed(producer, now)
 
     # -- cursors --------------------------------------------------------------------------------------------------

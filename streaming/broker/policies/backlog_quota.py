@@ -32,10 +32,12 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def size_exceeded(topic: PersistentTopic, quota: BacklogQuota) -> bool:
+    """Whether the backlog of the slowest cursor has reached the quota's bytes. A negative limit: never."""
     return quota.limitSize >= 0 and topic.backlog_size() >= quota.limitSize
 
 
 def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuota) -> bool:
+    """Whether the oldest unacked entry is older than the quota's seconds. A limit of 0 or less: never."""
     if quota.limitTime <= 0 or oldest is None:
         return False
     return ctx.clock > oldest.timestamp + quota.limitTime * 1000

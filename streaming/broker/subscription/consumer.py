@@ -34,6 +34,7 @@ class Consumer(msgspec.Struct, array_like=True):
 
     @property
     def handle(self) -> Handle:
+        """The consumer's identity: its connection, and its id there."""
         return self.connection, self.consumer_id
 
     @property
