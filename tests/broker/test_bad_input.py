@@ -1,4 +1,4 @@
-"""What is no command, no sense or too much: a row that says so, and no trace of it in the state or with the neighbours.
+"""Malformed, senseless or excessive records cause a row that says so, and affect neither the state nor other records.
 
 `aftermath` is the judge. It gives a broker in full swing the bad record, then goes on with good ones, and wants exactly
 what a TICK in its place would have left: the same effects afterwards and, to the byte, the same state.

@@ -1,4 +1,4 @@
-"""Rules that no worked case of the spec reaches: rare states, and refusals at the borders of the mechanisms."""
+"""Rules that no worked case of the spec covers: rare states, and refusals at the limits of mechanisms."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same log gives the same rows and the same state, wherever it is cut into micro-batches.
+"""The same log gives the same rows and the same state, however it is cut into micro-batches.
 
 At a cut the broker is encoded and decoded, its memory of entries is gone, and what it wrote before comes from a reader
 that knows no more than the receipts told.

@@ -1,4 +1,4 @@
-"""What holds after every command, whatever the commands are: random streams of all kinds, held against `Watched`."""
+"""Invariants after every command: random streams of all kinds of commands, checked by `Watched`."""
 
 from itertools import chain
 from typing import Any

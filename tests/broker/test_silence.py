@@ -1,4 +1,4 @@
-"""Long silences: the rounds of checks that do nothing are passed over, and nobody can tell."""
+"""Long silences: skipping the rounds of checks that do nothing has no visible effect."""
 
 from collections.abc import Callable
 from typing import Any, Literal

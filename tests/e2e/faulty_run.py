@@ -1,8 +1,8 @@
-"""A query whose sinks fail in the middle of their writes: files in ``<folder>/faults`` say where, each once.
+"""A query whose sinks fail in the middle of their writes. Files in ``<folder>/faults`` say where. Each fault happens once.
 
-``<sink>-<n>``: the task that makes the sink's n-th change (``responses-…``: that sends) fails there, and takes the file.
-As a command it runs in a session of its own, which runs a failed task again: ``python -m tests.e2e.faulty_run FOLDER
-BOOTSTRAP TOPIC``.
+``<sink>-<n>``: the task that makes the sink's n-th change (``responses-…``: that sends) fails there and deletes the file.
+As a command, it runs in a new session, which repeats failed tasks: ``python -m tests.e2e.faulty_run FOLDER BOOTSTRAP
+TOPIC``.
 """
 
 import sys
@@ -36,7 +36,7 @@ def waiting_faults(folder: Path) -> list[str]:
 
 
 class Disk(Mortal):
-    """A disk that refuses the change number n, if ``<sink>-<n>`` says so. It counts anew in each task."""
+    """A disk that refuses change number n if ``<sink>-<n>`` exists. Each task counts from the start."""
 
     def __init__(self, sink: str, faults: Path) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Disk(Mortal):
 
 
 class Halfway:
-    """A sink that gets half of the rows, and fails."""
+    """A sink that fails after half of the rows."""
 
     def __init__(self, sink: Sink, fault: Path) -> None:
         self._sink, self._fault = sink, fault
@@ -66,7 +66,7 @@ class Halfway:
 
 
 def taken(fault: Path) -> bool:
-    """Whether it was there. Of several tasks one gets it."""
+    """Delete the fault's file. Returns whether it existed. Only one of several tasks gets it."""
     try:
         fault.unlink()
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def taken(fault: Path) -> bool:
 def fold_with_faults(
     spark: SparkSession, records: pa.Table, folder: Path, bootstrap: str, topic: str
 ) -> None:
-    """Runs the query over `records` to their end, from where it was, or raises what ended it."""
+    """Run the query over the rest of `records`. Raises the error that ended it."""
     faults, url = folder / "faults", str(folder / "store")
     staged = folder / "staged"
     if not staged.exists():

@@ -1,8 +1,8 @@
-"""A disk that is full, for real: run in a mount namespace of its own (``unshare -rm``) by `test_faults_store`.
+"""A disk that is really full. `test_faults_store` runs this in a separate mount namespace (``unshare -rm``).
 
-Writes the same micro-batches to two folders. Before each one the disk of the second is filled up to a few pages, until
-its write goes through; what a failed write leaves is looked at. In the end both folders must be equal. Prints what the
-failed writes said.
+It writes the same micro-batches to two folders. Before each write to the second one, it fills the disk up to a few pages,
+until the write succeeds, and checks what failed writes leave. In the end, both folders must be equal. Prints the errors of
+the failed writes.
 """
 
 import json
@@ -54,14 +54,14 @@ def main(folder: Path) -> None:
 
 
 def contents(store: Path) -> tuple[object, ...]:
-    """What a store holds. Segments as their entries: an attempt more may have merged them, or deleted merged ones."""
+    """The contents of a store. Segments count by their entries, because another attempt may have merged or deleted some."""
     ledgers = LedgerStore(str(store))
     files = {name: data for name, data in tree(store).items() if not name.startswith("segments/")}
     return files, ledgers.scan(), ledgers.ledgers()
 
 
 def write_all(folder: Path) -> list[Rows]:
-    """The micro-batches of a log, each as what the query hands to its sinks; and written."""
+    """Write the micro-batches of a log. Returns the rows that the query passes to its sinks."""
     records = partition_log(Traffic(1, 1_700_000_000_000).write(400), 3)
     fold = Fold(LedgerStore(str(folder / "store")))
     batches = []
@@ -72,7 +72,7 @@ def write_all(folder: Path) -> list[Rows]:
 
 
 def write(folder: Path, batch_id: int, rows: Rows) -> None:
-    """As a query that was started again: with new sinks."""
+    """Write a batch with new sinks, as a restarted query does."""
     url = str(folder / "store")
     sinks: list[Sink] = [LedgerStore(url), QuarantineSink(url), TableSink(f"{url}/tables")]
     for sink in sinks:
@@ -83,13 +83,13 @@ def write(folder: Path, batch_id: int, rows: Rows) -> None:
 
 
 def fill(disk: Path, pages: int) -> None:
-    """Takes all the room but so many pages."""
+    """Fill the disk except for some pages."""
     free = os.statvfs(disk).f_bavail
     (disk / _BALLAST).write_bytes(bytes(max(0, free - pages) * _PAGE))
 
 
 def assert_whole(store: Path, seen: dict[Path, int]) -> None:
-    """No half file is visible, nor takes up room that is needed. `seen`: files looked at, and their times."""
+    """No incomplete file is visible or takes up space that is needed. `seen`: the files checked, and their times."""
     for path in store.rglob("*"):
         if path.is_file() and seen.get(path) != (time := path.stat().st_mtime_ns):
             seen[path] = time

@@ -1,4 +1,4 @@
-"""`magnetar run` as a user runs it: a process that can be killed, and what it leaves behind."""
+"""`magnetar run` as a process that can be killed, and the files that it leaves."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MAGNETAR = Path(sys.executable).with_name("magnetar")
 
 
 class LiveQuery:
-    """The query of one folder: started, killed and started again with the same command line."""
+    """The query of a folder, which can be started, killed and restarted with the same command line."""
 
     def __init__(self, folder: Path, ingress: str, responses: str, *options: str) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class LiveQuery:
             )  # fmt: skip
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Until `condition` holds. Fails if the process ends before, with what it said."""
+        """Wait until `condition` holds. Fails with the output of the process if it ends before."""
         try:
             wait_until(condition, what, self._running())
         except AssertionError as error:
@@ -50,10 +50,10 @@ class LiveQuery:
         kill_session(process)
 
     def kill_driver(self) -> None:
-        """kill −9 of the command alone: what it started has to find that out."""
+        """kill −9 of the command alone. Its children must notice."""
         process, self.process = self._running(), None
         process.kill()
-        # Not reaped until `close`: so its number, which is the session's, stays taken.
+        # Not reaped until `close`, so that its pid, which is the session id, stays in use.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self._left.append(process)
 
@@ -69,24 +69,24 @@ class LiveQuery:
         kill(jvm(self._running().pid))
 
     def stop(self, number: signal.Signals) -> int:
-        """A signal, Ctrl-C to the whole process group as from a terminal, and the exit code."""
+        """Send a signal (Ctrl-C to the process group, as a terminal does). Returns the exit code."""
         (os.killpg if number == signal.SIGINT else os.kill)(self._running().pid, number)
         return self.end()
 
     def end(self) -> int:
-        """The exit code, when it has ended."""
+        """Wait for the end. Returns the exit code."""
         process = self._running()
         wait_until(lambda: process.poll() is not None, "the end of the query")
         self.process = None
-        kill_session(process)  # what it may have left behind
+        kill_session(process)  # any remaining children
         return process.returncode
 
     def said(self) -> str:
-        """What the last start wrote to its terminal."""
+        """The terminal output of the last start."""
         return self._said().read_text(errors="replace")
 
     def close(self) -> None:
-        """Whatever happened: nothing is left running."""
+        """Make sure that nothing keeps running."""
         for process in (*self._left, *([self.process] if self.process is not None else [])):
             kill_session(process)
 
@@ -100,15 +100,15 @@ class LiveQuery:
     # -- the checkpoint
 
     def committed(self) -> int:
-        """The last micro-batch committed; −1: none."""
+        """The last committed micro-batch, or −1."""
         return max(_numbers(self.checkpoint / "commits"), default=-1)
 
     def begun(self) -> int:
-        """The last micro-batch begun."""
+        """The last micro-batch that was planned."""
         return max(_numbers(self.checkpoint / "offsets"), default=-1)
 
     def stored(self) -> int:
-        """The last micro-batch of which entries are in the store."""
+        """The last micro-batch with entries in the store."""
         files = (
             file
             for folder in _names(self.store / "segments")
@@ -117,7 +117,7 @@ class LiveQuery:
         return max((int(file.split("-")[2]) for file in files), default=-1)
 
     def deleting(self) -> int:
-        """The last micro-batch that noted ledgers to be deleted."""
+        """The last micro-batch that recorded ledgers to delete."""
         return _last_batch(self.store / "deletions")
 
     def tabled(self) -> int:
@@ -125,7 +125,7 @@ class LiveQuery:
         return _last_batch(self.store / "tables" / "kind=SEND_RECEIPT")
 
     def consumed(self) -> dict[int, int]:
-        """Records read of each ingress partition, in committed micro-batches."""
+        """How many records of each ingress partition the committed micro-batches read."""
         if (last := self.committed()) < 0:
             return {}
         lines = (self.checkpoint / "offsets" / str(last)).read_text().splitlines()
@@ -135,7 +135,7 @@ class LiveQuery:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 (asked often: ten times as quick)
+        return os.listdir(folder)  # noqa: PTH208 (called often, and ten times as fast)
     except FileNotFoundError:
         return []
 
@@ -145,5 +145,5 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _last_batch(folder: Path) -> int:
-    """Of files named ``<batch>-<partition>``."""
+    """The last batch among files named ``<batch>-<partition>``."""
     return max((int(file.split("-")[0]) for file in _names(folder)), default=-1)

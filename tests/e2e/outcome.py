@@ -1,4 +1,4 @@
-"""What a run left, and what a fold of the same records in this process leaves: two values that must be equal."""
+"""The outcome of a run, and that of a fold of the same records in this process. They must be equal."""
 
 import base64
 import time
@@ -27,22 +27,22 @@ Identity = tuple[int, ...]
 
 
 class Outcome(NamedTuple):
-    """Everything that a query puts out, repeats dropped, and its last state."""
+    """All output of a query without repeats, and its last state."""
 
     tables: dict[str, pa.Table]
-    """By kind, each in its own columns."""
+    """The output tables by kind, each with its own columns."""
     entries: pa.Table
     quarantine: pa.Table
     responses: dict[Identity, dict[str, Any]]
     states: list[StateRow]
     repeated: int = 0
-    """Responses that came again, and were dropped."""
+    """How many repeated responses were dropped."""
 
 
 def of_run(spark: SparkSession, store: Path, checkpoint: Path, bootstrap: str, responses: str) -> Outcome:
     answers, repeated = read_answers(bootstrap, responses)
     by_identity = {_identity(answer): answer for answer in answers}
-    assert len(by_identity) == len(answers), "an answer came twice"
+    assert len(by_identity) == len(answers), "a response is repeated"
     return Outcome(
         {kind: read_table(str(store / "tables"), kind) for kind in TABLES},
         read_entries(str(store)),
@@ -54,7 +54,7 @@ def of_run(spark: SparkSession, store: Path, checkpoint: Path, bootstrap: str, r
 
 
 def read_answers(bootstrap: str, topic: str) -> tuple[list[dict[str, Any]], int]:
-    """As `sinks.kafka.read_responses`, up to the topic's present end. Also the number of repeats that were dropped."""
+    """`sinks.kafka.read_responses` up to the current end of the topic. Also returns the number of dropped repeats."""
     records, repeated = read_to_the_end(bootstrap, topic)
     values = [msgspec.json.decode(record.value) for record in records]
     for value in values:
@@ -64,7 +64,7 @@ def read_answers(bootstrap: str, topic: str) -> tuple[list[dict[str, Any]], int]
 
 
 def read_to_the_end(bootstrap: str, topic: str) -> tuple[list[Any], int]:
-    """As `sinks.kafka.read_records`, but it doesn't wait for what may still come. Also the number of repeats."""
+    """`sinks.kafka.read_records` without waiting for new records. Also returns the number of repeats."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -84,7 +84,7 @@ def read_to_the_end(bootstrap: str, topic: str) -> tuple[list[Any], int]:
 
 
 def of_log(records: pa.Table, folder: Path) -> Outcome:
-    """`records` (columns `RECORD`) as one micro-batch, without Spark, Kafka or a crash."""
+    """Fold `records` (columns `RECORD`) as one micro-batch, without Spark, Kafka or a crash."""
     store = LedgerStore(str(folder))
     fold = Fold(store)
     sinks: list[Sink] = [store, QuarantineSink(str(folder)), TableSink(str(folder / "tables"))]
@@ -116,7 +116,7 @@ def assert_equal(found: Outcome, expected: Outcome) -> None:
 
 
 def assert_same_story(found: Outcome, expected: Outcome) -> None:
-    """As `assert_equal`, but for offsets and ordinals: rows of an ingress partition need only come in the same order."""
+    """`assert_equal` without offsets and ordinals: rows of an ingress partition need only be in the same order."""
     for kind, table in expected.tables.items():
         if kind != KINDS[Tick]:
             assert _stories(found.tables[kind]) == _stories(table), kind
@@ -152,7 +152,7 @@ def _identity(row: dict[str, Any]) -> Identity:
 
 
 def _answers(rows: pa.Table) -> dict[Identity, dict[str, Any]]:
-    """Of all output rows the answers to clients: what is in a response of each, with the payload of what it delivers."""
+    """The responses to clients among all output rows, with the payloads of delivered messages."""
     stored = rows.filter(pc.and_(pc.equal(rows["kind"], "SEND_RECEIPT"), pc.greater(rows["ledger_id"], 0)))
     position = ("topic", "ledger_id", "entry_id")
     payloads = {tuple(row[name] for name in position): row["payload"] for row in stored.to_pylist()}

@@ -1,4 +1,4 @@
-"""Processes of a test: waiting for what they do, and killing them as a crash would."""
+"""Waits for processes of a test, and kills them as a crash would."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import psutil
 from streaming.kafka.local import is_gone
 
 PATIENCE_SECONDS = 180.0
-"""A quiet machine needs a twentieth of it."""
+"""A timeout. A quiet machine needs a twentieth of it."""
 
 _POLL_SECONDS = 0.004
 
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.004
 def wait_until(
     condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None
 ) -> None:
-    """Polls `condition` until it holds. Fails if that takes too long, or if `process` ends before."""
+    """Poll `condition` until it holds. Fails after a timeout, or if `process` ends before."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if process is not None and process.poll() is not None and not condition():
@@ -30,10 +30,10 @@ def wait_until(
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for `process` and all that it started, which must be in a session of its own; returns when all are gone.
+    """Kill `process` and its children, which must have their own session. Returns when all are gone.
 
-    Spark's Python daemon makes itself a process group, so the group isn't enough. To be called once, and soon after the
-    process has ended: when all are gone, the session's number may become somebody else's.
+    The process group isn't enough, because Spark's Python daemon creates a new one. Call it once, and soon after the process
+    has ended: when all are gone, another session may get the same id.
     """
     process.kill()
 
@@ -48,7 +48,7 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL; it may be gone already."""
+    """Send SIGKILL if the process still exists."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -56,7 +56,7 @@ def kill(pid: int) -> None:
 
 
 def session(leader: int) -> list[int]:
-    """The processes of a session that still hold something."""
+    """The processes of a session that still hold resources."""
     return [process.pid for process in _members(leader)]
 
 
@@ -66,13 +66,13 @@ def workers(leader: int) -> list[int]:
 
 
 def jvm(leader: int) -> int:
-    """Spark's JVM among a session's processes."""
+    """Spark's JVM in a session."""
     (java,) = (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in _arguments(p))
     return java.pid
 
 
 def _arguments(process: psutil.Process) -> list[str]:
-    """The command line; empty if the process is gone."""
+    """The command line, or empty if the process is gone."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:

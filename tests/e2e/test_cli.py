@@ -1,4 +1,4 @@
-"""The commands as a user runs them: what they print, what they leave, and what they say when something is wrong."""
+"""The commands as a user runs them: their output, their files, and their errors."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ class Done(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """What a command that failed says: one line, and nothing on the standard output."""
+        """The error of a failed command: one line, and nothing on standard output."""
         assert self.code == 1, self
         assert self.out == ""
         *before, last = self.err.splitlines()
@@ -73,7 +73,7 @@ def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     tables = read_table(str(tmp_path / "spark" / "tables"))
     assert tables.equals(read_table(str(tmp_path / "alone" / "tables")))
     assert len(tables) == sum(spark["rows"].values())
-    # Nothing is dropped into the folder one happens to be in.
+    # Nothing is created in the working directory.
     assert {file.name for file in tmp_path.iterdir()} == {"log.jsonl", "spark", "alone"}
 
 
@@ -124,7 +124,7 @@ def test_addresses_that_are_wrong(tmp_path: Path) -> None:
     assert "expected kafka://HOST:PORT/TOPIC" in run(tmp_path, "http://127.0.0.1:1/t").complaint
     done = run(tmp_path, "kafka://127.0.0.1:1/t")
     assert done.complaint.startswith("no Kafka answered at 127.0.0.1:1 within 5 s")
-    assert done.seconds < 30  # before Spark is started; a quiet machine needs 6
+    assert done.seconds < 30  # before Spark starts; a quiet machine needs 6
     assert (
         "expected a number and a unit"
         in run(tmp_path, "kafka://127.0.0.1:1/t", "--trigger", "soon").complaint
@@ -135,9 +135,9 @@ def test_addresses_that_are_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.usefixtures("spark")  # the command takes the session that is there
+@pytest.mark.usefixtures("spark")  # the command uses the existing session
 def test_a_store_of_another_query(tmp_path: Path, kafka: LocalKafka) -> None:
-    """What only comes to light in the first micro-batch is still said in a sentence."""
+    """An error that first occurs in a micro-batch is also reported in a sentence."""
     ingress = f"kafka://{kafka.bootstrap}/foreign"
     log = tmp_path / "log.jsonl"
     log.write_text(MESSAGE % 1)

@@ -1,4 +1,4 @@
-"""kill −9 in mid run, and again from the checkpoint: every output exactly once, the state of an undisturbed run."""
+"""kill −9 during a run and a restart from the checkpoint: every output exactly once, and the state of an undisturbed run."""
 
 import random
 import signal
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.feature("J2"),
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(900),  # a minute, unless the machine has much else to do
+    pytest.mark.timeout(900),  # a minute on a quiet machine
     pytest.mark.skipif(not Path("/proc").exists(), reason="finds a query's processes in /proc"),
 ]
 
@@ -34,18 +34,18 @@ PARTITIONS = 3
 START = 1_700_000_000_000
 
 MOMENTS: dict[str, Callable[[LiveQuery], int]] = {
-    "planned": LiveQuery.begun,  # offsets are written, the commit is not
+    "planned": LiveQuery.begun,  # offsets are written, but not the commit
     "stored": LiveQuery.stored,
     "deleting": LiveQuery.deleting,
     "tabled": LiveQuery.tabled,
     "committed": LiveQuery.committed,
 }
-"""Points in a micro-batch's life, in order: the last batch that has reached each."""
+"""The phases of a micro-batch, in order, each with the last batch that reached it."""
 
 
 @pytest.fixture
 def queries(tmp_path: Path, kafka: LocalKafka) -> Iterator[Callable[..., LiveQuery]]:
-    """Makes live queries over a topic's records. None outlives the test."""
+    """Creates live queries over a topic's records. None outlives the test."""
     made: list[LiveQuery] = []
 
     def make(topic: str, *options: str) -> LiveQuery:
@@ -80,10 +80,12 @@ def test_killed_and_started_again(
     log = Traffic(1, START).write(900)
     query = start(log, queries("crash", "--clock", "log", "--trigger", "0ms", "--max-offsets", "40"), kafka)
 
-    while "Python worker exited unexpectedly" not in query.said():  # a worker that idles isn't missed
+    while (
+        "Python worker exited unexpectedly" not in query.said()
+    ):  # Spark doesn't notice the death of an idle worker
         reach(query, "planned", 2)
         assert query.kill_workers() > 0
-    reach(query, "committed", 2)  # Spark ran such tasks again
+    reach(query, "committed", 2)  # Spark repeated such tasks
     reach(query, "planned", 2)
     query.kill()
     assert query.begun() > query.committed()  # so there is a micro-batch to repeat
@@ -99,7 +101,7 @@ def test_killed_and_started_again(
     query.start()
     reach(query, "committed", 3)
     assert query.stop(signal.SIGTERM) == 0
-    # The batch at hand was finished; without a pause between them the next may have begun meanwhile.
+    # The current batch was finished. Without a pause between batches, the next one may have started meanwhile.
     assert query.begun() <= query.committed() + 1
 
     query.start()
@@ -112,7 +114,7 @@ def test_killed_and_started_again(
 def test_killed_whenever(
     seed: int, spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:
-    """Eight kills at random points, one after another, some before the first micro-batch that was to be repeated is."""
+    """Eight consecutive kills at random points, some before the first repeated micro-batch is done."""
     dice = random.Random(seed)
     log = Traffic(seed, START).write(900)
     query = start(
@@ -129,7 +131,7 @@ def test_killed_whenever(
 def test_a_live_run_replays_exactly(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:
-    """With the clock of the trigger: the ticks that the run put out, merged into the log, make it the same again."""
+    """With the trigger's clock: the log, merged with the ticks that the run emitted, replays to the same output."""
     log = Traffic(2, int(time.time() * 1000), step=1, settings=HURRIED).write(400)
     query = start(log, queries("live", "--trigger", "200ms", "--max-offsets", "100"), kafka)
 
@@ -137,9 +139,9 @@ def test_a_live_run_replays_exactly(
     query.kill()
     query.start()
     consume(query, log)
-    reach(query, "planned", 4)  # nothing comes but time
+    reach(query, "planned", 4)  # no records arrive, only time passes
     query.kill_driver()
-    query.start()  # at once: what the driver had started may not have ended yet
+    query.start()  # immediately: children of the driver may not have ended yet
     reach(query, "committed", 6)
     assert query.stop(signal.SIGTERM) == 0
 
@@ -173,19 +175,19 @@ def start(log: pa.Table, query: LiveQuery, kafka: LocalKafka) -> LiveQuery:
 
 
 def reach(query: LiveQuery, moment: str, batches: int) -> None:
-    """Waits until the micro-batch, so many after the last one committed, has reached a moment of its life."""
+    """Wait until the micro-batch this many after the last committed one has reached a phase."""
     target = query.committed() + batches
     query.wait(lambda: MOMENTS[moment](query) >= target, f"batch {target} was {moment}")
 
 
 def consume(query: LiveQuery, log: pa.Table) -> None:
-    """Lets the query take all records."""
+    """Let the query read all records."""
     counts = Counter(partition_log(log, PARTITIONS)["partition"].to_pylist())
     query.wait(lambda: query.consumed() == counts, "all records were taken")
 
 
 def finish(query: LiveQuery, log: pa.Table) -> None:
-    """Lets the query take all records, then stops it."""
+    """Let the query read all records, then stop it."""
     consume(query, log)
     assert query.stop(signal.SIGINT) == 0
     assert query.said().strip().endswith("stopped")

@@ -1,4 +1,4 @@
-"""What a failed query says: the cause, in a sentence, and what to do."""
+"""A failed query reports the cause in a sentence, and what to do."""
 
 from pathlib import Path
 
@@ -59,8 +59,8 @@ RECORDED = {
     "kafka-away": "Kafka did not answer for so long that the query gave up (Timed out waiting for a node assignment. "
     "Call: listNodes). Start again",
 }
-"""By files in ``failures``: the texts of exceptions that Spark raised when this was done to a query, without the lines that
-begin with ``at`` and what follows the story."""
+"""By file in ``failures``: the text of the exception that Spark raised after this fault, without the lines that start with
+``at`` and without the end."""
 
 
 @pytest.mark.feature("J2")

@@ -1,4 +1,4 @@
-"""Faults under a running query: sinks that fail halfway, and a Kafka that goes away. It goes on where it was."""
+"""Faults during a running query: sinks that fail halfway, and a Kafka that goes down. The query continues where it was."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.feature("J2"),
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(1800),  # a minute or two, unless the machine has much else to do
+    pytest.mark.timeout(1800),  # a minute or two on a quiet machine
 ]
 
 PARTITIONS = 3
@@ -47,7 +47,7 @@ ADVICE = "Nothing is lost"
 def test_sinks_that_fail_halfway_and_a_query_started_again(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    """The session runs a task once, so each fault ends the query."""
+    """The session runs each task once, so each fault ends the query."""
     records = partition_log(Traffic(4, START).write(400), PARTITIONS)
     kafka.create_topic("halfway", PARTITIONS)
     put_faults(tmp_path, ["ledgers-3", "tables-5", "responses-1", "ledgers-9"])
@@ -57,7 +57,7 @@ def test_sinks_that_fail_halfway_and_a_query_started_again(
             fold_with_faults(spark, records, tmp_path, kafka.bootstrap, "halfway")
         said.append(str(raised.value))
     fold_with_faults(spark, records, tmp_path, kafka.bootstrap, "halfway")
-    assert len(said) > 1  # tasks side by side may meet one each
+    assert len(said) > 1  # parallel tasks may meet one each
     for each in said:
         assert each.endswith(
             ("could not be written: the disk said no. Nothing is lost", "failed halfway. Nothing is lost")
@@ -70,7 +70,7 @@ def test_sinks_that_fail_halfway_and_a_query_started_again(
 def test_tasks_that_fail_halfway_are_run_again(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    """In a session that runs a task three times: the query never ends."""
+    """In a session that tries each task three times, the query never ends."""
     log = Traffic(4, START).write(400)
     kafka.create_topic("halfway-again", PARTITIONS)
     put_faults(tmp_path, ["ledgers-3", "tables-5", "responses-1", "ledgers-9"])
@@ -84,7 +84,7 @@ def test_tasks_that_fail_halfway_are_run_again(
     ]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the disk said no") >= 3  # Spark tells of each task that fails
+    assert done.stderr.count("the disk said no") >= 3  # Spark reports each failed task
     assert not waiting_faults(tmp_path)
     found = of_run(spark, tmp_path / "store", tmp_path / "checkpoint", kafka.bootstrap, "halfway-again")
     assert_equal(found, of_log(partition_log(log, PARTITIONS), tmp_path / "expected"))
@@ -95,7 +95,7 @@ def test_tasks_that_fail_halfway_are_run_again(
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
-    """One that may be stopped."""
+    """A Kafka that the test may stop."""
     broker = LocalKafka(tmp_path / "kafka")
     broker.start()
     yield broker
@@ -105,7 +105,7 @@ def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
 
 
 def feed(bootstrap: str, records: pa.Table) -> None:
-    """Sends records (columns `RECORD`) as a client does that waits for its broker, in order and each once."""
+    """Send records (columns `RECORD`) like a client that waits for its broker, in order and each once."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -128,11 +128,11 @@ def feed(bootstrap: str, records: pa.Table) -> None:
 
 
 class Run:
-    """`streaming.run.run` in a thread, over a Kafka that goes away, with a client that feeds it meanwhile."""
+    """`streaming.run.run` in a thread, over a Kafka that goes down, with a client that sends records meanwhile."""
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, folder: Path, records: int) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
-        self._bootstrap = kafka.bootstrap  # which it has while it is down, too
+        self._bootstrap = kafka.bootstrap  # valid also while it is down
         self.records = partition_log(Traffic(5, START).write(records), PARTITIONS)
         url = f"kafka://{kafka.bootstrap}/commands"
         ensure_topic(KafkaUrl.parse(url), PARTITIONS)
@@ -147,7 +147,7 @@ class Run:
         self._sent = 0
 
     def feed(self, records: int | None = None) -> None:
-        """Sends so many records more (all that are left), beside what else goes on."""
+        """Send more records (None: all that are left) in the background."""
         if self._fed is not None:
             self._fed.result()
         part = self.records.slice(self._sent, records)
@@ -155,7 +155,7 @@ class Run:
         self._fed = self._threads.submit(feed, self._bootstrap, part)
 
     def commits(self, batches: int) -> None:
-        """Waits for so many micro-batches more."""
+        """Wait for more micro-batches."""
         target = self.files.committed() + batches
         self.wait(lambda: self.files.committed() >= target, f"batch {target}")
 
@@ -204,7 +204,7 @@ def test_kafka_killed_and_started_again(runs: Callable[[int], Run]) -> None:
     query.commits(1)
     running = kafka.status()
     assert running is not None
-    # As a network that swallows everything does.
+    # Like a network that drops all packets.
     os.kill(running.pid, signal.SIGSTOP)
     threading.Timer(2, os.kill, (running.pid, signal.SIGCONT)).start()
     query.feed()
@@ -213,7 +213,7 @@ def test_kafka_killed_and_started_again(runs: Callable[[int], Run]) -> None:
 
 @pytest.mark.slow
 def test_kafka_unreachable_for_a_minute(runs: Callable[[int], Run]) -> None:
-    """Longer than its clients wait for one answer, which is 30 s in Python's and 60 s in Java's."""
+    """Longer than clients wait for a response, which is 30 s in Python and 60 s in Java."""
     query = runs(400)
     query.feed(200)
     query.commits(2)
@@ -231,8 +231,7 @@ def test_kafka_unreachable_for_a_minute(runs: Callable[[int], Run]) -> None:
 
 @pytest.mark.slow
 def test_what_a_user_sees(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
-    """`magnetar run` ends with 1 and a sentence. Mended as that says it goes on, as if nothing had been; else it says so
-    again."""
+    """`magnetar run` exits with 1 and a sentence. After the repair in that sentence it continues, otherwise it fails again."""
     url = f"kafka://{kafka.bootstrap}/faults-seen"
     log = Traffic(6, START).write(500)
     query = LiveQuery(
@@ -272,7 +271,7 @@ def test_what_a_user_sees(spark: SparkSession, kafka: LocalKafka, tmp_path: Path
         commit = query.checkpoint / "commits" / str(query.committed())
         commit.write_bytes(b"v1")
         assert f"{commit} (2 bytes) is damaged. Delete it" in fails()
-        commit.unlink()  # as it says
+        commit.unlink()  # as the error says
 
         state = query.checkpoint / "state"
         state.rename(tmp_path / "state")

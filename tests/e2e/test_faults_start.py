@@ -1,4 +1,4 @@
-"""What a query refuses to start with: a damaged checkpoint, another's, and a topic that isn't the one it began with."""
+"""A query refuses to start with a damaged checkpoint, with that of another query, and with another topic than before."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ COMMIT = VERSION + '{"nextBatchWatermarkMs":0}'
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """The files that `check` looks at, as Spark leaves them after eleven micro-batches."""
+    """The files that `check` reads, as Spark leaves them after eleven micro-batches."""
     for name, text in {"offsets": OFFSETS, "commits": COMMIT}.items():
         (tmp_path / name).mkdir()
         for batch in range(11):
@@ -104,7 +104,7 @@ def recreate(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> None
     ("change", "said"),
     [
         (lambda admin, kafka, topic: admin.delete_topics([topic]), "no longer has a topic '{topic}'"),
-        # With the same offsets: nothing but its id tells it from the first.
+        # With the same offsets, so that only its id differs.
         (lambda admin, kafka, topic: recreate(admin, kafka, topic, 3), "was deleted and recreated since"),
         (lambda admin, kafka, topic: recreate(admin, kafka, topic, 2), "was deleted and recreated since"),
         (lambda admin, kafka, topic: admin.create_partitions({topic: 5}), "has 5 partitions, and had 3 when"),
@@ -118,11 +118,11 @@ def test_the_topic_is_another(
     topic = f"faults-{request.node.callspec.id.replace(' ', '-')}"
     url = KafkaUrl(kafka.bootstrap, topic)
     assert ensure_ingress(url, str(tmp_path), 3) == 3
-    assert ensure_ingress(url, str(tmp_path), 4) == 3  # it stays as it is
+    assert ensure_ingress(url, str(tmp_path), 4) == 3  # it stays unchanged
     change(admin, kafka, topic)
     with pytest.raises(IngressChanged, match=said.format(topic=topic)):
         ensure_ingress(url, str(tmp_path), 3)
-    assert (topic in admin.list_topics()) == ("no longer" not in said)  # nor is it made
+    assert (topic in admin.list_topics()) == ("no longer" not in said)  # and it is not created
 
 
 @pytest.mark.kafka
@@ -132,7 +132,7 @@ def test_the_store_is_of_another_topic(kafka: LocalKafka, tmp_path: Path) -> Non
     with pytest.raises(IngressChanged, match="belongs to topic 'faults-one', not 'faults-other'"):
         ensure_ingress(url._replace(topic="faults-other"), str(tmp_path), 1)
     known = json.loads((tmp_path / "ingress.json").read_text())
-    # A Kafka older than 2.8 has no ids: its topics are known by their partitions alone.
+    # Kafka before 2.8 has no topic ids, so only the partitions identify a topic.
     (tmp_path / "ingress.json").write_text(json.dumps(known | {"id": None}))
     assert ensure_ingress(url, str(tmp_path), 1) == 1
     (tmp_path / "ingress.json").write_text('{"topic":')

@@ -1,4 +1,4 @@
-"""Disks that are full, and files of the store that are damaged or gone: an error that says what to do, or no harm."""
+"""Full disks, and damaged or missing files of the store, cause an error that says what to do, or no harm."""
 
 import json
 import random
@@ -30,7 +30,7 @@ SEALED = f"{FOLDER}/000000001.parquet"
 
 
 def unshares() -> bool:
-    """Whether a process may mount something in a namespace of its own."""
+    """Whether a process may mount file systems in its own namespace."""
     command = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/mnt"]
     return (
         shutil.which("unshare") is not None
@@ -61,7 +61,7 @@ def test_what_can_not_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    """A sealed ledger, and two segments with an open one. What the process has cached of it is forgotten."""
+    """A sealed ledger, and two segments with an open one. Clears the process's cache of it."""
     store = LedgerStore(str(tmp_path))
     store.write(0, 0, output([*receipts(1, 0, 19), closed(1, 20), *receipts(2, 0, 14)]))
     store.write(1, 0, output(receipts(2, 15, 19), offset=100))
@@ -89,7 +89,7 @@ def everything(store: LedgerStore) -> list[Any]:
 def test_a_flipped_bit_is_an_error_or_changes_nothing(store: LedgerStore, tmp_path: Path, name: str) -> None:
     file, dice = tmp_path / name, random.Random(1)
     whole, good = file.read_bytes(), everything(store)
-    # Everywhere, and in the footer's list of columns, where a bit makes bytes of text.
+    # Everywhere, also in the footer's list of columns, where a bit turns text into bytes.
     columns = whole.find(b"producer_name", whole.rfind(b"schema"))
     places = [*dice.sample(range(len(whole)), 250), *range(columns - 8, columns + 24)]
     damaged = 0
@@ -131,11 +131,11 @@ def test_a_damaged_file_is_named(store: LedgerStore, tmp_path: Path, name: str, 
     assert said.startswith(f"{tmp_path}/{name} ({len(changed):,} bytes, {SAID[name]}) is damaged: ")
     assert said.endswith(f". {RESTORE}")
     assert "\n" not in said
-    if name == SEGMENT:  # nor does a merge go on without it
+    if name == SEGMENT:  # and a merge fails without it
         with pytest.raises(Damaged):
             store.write(2, 0, output(receipts(2, 20, 20), offset=200))
     else:
-        assert len(store.reader(0).payloads(TOPIC, 2, 0, 19)) == 20  # others are still read
+        assert len(store.reader(0).payloads(TOPIC, 2, 0, 19)) == 20  # other ledgers are still readable
     assert tree(tmp_path) == before
     (tmp_path / name).write_bytes(whole)
     assert len(everything(store)) > 4
@@ -165,14 +165,14 @@ def test_a_damaged_note_of_deletions_is_named(store: LedgerStore, tmp_path: Path
 
 
 def test_an_index_without_a_checksum_is_read(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As stores have it that were written before there was one."""
+    """As in stores written before the checksum existed."""
     good = everything(store)
     monkeypatch.setattr("sinks.entry_file._CHECKSUM", b"unknown")
     assert everything(store) == good
 
 
 def test_the_broker_hands_on_what_the_store_says(tmp_path: Path) -> None:
-    """As it is: `ApplyError` would call it a mistake of Magnetar's and name a record that did no harm."""
+    """Unchanged: `ApplyError` would call it a bug in Magnetar and name a harmless record."""
     records = partition_log(Traffic(1, 1_700_000_000_000).write(400), 1)
     store = LedgerStore(str(tmp_path))
     fold = Fold(store)

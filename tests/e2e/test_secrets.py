@@ -80,7 +80,7 @@ def test_the_password_is_nowhere_but_in_its_file(
     answers = list(read_responses(bootstrap, f"out-{name}", timeout=2, config=config))
     assert [answer["kind"] for answer in answers] == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * MESSAGES]
 
-    # That what is searched is what there is.
+    # Check that the search covers the right places.
     told = str(file).encode()
     assert told in found["cmdline"]
     assert b"SparkListenerEnvironmentUpdate" in b"".join(
@@ -96,7 +96,7 @@ def test_the_password_is_nowhere_but_in_its_file(
 
 
 def of_processes(leader: int) -> dict[str, bytes]:
-    """What everybody may see of a session's processes."""
+    """What every user can see of a session's processes."""
     found = {"cmdline": b"", "environ": b""}
     for pid in session(leader):
         for name in found:
@@ -109,7 +109,7 @@ def of_processes(leader: int) -> dict[str, bytes]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by path, and its content."""
+    """The contents of every file below a folder, by path."""
     found = {}
     for path in folder.rglob("*"):
         try:

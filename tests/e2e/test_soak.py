@@ -1,4 +1,4 @@
-"""The soak, in short: it runs, its clients get and acknowledge what they publish, and its plot is drawn."""
+"""A short soak: it runs, its clients receive and acknowledge what they publish, and it draws the plot."""
 
 import json
 import subprocess

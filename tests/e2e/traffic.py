@@ -1,4 +1,4 @@
-"""A made command log in which much happens with few records: the traffic of the crash tests."""
+"""A synthetic command log with many events in few records: the traffic of the crash tests."""
 
 import random
 from collections import defaultdict
@@ -18,7 +18,7 @@ TOPICS = [
     for name in ("other/carts", "other/prices", "default/users", "other/orders", "default/mails", "default/orders",
                  "default/clicks", "default/logs")
 ]  # fmt: skip
-"""Spread evenly over three ingress partitions."""
+"""Topics that are spread evenly over three ingress partitions."""
 
 MALFORMED = [
     b"\xff\x00 rubbish",
@@ -47,7 +47,7 @@ HURRIED: dict[str, Any] = {
     "backlogQuotaCheckIntervalInSeconds": 1,
     "retentionCheckIntervalInSeconds": 1,
 }  # fmt: skip
-"""Over `SETTINGS`, for a clock that runs as clocks do."""
+"""Overrides of `SETTINGS` for real time."""
 
 POLICIES: list[tuple[str, Any]] = [
     ("/namespaces/public/other/messageTTL", 40),
@@ -67,12 +67,12 @@ SUBSCRIPTIONS = {
 
 
 class Traffic:
-    """Writes the log and folds it on the way, since acks need the ids that messages get."""
+    """Writes the log. Folds it at the same time, because acks need the ids of messages."""
 
     def __init__(
         self, seed: int, start: int, *, step: int = 1500, settings: dict[str, Any] | None = None
     ) -> None:
-        """`start`: the first timestamp (ms); `step`: ms between records, at most; `settings` go over `SETTINGS`."""
+        """`start`: the first timestamp (ms); `step`: the maximum ms between records; `settings` override `SETTINGS`."""
         self._dice = random.Random(seed)
         self._now, self._step = start, step
         self._broker = Broker(0, NoEntries())
@@ -91,7 +91,7 @@ class Traffic:
                 self._subscribe(topic, consumer)
 
     def write(self, records: int) -> pa.Table:
-        """The log (columns `LOGICAL`) when it has `records` records, at least."""
+        """The log (columns `LOGICAL`) once it has at least `records` records."""
         choices = {
             self._publish: 40, self._send: 10, self._ack: 26, self._again: 3, self._malformed: 2, self._redeliver: 2,
             self._seek: 2, self._fault: 3, self._lose: 1, self._check: 3, self._admin: 3, self._wait: 1,
@@ -232,7 +232,7 @@ class Traffic:
         self.say(topic, self._dice.choice(MALFORMED))
 
     def _wait(self, topic: str) -> None:
-        """Time passes."""
+        """Let time pass."""
         self._now += 20 * self._step
         self.say(None, {"command": "TICK"})
 

@@ -1,4 +1,4 @@
-"""From one Kafka topic to another with more partitions: no topic of the broker can tell."""
+"""Copying a Kafka topic to one with more partitions doesn't affect the broker's topics."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""Records that break a rule end in quarantine with the rule's name; their neighbours don't notice."""
+"""Records that break a rule end in quarantine with the rule's name. Other records are not affected."""
 
 from pathlib import Path
 from typing import Any

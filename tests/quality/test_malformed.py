@@ -1,4 +1,4 @@
-"""Ten thousand malformed records: each is refused by its rule, and nobody else notices."""
+"""Ten thousand malformed records: each is refused by its rule, and no other record is affected."""
 
 from random import Random
 

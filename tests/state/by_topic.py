@@ -1,4 +1,4 @@
-"""What came of a log, topic by topic: two partitionings of one log must agree on it."""
+"""The outcome of a log by topic. Two partitionings of the same log must agree on it."""
 
 from collections import defaultdict
 from typing import Any
@@ -12,7 +12,7 @@ PLACE = ("partition", "offset", "ordinal")
 
 
 def by_topic(outcome: Outcome) -> dict[str, dict[str, list[Any]]]:
-    """By topic its rows of each kind, its entries and its state. Answers about no topic are each partition's own."""
+    """The rows of each kind, the entries and the state of each topic. Responses without a topic differ per partition."""
     found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     tables = {kind: table for kind, table in outcome.tables.items() if kind != KINDS[Tick]}
     for kind, table in {**tables, "entries": outcome.entries, "quarantine": outcome.quarantine}.items():

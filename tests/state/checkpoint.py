@@ -1,7 +1,7 @@
-"""A checkpoint of Spark's and its store as a release of Magnetar left them, in the middle of a replay.
+"""A Spark checkpoint and its store, as a release of Magnetar left them in the middle of a replay.
 
-``tests/golden/<release>/checkpoint.tar.gz`` holds the folder of a replay and the micro-batches that were still to come.
-Spark notes where the files are that it has read; in the archive that place is called `NOWHERE`.
+``tests/golden/<release>/checkpoint.tar.gz`` has the folder of a replay and the remaining micro-batches. Spark stores the
+paths of the files it has read; the archive has `NOWHERE` in place of their folder.
 """
 
 import io
@@ -33,7 +33,7 @@ PARTITIONS, RECORDS, BATCHES, DONE = 2, 220, 4, 2
 
 
 def record(spark: SparkSession, folder: Path) -> None:
-    """Today's code replays half of a log."""
+    """Replay half of a log with the current code."""
     log = partition_log(Traffic(9, START).write(RECORDS), PARTITIONS)
     source.stage(log, folder / STAGED, batches=BATCHES)
     (folder / TO_COME).mkdir()
@@ -43,14 +43,14 @@ def record(spark: SparkSession, folder: Path) -> None:
 
 
 def go_on(spark: SparkSession, folder: Path) -> None:
-    """Today's code replays the rest."""
+    """Replay the rest with the current code."""
     for file in (folder / TO_COME).iterdir():
         file.rename(folder / STAGED / file.name)
     _replay(spark, folder)
 
 
 def go_on_in_process(states: list[StateRow], folder: Path) -> list[StateRow]:
-    """Without Spark: the rest as one micro-batch on `states`, into the store and tables of `folder`."""
+    """Replay the rest without Spark, as one micro-batch on `states`, into the store and tables of `folder`."""
     log = [pq.read_table(file, schema=RECORD) for file in sorted((folder / TO_COME).iterdir())]
     store, sinks = _sinks(folder)
     fold = Fold(store, states=states)
@@ -70,12 +70,15 @@ def pack(folder: Path, archive: Path) -> None:
                 data = data.replace(folder.as_uri().encode(), NOWHERE.encode())
                 assert data.count(b'"path"') == data.count(NOWHERE.encode()), data
             entry = tarfile.TarInfo(str(file.relative_to(folder)))
-            entry.size, entry.mtime = len(data), int(file.stat().st_mtime)  # Spark takes files by age
+            entry.size, entry.mtime = (
+                len(data),
+                int(file.stat().st_mtime),
+            )  # Spark reads files in order of age
             tar.addfile(entry, io.BytesIO(data))
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """`archive` in `folder`, and as if it had been made there."""
+    """Unpack `archive` to `folder`, as if it had been created there."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     for file in (folder / NOTES).iterdir():

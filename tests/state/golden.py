@@ -1,8 +1,7 @@
-"""What a release of Magnetar leaves for later ones to read: encoded states, and what comes of a log that goes on.
+"""Golden states: encoded states of a release that later versions must read, and the outcome of the rest of each log.
 
-``tests/golden/<release>/broker.msgpack.xz`` holds each of `tests.state.lives` as that release folded it. A later version
-must come to the same. Only where an error of the release was mended is what follows written again (`mended`), never a
-state.
+``tests/golden/<release>/broker.msgpack.xz`` has each of `tests.state.lives` as that release folded it. A later version
+must reach the same outcome. If a bug of the release was fixed, the outcome is recorded again (`fixed`), but never a state.
 """
 
 import lzma
@@ -28,8 +27,11 @@ StoredEntry = tuple[str, int, int, MessageMetadata, int, int | None]
 
 
 class GoldenLife(msgspec.Struct):
-    """A state, the stored entries that it may ask for, and what followed. Rows are (offset, ordinal, clock, kind, fields
-    that aren't None); `stats` are those of `Broker.stats`, `topics` those of `Broker.topic_stats`."""
+    """A state, the stored entries that it may read, and the outcome of the rest of the log.
+
+    Rows are (offset, ordinal, clock, kind, fields that aren't None). `stats` is `Broker.stats`, `topics` is
+    `Broker.topic_stats`.
+    """
 
     state: bytes
     entries: list[StoredEntry]
@@ -41,7 +43,7 @@ class GoldenLife(msgspec.Struct):
 
 
 class Golden(msgspec.Struct):
-    """The states of a release by name of their life, encoded in `version`."""
+    """The states of a release by the name of their life, encoded in `version`."""
 
     release: str
     version: int
@@ -49,7 +51,7 @@ class Golden(msgspec.Struct):
 
 
 class KeepingTimes(Stored):
-    """As kit's, with the broker's times."""
+    """The reader of `kit`, with the broker's timestamps."""
 
     def add(self, effects: Any) -> None:
         super().add(effects)
@@ -60,7 +62,7 @@ class KeepingTimes(Stored):
 
 
 class Outcome(NamedTuple):
-    """What came of going on."""
+    """The outcome of the rest of a log."""
 
     rows: list[tuple[int, int, int, str, dict[str, Any]]]
     stats: list[dict[str, Any]]
@@ -68,7 +70,7 @@ class Outcome(NamedTuple):
 
 
 def record(life: Life) -> GoldenLife:
-    """Today's code folds a life."""
+    """Fold a life with the current code."""
     store = KeepingTimes()
     broker = Broker(0, store)
     for offset, (timestamp, topic, value) in enumerate(life.before):
@@ -81,7 +83,7 @@ def record(life: Life) -> GoldenLife:
 
 
 def restored(golden: GoldenLife) -> Broker:
-    """Today's broker with a golden state."""
+    """A broker of the current code with a golden state."""
     store = Stored()
     store.entries = {
         (topic, ledger, entry): Entry(metadata, size, time)
@@ -91,7 +93,7 @@ def restored(golden: GoldenLife) -> Broker:
 
 
 def go_on(broker: Broker, log: list[Record]) -> Outcome:
-    """Fold more records. Everything as it is after JSON or MessagePack: two outcomes can be compared."""
+    """Fold more records. The outcome is as after JSON or MessagePack, so that outcomes can be compared."""
     for number, (timestamp, topic, value) in enumerate(log, broker.offset + 1):
         feed(broker, number, timestamp, topic, value)
     rows = [
@@ -104,8 +106,8 @@ def go_on(broker: Broker, log: list[Record]) -> Outcome:
     )
 
 
-def mended(golden: Golden) -> tuple[Golden, list[str]]:
-    """The same states with what follows on them today; also: which rows are gone (-) and which are new (+)."""
+def fixed(golden: Golden) -> tuple[Golden, list[str]]:
+    """The same states with their current outcome. Also returns the rows that are gone (-) and new (+)."""
     difference = []
     for name, life in golden.lives.items():
         outcome = go_on(restored(life), life.after)
@@ -137,16 +139,16 @@ def releases() -> dict[int, str]:
 
 
 def shape_of(version: int) -> Shape:
-    """The shape that is noted of a version of the state; empty: none is."""
+    """The recorded shape of a version of the state, or empty if there is none."""
     file = SHAPES / f"{version}.json"
     shape: Shape = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
     return shape
 
 
 def next_version(difference: list[str]) -> str:
-    """What to do about a change."""
+    """What to do about a change of the encoding."""
     return (
-        f"the encoding of the state is another now ({'; '.join(difference)}), but checkpoints hold it as it was. Set "
+        f"the encoding of the state has changed ({'; '.join(difference)}), but checkpoints have the old one. Set "
         f"VERSION = {VERSION + 1} in streaming/broker/codec.py, read streaming/broker/upgrades.py, and run "
         "`python -m tests.state.record`"
     )

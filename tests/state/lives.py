@@ -1,4 +1,4 @@
-"""Made command logs, each cut in two at a moment when nearly all of a broker's state is in use."""
+"""Synthetic command logs, each cut in two when nearly all parts of a broker's state are in use."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -22,7 +22,7 @@ Record = tuple[int, str | None, bytes]
 
 
 class Life(NamedTuple):
-    """A log until the cut and after it."""
+    """A log before and after the cut."""
 
     before: list[Record]
     after: list[Record]
@@ -35,11 +35,11 @@ METADATA: dict[str, Any] = {
     "partition_key_b64_encoded": True, "ordering_key": b"o", "deliver_at_time": START, "null_value": True,
     "compacted_batch_indexes": [1], "schema_id": b"i",
 }  # fmt: skip
-"""Of an entry whose write isn't confirmed, and which the state keeps therefore: whatever there is."""
+"""All fields, for an entry whose write isn't confirmed, so that the state keeps them."""
 
 
 def put_off(metadata: MessageMetadata, properties: Mapping[str, str]) -> entry_filters.FilterResult:
-    """Put off, each time, what has a property ``later``."""
+    """Reschedule, every time, messages with a property ``later``."""
     return "RESCHEDULE" if any(pair.key == "later" for pair in metadata.properties) else "ACCEPT"
 
 
@@ -47,14 +47,14 @@ entry_filters.register("tests.state.put_off", put_off)
 
 
 class Recorder(Run):
-    """A broker under test whose log is kept. What kit's methods say to `TOPIC`, they say to the topic `at`."""
+    """A broker under test that keeps its log. The methods of `kit` use the topic `at` instead of `TOPIC`."""
 
     def __init__(self, profile: Literal["2.x", "4.x"] = "4.x", **settings: Any) -> None:
         self.at, self.records, self.cut = TOPIC, list[Record](), 0
         super().__init__(reader=Stored(), profile=profile, **settings)
 
     def on(self, name: str, scheme: str = "persistent") -> None:
-        """From now on it is about this topic."""
+        """Use this topic from now on."""
         self.at = f"{scheme}://public/default/{name}"
 
     def raw(self, value: bytes, topic: str | None = TOPIC) -> list[Effect]:
@@ -63,7 +63,7 @@ class Recorder(Run):
         return super().raw(value, topic)
 
     def call(self, method: str, call: str, body: Any = None) -> None:
-        """A call of the admin API on the topic at hand."""
+        """An admin call on the current topic."""
         self.admin(method, call, body, self.at)
 
     def life(self) -> Life:
@@ -82,7 +82,7 @@ def traffic() -> Life:
 
 
 def keys(profile: Literal["2.x", "4.x"]) -> Life:
-    """Key_Shared by ring, by split and by fixed ranges; consumers that join while others have unacked entries."""
+    """Key_Shared by ring, split and fixed ranges, with consumers that join while others have unacked entries."""
     run = Recorder(profile, subscriptionKeySharedConsistentHashingReplicaPoints=10)
 
     def publish(first: int, last: int) -> None:
@@ -118,7 +118,7 @@ def keys(profile: Literal["2.x", "4.x"]) -> Life:
 
 
 def corners() -> Life:
-    """What few logs reach."""
+    """Rare states."""
     run = Recorder(
         managedLedgerMaxEntriesPerLedger=4,
         managedLedgerDefaultMarkDeleteRateLimit=2.5,
@@ -143,7 +143,7 @@ def corners() -> Life:
 
 
 def policies(run: Recorder) -> None:
-    """All of them, on a namespace and on a topic of its own; partitions and schemas of topics."""
+    """All policies, on a namespace and on a separate topic; partitions and schemas of topics."""
     values: dict[str, Any] = {
         "messageTTL": 100, "retention": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}, "deduplication": True,
         "deduplicationSnapshotInterval": 7, "maxProducersPerTopic": 8, "maxConsumersPerTopic": 9,
@@ -164,7 +164,7 @@ def policies(run: Recorder) -> None:
 
 
 def shared(run: Recorder) -> None:
-    """Batches, chunks and delays; acks inside a batch and out of order; entries to be sent again and put off."""
+    """Batches, chunks and delays; acks inside a batch and out of order; entries to replay and rescheduled ones."""
     run.on("shared")
     run.create_producer(schema=SchemaData("s", b"x", "String"))
     run.subscribe("s", "Shared", permits=9, topic=run.at, subscription_properties=[KeyValue("x", "y")])
@@ -182,7 +182,7 @@ def shared(run: Recorder) -> None:
 
 
 def single(run: Recorder) -> None:
-    """Failover with a delay before the new one starts, a rewind because of a filter, a reader."""
+    """Failover with a delay before the new active consumer starts, a rewind because of a filter, a reader."""
     run.on("failover")
     run.subscribe("f", "Failover", id_=1, consumer_name="b", permits=3, topic=run.at)
     run.publish(0, topic=run.at)
@@ -198,7 +198,7 @@ def single(run: Recorder) -> None:
 
 
 def producers(run: Recorder) -> None:
-    """An owner, others that wait for its access; one that was refused."""
+    """A producer with exclusive access, others that wait for it, and one that was refused."""
     run.on("exclusive")
     run.create_producer("owner", producer_access_mode="Exclusive", epoch=2)
     for id_ in (2, 3):
@@ -272,7 +272,7 @@ def limited(run: Recorder) -> None:
 
 
 def owing(run: Recorder) -> None:
-    """More unacked messages than the broker bears."""
+    """More unacked messages than the broker's limit."""
     for name in ("debtor", "other"):
         run.on(name)
         run.subscribe("s", "Shared", permits=30, topic=run.at)
@@ -281,7 +281,7 @@ def owing(run: Recorder) -> None:
 
 
 def go_on(run: Recorder) -> None:
-    """A word to each topic."""
+    """Use every topic once more."""
     run.on("shared")
     run.send(7, uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9)
     run.ack("s", (1, 0), topic=run.at)

@@ -1,10 +1,10 @@
-"""``python -m tests.state.record``: notes the state's shape as that of `codec.VERSION`, unless that is released.
+"""``python -m tests.state.record``: records the shape of the state for `codec.VERSION`, unless that is released.
 
-With ``--release`` a version is about to be: what its states and checkpoints look like is kept for all later ones, in
+Use ``--release`` before a release: it stores states and checkpoints for all later versions, in
 ``tests/golden/<version of the project>``.
 
-With ``--mended <release>`` an error that this release has was mended: what follows on its states is written again. What
-is different then is printed: look at every line.
+Use ``--fixed <release>`` after fixing a bug of that release: it records the outcome of its states again and prints the
+differences. Check every line.
 """
 
 import sys
@@ -22,11 +22,11 @@ from tests.state.shape import changes, shape
 
 
 def main(arguments: list[str]) -> str:
-    """What was done, in a sentence. Raises `SystemExit` if it may not be."""
+    """Record, and return a sentence about it. Raises `SystemExit` if that is not allowed."""
     match arguments:
-        case ["--mended", release]:
+        case ["--fixed", release]:
             folder = golden.GOLDEN / release
-            anew, difference = golden.mended(golden.read(folder))
+            anew, difference = golden.fixed(golden.read(folder))
             golden.write(anew, folder)
             return "\n".join([*difference, f"{folder}: {len(difference)} rows are different"])
     if arguments not in ([], ["--release"]):
@@ -38,11 +38,11 @@ def main(arguments: list[str]) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(json.format(json.encode(shape()), indent=1) + b"\n")
     if not arguments:
-        return f"{golden.SHAPES / str(VERSION)}.json describes the state as it is"
+        return f"{golden.SHAPES / str(VERSION)}.json describes the current state"
     release = version("magnetar")
     folder = golden.GOLDEN / release
     if folder.exists():
-        raise SystemExit(f"{folder} is there: a release is recorded once. Name a new one in pyproject.toml")
+        raise SystemExit(f"{folder} exists: a release is recorded once. Set a new version in pyproject.toml")
     folder.mkdir()
     golden.write(
         golden.Golden(release, VERSION, {name: golden.record(life) for name, life in lives().items()}), folder

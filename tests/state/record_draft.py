@@ -1,7 +1,7 @@
 """``python -m tests.state.record_draft``: states as the first commit of the broker wrote them.
 
-Nothing of it was released, but it is what an old version is like: fields were put in front of others since, and a
-default is another. The commit's own code folds the log, in a process of its own; `tests/golden/draft` keeps what it left.
+It was never released, but it is a realistic old version: since then, fields were inserted before others, and a default
+changed. The code of that commit folds the log in a separate process. `tests/golden/draft` has the result.
 """
 
 import lzma

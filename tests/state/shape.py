@@ -1,6 +1,6 @@
-"""The encoded shape of a broker's state: of every structure in it the form, and of each field name, type and default.
+"""The shape of a broker's encoded state: the form of every structure, and the name, type and default of each field.
 
-`shape` describes the code as it is. What was released is kept in ``tests/golden/shapes``, a file a `codec.VERSION`.
+`shape` describes the current code. ``tests/golden/shapes`` has the released shapes, one file per `codec.VERSION`.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ Shape = dict[str, dict[str, Any]]
 """Structure → ``form``: how it is encoded; ``fields``: in the order of the encoding, each with type and default."""
 
 ROOTS = (PartitionState, PersistentTopic, NonPersistentTopic)
-"""What `streaming.broker.codec` encodes by itself; all else is part of one of these."""
+"""What `streaming.broker.codec` encodes separately. Everything else is part of one of these."""
 
 
 def shape() -> Shape:
-    """The shape of the state as today's code encodes it."""
+    """The shape of the state in the current code."""
     found: Shape = {}
     for root in ROOTS:
         _name(inspect.type_info(root), found)
@@ -29,7 +29,7 @@ def shape() -> Shape:
 
 
 def _name(type_: Any, found: Shape) -> str:
-    """A type in words; the structures that it names are described in `found`."""
+    """A type as text. Adds the structures in it to `found`."""
     match type_:
         case inspect.Metadata(type=plain):  # a unit, which changes no encoding
             return _name(plain, found)
@@ -80,7 +80,7 @@ def _field(field: inspect.Field, found: Shape) -> dict[str, Any]:
 
 
 def _words(value: Any) -> str:
-    """A default in words: of a structure only what differs from its own defaults, which are told elsewhere."""
+    """A default as text. For a structure, only what differs from its own defaults, which are listed separately."""
     if isinstance(value, msgspec.Struct):
         plain = {each.name: each for each in msgspec.structs.fields(value)}
         given = {
@@ -100,7 +100,7 @@ def _default(field: Any) -> Any:
 
 
 def changes(before: Shape, after: Shape) -> list[str]:
-    """What differs, a sentence each."""
+    """The differences, as one sentence each."""
     found = []
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after:
@@ -126,7 +126,7 @@ def changes(before: Shape, after: Shape) -> list[str]:
 
 
 def read_as_is(before: Shape, after: Shape) -> bool:
-    """Does msgspec read as `after` what was encoded in the shape `before`, without a step in `upgrades`?"""
+    """Whether msgspec reads the shape `before` as `after` without a step in `upgrades`."""
     for name, old in before.items():
         new = after.get(name)
         if new is None or new["form"] != old["form"]:
@@ -134,7 +134,7 @@ def read_as_is(before: Shape, after: Shape) -> bool:
         known = {field["name"] for field in old["fields"]}
         kept = [field for field in new["fields"] if field["name"] in known]
         added = [field for field in new["fields"] if field["name"] not in known]
-        if old["form"].startswith("array"):  # only their places tell its fields apart
+        if old["form"].startswith("array"):  # fields are identified only by their places
             same = new["fields"] == old["fields"] + added
         else:
             same = sorted(kept, key=str) == sorted(old["fields"], key=str)

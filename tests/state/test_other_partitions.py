@@ -1,4 +1,4 @@
-"""The same commands over another number of ingress partitions: no topic can tell."""
+"""The number of ingress partitions doesn't affect topics."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.feature("J1")
 
 
 def made_log(records: int) -> pa.Table:
-    """Traffic, and a tick for all: so every partition's clock ends at one time."""
+    """Traffic, and a tick for all partitions, so that their clocks end at the same time."""
     log = Traffic(4, START).write(records)
     end = {"timestamp": log["timestamp"][-1].as_py() + 60_000, "topic": None, "value": b'{"command":"TICK"}'}
     return pa.concat_tables([log, pa.Table.from_pylist([end], LOGICAL)])
@@ -60,6 +60,6 @@ def test_times_that_a_trigger_brought_are_kept(tmp_path: Path) -> None:
     merged = merge_partitions(old, told)
     assert merged.notes == []
     assert by_topic(of_log(partition_log(merged.log, 5), tmp_path / "new")) == by_topic(expected)
-    # Without them it is another story.
+    # Without them the outcome is different.
     other = by_topic(of_log(partition_log(merge_partitions(old).log, 5), tmp_path / "other"))
     assert other != by_topic(expected)

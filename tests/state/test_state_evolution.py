@@ -1,4 +1,4 @@
-"""States that older versions wrote are read, and go on as if nothing had been; a changed encoding doesn't slip in."""
+"""States of older versions are read and continue with the same outcome. Unnoticed changes of the encoding fail."""
 
 import copy
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ RELEASES = sorted(file.parent for file in golden.GOLDEN.glob(f"*/{checkpoint.ARC
 
 
 def within(expected: Any, found: Any) -> bool:
-    """Is all that was expected there? A later version may tell more, in fields that are new."""
+    """Whether everything expected is there. A later version may have more, in new fields."""
     if isinstance(expected, dict):
         return isinstance(found, dict) and all(
             name in found and within(value, found[name]) for name, value in expected.items()
@@ -59,7 +59,7 @@ def within(expected: Any, found: Any) -> bool:
 
 def test_every_version_before_this_one_is_kept() -> None:
     assert golden.GOLDEN / "0.1.0" in RELEASES
-    assert set(golden.releases()) >= set(range(1, VERSION)), "what no release wrote needs no number"
+    assert set(golden.releases()) >= set(range(1, VERSION)), "a version that no release wrote needs no number"
 
 
 @pytest.mark.parametrize("folder", RELEASES, ids=lambda folder: folder.name)
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_a_release_goes_on_to_the_same_end(
 
 
 def canonical(state: bytes) -> bytes:
-    """A state whose topics are all encoded by today's code."""
+    """A state with all topics encoded by the current code."""
     broker = Broker.decode(state, NoEntries())
     broker.stats()
     return broker.encode()
@@ -249,11 +249,11 @@ def test_changes_of_the_shape_are_told(change: str, sentence: str, as_is: bool) 
     assert changes(before, before) == []
 
 
-# ---- an older version, truly: states that the first commit of the broker wrote
+# ---- a real older version: states that the first commit of the broker wrote
 
 
 def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
-    """What the first commit wrote, as version 2 has it."""
+    """Upgrade a state of the first commit to version 2."""
     config = state[5]
     config.setdefault("trimLedgerAckedToItsEnd", False)  # its default then
     for topic in topics.values():
@@ -270,13 +270,13 @@ def from_draft(state: list[Any], topics: dict[str, Any]) -> None:
 
 @pytest.fixture
 def draft(monkeypatch: pytest.MonkeyPatch) -> record_draft.Draft:
-    """As if today's version were the next: the draft's number is 1, too."""
+    """Make the current version the next one, because the draft's number is 1, too."""
     monkeypatch.setattr(codec, "VERSION", 2)
     return record_draft.read()
 
 
 def test_a_draft_is_not_read_as_it_is(draft: record_draft.Draft, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the test below would show nothing."""
+    """Otherwise the test below would prove nothing."""
     monkeypatch.delitem(upgrades.UPGRADES, 1)
     assert draft.state[0] == 1
     with pytest.raises(msgspec.ValidationError):
@@ -293,7 +293,7 @@ def test_a_step_makes_a_draft_readable(draft: record_draft.Draft, monkeypatch: p
     broker = Broker.decode(draft.state, store)
     assert within(draft.stats, broker.stats())
     assert broker._ctx.config.trimLedgerAckedToItsEnd is False
-    # It goes on: from now on its state is of today's version.
+    # It continues, and from now on its state has the current version.
     name = broker.topic_names()[0]
     entries = broker.topic(name).ledger.number_of_entries
     feed(broker, broker.offset + 1, broker.clock, name, to_json(Publish(producer="new", sequence_id=1)))
