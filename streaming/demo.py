@@ -13,7 +13,7 @@ from schemas.commands import decode_or_refuse
 from schemas.effects import Message
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces, to_line
 

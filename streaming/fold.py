@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from schemas.entries import EntryNotFound, EntryReader
 from schemas.outputs import Rows
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.quality.gate import Judge, judge
 from streaming.rows import concat, to_tables
 

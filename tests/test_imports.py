@@ -68,6 +68,9 @@ ROOMS = {
 }
 """From the top: a room imports only rooms further down."""
 
+WINGS = ("non_persistent", "persistent", "producer", "dispatch", "subscription", "ledger", "policies")
+"""The core's folders, from the top: a wing imports only wings further down."""
+
 STANDARD_LIBRARY = {
     "streaming.broker": (
         "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math re "
@@ -141,6 +144,18 @@ def test_rooms_are_in_order(tree: Tree) -> None:
     for number, (name, room) in enumerate(ROOMS.items()):
         assert set(room.rooms.split()) <= set(names[number + 1 :]), name
     assert {room_of(module) for module in tree.files} == set(ROOMS)
+
+
+def test_wings_of_the_core_are_in_order(tree: Tree) -> None:
+    wings = {f"streaming.broker.{wing}": place for place, wing in enumerate(WINGS)}
+    place_of = {module: wings.get(module, wings.get(module.rpartition(".")[0], -1)) for module in tree.files}
+    assert set(place_of.values()) == {-1, *wings.values()}
+    upwards = [
+        f"{each.module}: {each.name}"
+        for each in tree.imports()
+        if (target := tree.file_of(each.name)) is not None and -1 < place_of[target] < place_of[each.module]
+    ]
+    assert upwards == []
 
 
 def test_nothing_is_allowed_in_vain(tree: Tree) -> None:

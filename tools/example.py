@@ -14,7 +14,7 @@ from schemas import commands as c
 from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.replay import replay_in_process
 
 LOG = Path(__file__).parents[1] / "docs" / "example.jsonl"

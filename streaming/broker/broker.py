@@ -24,10 +24,9 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
-from streaming.broker.persistent import lifecycle
+from streaming.broker.persistent import lifecycle, unacked_limit
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
-from streaming.broker.subscription import unacked_limit
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 

@@ -16,8 +16,8 @@ from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.unacked_limit import UnackedMessages
 from streaming.broker.policies.hierarchy import Policies
-from streaming.broker.subscription.unacked_limit import UnackedMessages
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from schemas.units import unit
-from streaming.broker.dispatch import entry_filters
+from streaming.broker import entry_filters
 
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 

@@ -6,7 +6,7 @@ from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
 from streaming.broker.config import ServiceConfiguration, configuration
-from streaming.broker.ledger.entries import Entries
+from streaming.broker.entries import Entries
 from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
     HasPolicies,

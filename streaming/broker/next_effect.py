@@ -7,19 +7,19 @@ the same name in `streaming.broker.periodic_checks`; a time up to the present cl
 
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
-from streaming.broker.ledger.message_finder import find_newest_before
-from streaming.broker.ledger.trimming import consumed_up_to
+from streaming.broker.persistent.backlog_quota import oldest_position, size_exceeded, time_exceeded
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
-from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.backlog_quota import oldest_position, size_exceeded, time_exceeded
-from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
-from streaming.broker.policies.message_expiry import (
+from streaming.broker.persistent.message_expiry import (
     CAUGHT_UP_FACTOR,
     MINIMUM_BACKLOG_FOR_EXPIRY_CHECK,
     closed_before,
 )
+from streaming.broker.persistent.message_finder import find_newest_before
+from streaming.broker.persistent.subscription import PersistentSubscription
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.trimming import consumed_up_to
+from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
 from streaming.broker.position import Position
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 NEVER = 1 << 62
 """Not without a command."""

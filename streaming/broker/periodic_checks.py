@@ -9,13 +9,16 @@ from typing import NamedTuple
 from streaming.broker import next_effect
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
-from streaming.broker.ledger import trimming
 from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent import (
+    backlog_quota,
+    deduplication_snapshots,
+    leaving,
+    message_expiry,
+    trimming,
+)
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies import backlog_quota, message_expiry
 from streaming.broker.policies.hierarchy import RetentionPolicies
-from streaming.broker.subscription import leaving
 
 
 def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:

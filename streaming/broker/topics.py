@@ -18,11 +18,10 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.persistent import commands, lifecycle
+from streaming.broker.persistent import commands, lifecycle, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.stats import internal_stats
-from streaming.broker.subscription import unacked_limit
 from streaming.broker.topic_commands import TopicCommand
 
 T = TypeVar("T", bound=AbstractTopic)

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from schemas.effects import Quarantined
 from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.storage import Storage
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
 
 _NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore

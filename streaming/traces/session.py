@@ -19,7 +19,7 @@ from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupp
 from streaming.broker.admin import topic_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.traces.frames import (
     Frame,
     connected,

@@ -33,12 +33,12 @@ from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
+from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.cursor_writes import change_cursor
-from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.ledger.trimming import roll_over, trim
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.trimming import roll_over, trim
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 

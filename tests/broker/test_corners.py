@@ -23,13 +23,13 @@ from schemas.effects import (
     Unsupported,
 )
 from schemas.entries import EntryNotFound
+from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION
-from streaming.broker.dispatch import entry_filters
-from streaming.broker.dispatch.entry_filters import FilterResult
+from streaming.broker.entries import NoEntries
+from streaming.broker.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
-from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, feed, of, one, sent

@@ -7,9 +7,9 @@ import pytest
 
 from schemas.commands import BrokerConfig, KeyValue, MessageMetadata
 from schemas.effects import Message, Quarantined, ReachedEndOfTopic
+from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
-from streaming.broker.dispatch import entry_filters
-from streaming.broker.dispatch.entry_filters import FilterResult
+from streaming.broker.entry_filters import FilterResult
 from tests.broker.kit import Run, Stored, of, one, sent
 
 pytestmark = pytest.mark.feature("E7")

@@ -46,7 +46,7 @@ from schemas.effects import (
 from schemas.effects import CloseConsumer as ConsumerClosed
 from schemas.effects import CloseProducer as ProducerClosed
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.dispatchers import NonPersistentMultipleConsumers
 from streaming.broker.non_persistent.stats import topic_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.commands import AccessMode, ConnectionLost
 from schemas.effects import Effect, Error, ProducerSuccess
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from tests.broker.kit import Run
 
 pytestmark = pytest.mark.feature("B1")

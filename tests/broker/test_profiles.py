@@ -22,8 +22,8 @@ from schemas.effects import (
 )
 from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
-from streaming.broker.ledger.trimming import trim
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.trimming import trim
 from tests.broker.kit import QUIET, TOPIC, BareTopic, Run, of, one, response
 
 Profile = Literal["2.x", "4.x"]

@@ -45,7 +45,7 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from tests.broker.kit import TOPIC, Run, of, one, sent
 
 NOWHERE = "persistent://public/default/nowhere"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.commands import Tick, to_json
 from schemas.effects import Effect, Expired, LedgerClosed, LedgerDeleted, Row
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from tests.broker.kit import START, Run, feed, of
 from tests.broker.test_cut_invariance import Record
 from tests.broker.test_invariants import logs

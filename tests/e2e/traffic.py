@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from schemas.effects import CloseConsumer, CloseProducer, Message
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.log.table import LOGICAL
 from tests.broker.kit import feed
 

@@ -11,7 +11,7 @@ from schemas.commands import Refused, decode
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.fold import Fold
 from streaming.quality.gate import Gate, decode_only
 from streaming.quality.suites import SuiteError

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from schemas.entries import EntryReader
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from sinks.ledger_store import LedgerStore
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 from tests.rows import together

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.effects import KINDS, Tick
 from streaming.broker.broker import Broker
-from streaming.broker.ledger.entries import NoEntries
+from streaming.broker.entries import NoEntries
 from tests.e2e.outcome import Outcome
 
 PLACE = ("partition", "offset", "ordinal")

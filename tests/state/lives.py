@@ -13,7 +13,7 @@ from schemas.commands import (
     SchemaData,
 )
 from schemas.effects import Effect
-from streaming.broker.dispatch import entry_filters
+from streaming.broker import entry_filters
 from tests.broker.kit import START, TOPIC, Run, Stored
 from tests.e2e.traffic import Traffic
 

@@ -19,8 +19,8 @@ from streaming.broker.abstract_topic import Counters
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.dispatch.selectors import ConsistentHashing
+from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
-from streaming.broker.ledger.entries import NoEntries
 from streaming.broker.non_persistent.dispatchers import (
     AnyNonPersistentDispatcher,
     NonPersistentMultipleConsumers,

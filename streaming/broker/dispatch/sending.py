@@ -2,7 +2,7 @@
 
 from schemas.effects import Message
 from schemas.entries import Entry
-from streaming.broker.dispatch import entry_filters
+from streaming.broker import entry_filters
 from streaming.broker.dispatch.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
 from streaming.broker.ledger.ack_set import to_bits, to_words
 from streaming.broker.ledger.cursor_writes import change_cursor

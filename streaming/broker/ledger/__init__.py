@@ -1,1 +1,1 @@
-"""Managed ledgers and cursors: positions, acknowledgements, rollover and trimming."""
+"""Managed ledgers and cursors: positions, acknowledgements, and what is written of them."""

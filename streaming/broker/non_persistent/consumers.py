@@ -17,8 +17,8 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.persistent.subscribing import is_free_name
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.subscribing import is_free_name
 
 # -- coming -------------------------------------------------------------------------------------------------------
 

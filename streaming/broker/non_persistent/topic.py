@@ -8,9 +8,9 @@ import msgspec
 
 from schemas.effects import Message
 from schemas.entries import Entry
+from streaming.broker import entry_filters
 from streaming.broker.abstract_topic import AbstractTopic, PendingWrite
 from streaming.broker.context import Context
-from streaming.broker.dispatch import entry_filters
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType

@@ -1,1 +1,1 @@
-"""Topics that store their messages, from creation to publishing and deduplication."""
+"""Topics that store their messages: publishing, subscriptions, deduplication, expiry, quotas, trimming, life cycle."""

@@ -16,16 +16,14 @@ from schemas.units import Int32, Int64
 from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
-from streaming.broker.ledger.trimming import move_cursor, trim
-from streaming.broker.persistent import stats
+from streaming.broker.persistent import leaving, message_expiry, seeking, stats, subscribing
 from streaming.broker.persistent.lifecycle import terminate, unload
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
-from streaming.broker.policies import message_expiry
+from streaming.broker.persistent.trimming import move_cursor, trim
 from streaming.broker.policies.admin_calls import convert, query
 from streaming.broker.position import LATEST, Position
 from streaming.broker.stats import internal_stats
-from streaming.broker.subscription import leaving, seeking, subscribing
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 
 def call_topic(ctx: Context, topic: PersistentTopic, command: Admin) -> bool:

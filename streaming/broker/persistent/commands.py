@@ -4,13 +4,19 @@ from schemas import commands as c
 from schemas.effects import Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.ledger.trimming import free_ledgers
-from streaming.broker.persistent import admin_operations, lifecycle, publishing
+from streaming.broker.persistent import (
+    admin_operations,
+    backlog_quota,
+    leaving,
+    lifecycle,
+    publishing,
+    seeking,
+    subscribing,
+)
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies import backlog_quota
+from streaming.broker.persistent.trimming import free_ledgers
 from streaming.broker.position import from_wire
 from streaming.broker.producer import creation, registration
-from streaming.broker.subscription import leaving, seeking, subscribing
 from streaming.broker.topic_commands import TopicCommand
 
 

@@ -8,9 +8,9 @@ from streaming.broker.context import Context
 from streaming.broker.errors import CursorError
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.ledger.trimming import free_ledgers, trim
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR, MessageDeduplication
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.trimming import free_ledgers, trim
 from streaming.broker.position import Position
 
 

@@ -3,13 +3,11 @@
 from schemas.effects import LedgerClosed, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.ledger.trimming import check_rollover, rollover_due, trim
-from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies import message_expiry
+from streaming.broker.persistent.trimming import check_rollover, rollover_due, trim
 from streaming.broker.position import Position
 from streaming.broker.producer import registration
-from streaming.broker.subscription import leaving
 from streaming.broker.subscription.consumer import Consumer
 
 

@@ -11,10 +11,9 @@ from schemas.entries import Entry
 from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.ledger.trimming import open_ledger, roll_over
-from streaming.broker.persistent import deduplication_snapshots
+from streaming.broker.persistent import backlog_quota, deduplication_snapshots
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies import backlog_quota
+from streaming.broker.persistent.trimming import open_ledger, roll_over
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position
 from streaming.broker.producer import creation, registration

@@ -4,8 +4,8 @@ from typing import Any
 
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 
 def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[str, Any]:

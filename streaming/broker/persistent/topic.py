@@ -12,9 +12,9 @@ from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_deduplication import MessageDeduplication
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
 from streaming.broker.subscription.context import SubscriptionContext
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 P = ParamSpec("P")
 

@@ -1,1 +1,1 @@
-"""Policies and the checks that enforce them: TTL and backlog quotas."""
+"""Policies by level, and the admin calls that set them."""

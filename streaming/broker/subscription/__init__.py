@@ -1,1 +1,1 @@
-"""Subscriptions and their consumers."""
+"""What every subscription has: its consumers, and what its dispatcher works on."""

@@ -4,11 +4,11 @@ ttl.md, cursor.md §10). Expiry only acks entries. Retention deletes them.
 
 from schemas.effects import Expired
 from streaming.broker.context import Context
-from streaming.broker.ledger.message_finder import find_newest, find_newest_before
-from streaming.broker.ledger.trimming import move_cursor
+from streaming.broker.persistent.message_finder import find_newest, find_newest_before
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.persistent.trimming import move_cursor
 from streaming.broker.position import Position
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
 CAUGHT_UP_FACTOR = 1.5

@@ -6,12 +6,12 @@ from schemas.effects import CursorMoved, Error, GetLastMessageIdResponse, Succes
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
-from streaming.broker.ledger.message_finder import find_newest_before
-from streaming.broker.ledger.trimming import free_ledgers
+from streaming.broker.persistent.leaving import close_consumers, count_as_gone
+from streaming.broker.persistent.message_finder import find_newest_before
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.persistent.trimming import free_ledgers
 from streaming.broker.position import Position, from_wire
-from streaming.broker.subscription.leaving import close_consumers, count_as_gone
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 
 def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:

@@ -7,13 +7,13 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent.leaving import delete
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.seeking import position_at, reset
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.leaving import delete
-from streaming.broker.subscription.persistent import PersistentSubscription
-from streaming.broker.subscription.seeking import position_at, reset
 
 
 def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from streaming.broker.context import Context
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 Load = Callable[[str], PersistentTopic]
 

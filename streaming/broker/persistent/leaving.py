@@ -4,10 +4,10 @@ subscriptions.md §6, §7, protocol.md §6)."""
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
-from streaming.broker.ledger.trimming import trim
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.trimming import trim
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.subscription.persistent import PersistentSubscription
 
 
 def detach(

@@ -4,12 +4,12 @@ backlog_quota.md)."""
 from schemas.effects import Evicted
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError, CursorError
-from streaming.broker.ledger.trimming import move_cursor
 from streaming.broker.persistent import deduplication_snapshots
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.persistent.message_expiry import expire_by_age
 from streaming.broker.persistent.topic import OldestPosition, PersistentTopic, Reason
+from streaming.broker.persistent.trimming import move_cursor
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
-from streaming.broker.policies.message_expiry import expire_by_age
 from streaming.broker.position import Position
 from streaming.broker.producer import registration
 
