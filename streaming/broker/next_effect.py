@@ -1,8 +1,8 @@
-"""The earliest time at which a periodic check could do something on a topic as it stands.
+"""The earliest time (ms) at which a periodic check can have an effect on a topic in its present state.
 
-After a long silence the clock has to pass thousands of rounds of checks. Until that time they do nothing, or write down
-that they ran, so all but the last round are passed over (`Broker._advance`). Each function here mirrors the check of
-the same name in `streaming.broker.periodic_checks`; a time up to the present clock means "at once".
+After a long silence, the clock has to pass thousands of rounds of checks. Until this time they have no effect but the
+time of the last round, so `Broker._advance` skips the others. Each function mirrors the check of the same name in
+`streaming.broker.periodic_checks`. A time that is not after the clock means "at once".
 """
 
 from streaming.broker.context import Context
@@ -22,7 +22,7 @@ from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
 from streaming.broker.position import Position
 
 NEVER = 1 << 62
-"""Not without a command."""
+"""The check has no effect before the next command."""
 
 
 def cursor_flush(ctx: Context, topic: PersistentTopic) -> int:
@@ -70,7 +70,7 @@ def _subscription_expiry(
 def _search(
     ctx: Context, topic: PersistentTopic, seconds: int, start: Position | None, mark_delete: Position
 ) -> int:
-    """Until then a search for what is older than `seconds` looks at the same entries and finds the same."""
+    """When a search for entries older than `seconds` can first find others than now."""
     flips: list[int] = []
     found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, start, flips)
     if found is not None and found > mark_delete:
@@ -86,7 +86,7 @@ def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
     if size_exceeded(topic, size):
         return _exceeded(ctx, topic, size)
     age = ctx.policies_of(topic).message_age_quota.value
-    oldest = oldest_position(ctx, topic)  # the check may not have come to it yet
+    oldest = oldest_position(ctx, topic)  # `topic.oldest` is only as new as the last check
     if time_exceeded(ctx, oldest, age):
         return _exceeded(ctx, topic, age)
     return NEVER if age.limitTime <= 0 or oldest is None else oldest.timestamp + age.limitTime * 1000 + 1
@@ -94,7 +94,7 @@ def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
 
 def _exceeded(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> int:
     if quota.policy == "consumer_backlog_eviction" or topic.producers:
-        return ctx.clock  # each round counts
+        return ctx.clock  # every round has an effect
     slowest = topic.slowest_cursor()
     if slowest is not None and slowest.name == DEDUP_CURSOR:
         return deduplication_snapshot(ctx, topic)
@@ -114,7 +114,7 @@ def consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def _trimming(ctx: Context, topic: PersistentTopic, retention: RetentionPolicies) -> int:
-    """When retention lets the oldest ledger go."""
+    """When retention first allows the deletion of the oldest ledger."""
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
     if oldest >= consumed_up_to(ctx, topic):

@@ -1,4 +1,4 @@
-"""Periodic checks on the logical clock: which are due, and when the next one is (design, decision 5).
+"""The periodic checks of topics on the logical clock: which are due, and when the next ones are.
 
 Each check runs at the multiples of its interval after the partition's first record. An interval of 0 turns it off.
 """
@@ -22,7 +22,7 @@ from streaming.broker.policies.hierarchy import RetentionPolicies
 
 
 def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
-    """Write what the mark-delete rate limiter held back (cursor.md §8)."""
+    """Write the cursor positions that the mark-delete rate limiter held back (cursor.md §8)."""
     for cursor in topic.cursors.values():
         if cursor.persisted is not None:
             _flush(ctx, topic, cursor)
@@ -42,7 +42,7 @@ def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
-    """Delete durable subscriptions that nobody used for their expiration time (subscriptions.md §7)."""
+    """Delete the subscriptions that were unused for subscriptionExpirationTime (subscriptions.md §7)."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     if minutes <= 0:
         return
@@ -52,7 +52,7 @@ def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
 
 
 class Check(NamedTuple):
-    """A periodic check: its interval (ms), what it does to one topic, and when it could next do something there (ms)."""
+    """A periodic check: its interval (ms), what it does to a topic, and when it can next have an effect there (ms)."""
 
     interval: Callable[[ServiceConfiguration], float]
     run: Callable[[Context, PersistentTopic], None]
@@ -86,11 +86,11 @@ CHECKS: dict[str, Check] = {
         next_effect.inactive_subscriptions,
     ),
 }  # fmt: skip
-"""By name. Checks that are due at the same time run in this order."""
+"""The checks by name. Those that are due at the same time run in this order."""
 
 
 def quiet_until(ctx: Context, topics: Iterable[PersistentTopic]) -> int:
-    """Before this time (ms) no check that is on does anything to these topics."""
+    """The first time (ms) at which an enabled check can have an effect on one of these topics."""
     on = [check for check in CHECKS.values() if check.interval(ctx.config) > 0]
     soonest = next_effect.NEVER
     for topic in topics:
@@ -104,7 +104,7 @@ def quiet_until(ctx: Context, topics: Iterable[PersistentTopic]) -> int:
 def last_due(
     config: ServiceConfiguration, origin: int, after: int, until: int
 ) -> list[tuple[int, list[str]]]:
-    """The last time in (`after`, `until`] of each check, and which checks it is of; by time, in ms."""
+    """The last time of each check in (`after`, `until`] (ms), and the checks that have it, sorted by time."""
     last: dict[int, list[str]] = {}
     for name, check in CHECKS.items():
         interval = int(check.interval(config))
@@ -114,7 +114,7 @@ def last_due(
 
 
 def next_due(config: ServiceConfiguration, origin: int, after: int) -> tuple[int, list[str]] | None:
-    """The next time > `after` at which checks are due, and which; None when all are off. Times in ms."""
+    """The next time after `after` at which checks are due (ms), and which checks. None: all are off."""
     soonest, names = None, []
     for name, check in CHECKS.items():
         interval = int(check.interval(config))

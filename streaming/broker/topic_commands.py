@@ -12,7 +12,7 @@ TopicCommand = (
 
 
 def creates_topic(command: TopicCommand) -> bool:
-    """Does the command bring a topic into being that isn't there? Others are answered as by an empty one."""
+    """Does the command create a missing topic? Other commands are answered as if the topic were empty."""
     match command:
         case c.Publish() | c.Producer() | c.Fault():
             return True
@@ -24,7 +24,7 @@ def creates_topic(command: TopicCommand) -> bool:
 
 
 def refuse(ctx: Context, name: str, command: TopicCommand, error: str, cause: str) -> bool:
-    """Answer a request whose topic can't be had. False: the command isn't one that gets an answer."""
+    """Answer a request whose topic does not exist or must not be created. False: this command gets no answer."""
     match command:
         case c.Producer() | c.Subscribe():
             ctx.emit(Error(name, command.connection, command.request_id, error, cause))

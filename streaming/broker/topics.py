@@ -51,7 +51,7 @@ class Topics(ABC, Generic[T]):
         return self._loaded.get(name)
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
-        """Carry a command out, to the end of everything it sets off. A new topic is created first."""
+        """Carry out a command, and everything that follows from it. A missing topic is created first."""
         self._carry_out(self.load(name), command)
 
     def answer_missing(self, name: str, command: TopicCommand) -> None:
@@ -67,7 +67,7 @@ class Topics(ABC, Generic[T]):
 
     @abstractmethod
     def _create(self, name: str) -> T:
-        """A new topic, loaded for the first time."""
+        """Create a topic."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> T:
@@ -83,7 +83,7 @@ class Topics(ABC, Generic[T]):
 
     @abstractmethod
     def _carry_out(self, topic: T, command: TopicCommand) -> None:
-        """Carry a command out, to the end of everything it sets off."""
+        """Carry out a command, and everything that follows from it."""
 
     @abstractmethod
     def connection_lost(self, name: str, connection: str) -> None:
@@ -99,7 +99,7 @@ class Topics(ABC, Generic[T]):
 
 
 class PersistentTopics(Topics[PersistentTopic]):
-    """Those that store their messages. Their timers, periodic checks and limits are the broker's affair."""
+    """Topics that store their messages. The broker runs their timers and periodic checks."""
 
     def _create(self, name: str) -> PersistentTopic:
         return lifecycle.create(self._ctx, name)
@@ -141,7 +141,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
-    """Those that store nothing: they have no timers, and no check concerns them."""
+    """Topics that store nothing. They have no timers and no periodic checks."""
 
     def _create(self, name: str) -> NonPersistentTopic:
         return non_persistent_commands.create(self._ctx, name)

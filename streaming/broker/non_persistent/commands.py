@@ -32,13 +32,13 @@ from streaming.broker.topic_commands import TopicCommand
 
 
 def create(ctx: Context, name: str) -> NonPersistentTopic:
-    """A new topic, loaded for the first time."""
+    """Create a topic."""
     ctx.emit(TopicEvent(name, "created"))
     return NonPersistentTopic(name)
 
 
 def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
-    """Carry the command out, to the end of everything it sets off."""
+    """Carry out a command."""
     match command:
         case c.Publish():
             _handle_publish(ctx, topic, command)
@@ -75,7 +75,7 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
-    """Everything a connection had on the topic is closed, producers first."""
+    """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     consumers.connection_lost(ctx, topic, connection)
     _forget_drops(topic)

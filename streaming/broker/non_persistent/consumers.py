@@ -1,7 +1,7 @@
-"""Consumers of a non-persistent topic come and go (mirrors `NonPersistentSubscription` and its dispatchers).
+"""Consumers of a non-persistent topic come, leave and make requests (mirrors `NonPersistentSubscription`).
 
-A subscription lives as long as it has consumers. There is no position to be moved: what only concerns positions
-succeeds without effect or is refused, as Pulsar has it.
+A subscription lives as long as it has consumers. It has no position: as in Pulsar, requests that concern a position
+succeed without effect or are refused.
 """
 
 from schemas import effects
@@ -20,11 +20,11 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.subscribing import is_free_name
 from streaming.broker.subscription.consumer import Consumer
 
-# -- coming -------------------------------------------------------------------------------------------------------
+# -- subscribing --------------------------------------------------------------------------------------------------
 
 
 def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
-    """Attach a consumer, creating the subscription if need be; SUCCESS or the refusal of Pulsar."""
+    """SUBSCRIBE: attach a consumer, and create the subscription if there is none."""
     if (command.connection, command.consumer_id) not in topic.consumer_handles:
         try:
             _check(ctx, topic, command)
@@ -36,8 +36,9 @@ def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> No
 
 
 def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
-    """The refusals of subscriptions.md §1 and §2, without those that Pulsar has for stored topics only: a subscription's
-    creation is always allowed, their number isn't limited, and durable or not makes no difference."""
+    """The refusals of subscriptions.md §1 and §2, without those that Pulsar has for persistent topics only: a subscription
+    may always be created, their number is not limited, and durable or not makes no difference. Raises `BrokerError`.
+    """
     name = command.subscription
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
@@ -97,7 +98,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
 def detach(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
 ) -> None:
-    """A consumer leaves, for whatever reason; its subscription goes with the last one."""
+    """A consumer leaves, for whatever reason. The last one takes its subscription with it."""
     del topic.consumer_handles[consumer.handle]
     subscription.consumers.remove(consumer)
     if not subscription.consumers:
@@ -113,7 +114,7 @@ def detach(
 def disconnect_all(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
 ) -> None:
-    """The broker closes every consumer, and the subscription with them."""
+    """Close every consumer of a subscription, which deletes it."""
     for consumer in list(subscription.consumers):
         ctx.emit(
             effects.CloseConsumer(
@@ -131,14 +132,14 @@ def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) ->
 
 
 def close(ctx: Context, topic: NonPersistentTopic, command: CloseConsumer) -> None:
-    """CLOSE_CONSUMER: success also when there is no such consumer."""
+    """CLOSE_CONSUMER: success, even if there is no such consumer."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         detach(ctx, topic, *found)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
 def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -> None:
-    """UNSUBSCRIBE of the only consumer, or of any with force: the others are disconnected (subscriptions.md §7)."""
+    """UNSUBSCRIBE by the only consumer, or by any consumer with force: the others are closed (subscriptions.md §7)."""
     found = _find(topic, command.connection, command.consumer_id)
     if found is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
@@ -153,11 +154,11 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
-# -- what they ask for --------------------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------------------------
 
 
 def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
-    """Permits for messages to come: nothing waits for them. Those of an unknown consumer are lost (protocol.md §6)."""
+    """FLOW: permits for messages to come. Those of an unknown consumer are lost (protocol.md §6)."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         subscription, consumer = found
         consumer.permits += command.messagePermits
@@ -165,14 +166,14 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
 
 
 def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
-    """There is nothing to be acked: the ack is only answered, if its consumer is known and wants an answer."""
+    """ACK: there is nothing to acknowledge. It is answered if its consumer is known and asks for an answer."""
     known = _find(topic, command.connection, command.consumer_id) is not None
     if known and command.request_id is not None:
         ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
 
 
 def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:
-    """quirk: a seek succeeds and does nothing; nobody is disconnected."""
+    """SEEK. quirk: it succeeds without effect, and disconnects nobody."""
     if _find(topic, command.connection, command.consumer_id) is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
     elif command.message_id is None and command.message_publish_time is None:
@@ -182,7 +183,7 @@ def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:
 
 
 def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMessageId) -> None:
-    """No message has an id of its own here, so there is no last one."""
+    """GET_LAST_MESSAGE_ID is refused: messages have no ids here."""
     if _find(topic, command.connection, command.consumer_id) is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
     else:
@@ -193,7 +194,7 @@ def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMes
 def _find(
     topic: NonPersistentTopic, connection: str, consumer_id: int
 ) -> tuple[NonPersistentSubscription, Consumer] | None:
-    """The connected consumer that a client knows by this id, with its subscription."""
+    """The connected consumer with this id on this connection, and its subscription."""
     name = topic.consumer_handles.get((connection, consumer_id))
     if name is None:
         return None

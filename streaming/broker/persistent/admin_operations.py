@@ -56,7 +56,7 @@ Response = tuple[int, Any]
 class MessageIdBody(msgspec.Struct):
     """A position in the body of a call. Absent fields default to those of Latest.
 
-    quirk: ``excluded`` is Pulsar's name; what asks for ``isExcluded`` isn't heard (recorded in admin_reset_cursor).
+    quirk: the field is ``excluded``. Pulsar ignores ``isExcluded`` (recorded in admin_reset_cursor).
     """
 
     ledgerId: Int64 = LATEST.ledger
@@ -67,7 +67,7 @@ class MessageIdBody(msgspec.Struct):
 
     @classmethod
     def read(cls, body: Any) -> "MessageIdBody":
-        """Raises `AdminError` for a body that is no position."""
+        """Raises `AdminError` for a body that is not a position."""
         found: MessageIdBody = convert({} if body is None else body, cls)
         return found
 

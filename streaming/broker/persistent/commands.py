@@ -21,7 +21,7 @@ from streaming.broker.topic_commands import TopicCommand
 
 
 def carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> None:
-    """Carry the command out, to the end of everything it sets off."""
+    """Carry out a command, and everything that follows from it."""
     match command:
         case c.Publish():
             publishing.handle_publish(ctx, topic, command)
@@ -94,7 +94,7 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
 def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
-        return  # silently dropped, even with a request id (protocol.md §6)
+        return  # dropped without an answer, even with a request id (protocol.md §6)
     if command.txnid_least_bits or command.txnid_most_bits:
         cause = "ACK in a transaction: transactions are not supported, nothing is acked"
         ctx.emit(Unsupported(topic.name, command.connection, cause))

@@ -1,4 +1,6 @@
-"""A topic is loaded, unloaded, told of new policies; a client's connection to it is lost (mirrors `BrokerService`)."""
+"""A persistent topic is loaded, terminated, unloaded; its policies change; a client loses its connection (mirrors
+`BrokerService` and `PersistentTopic`).
+"""
 
 from schemas.effects import LedgerClosed, TopicEvent
 from streaming.broker.context import Context
@@ -12,7 +14,7 @@ from streaming.broker.subscription.consumer import Consumer
 
 
 def create(ctx: Context, name: str) -> PersistentTopic:
-    """A new topic, loaded for the first time."""
+    """Create a topic."""
     topic = PersistentTopic(name, ledger=ManagedLedger.create(ctx.clock))
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
@@ -29,7 +31,7 @@ def next_due(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def run_timers(ctx: Context, topic: PersistentTopic) -> None:
-    """Do what is due on the topic at the clock, and see to it that what isn't yet will be done."""
+    """Run the timers that are due, and wake the topic again for the next one."""
     if not topic.ledger.rollover_checked and rollover_due(ctx, topic) <= ctx.clock:
         check_rollover(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
@@ -54,29 +56,28 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
 
 
 def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
-    """What a policy change sets off: deduplication on or off, one expiry check (dedup.md §2, ttl.md §1)."""
+    """A policy change switches deduplication on or off, and triggers an expiry check (dedup.md §2, ttl.md §1)."""
     deduplication_snapshots.check_status(ctx, topic)
     message_expiry.check(ctx, topic)
 
 
 def connection_lost(ctx: Context, topic: PersistentTopic, connection: str) -> None:
-    """Everything a connection had on the topic is closed, producers first."""
+    """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     lost: dict[str, list[Consumer]] = {}
     for handle, name in topic.consumer_handles.items():
         if handle[0] == connection:
             lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
-    for name, consumers in lost.items():  # together, so that none of them gets what another had
+    for name, consumers in lost.items():  # together, so that none of them gets the entries of another
         leaving.detach(ctx, topic, topic.subscriptions[name], *consumers)
 
 
 def terminate(ctx: Context, topic: PersistentTopic) -> None:
-    """No message is taken any more: producers are closed, consumers told when they have read all."""
+    """The topic accepts no more messages: close its producers, and notify the consumers that have read everything."""
     ledger = topic.ledger
     if not ledger.terminated and ledger.last_confirmed.ledger != ledger.current:
-        ledger.last_confirmed = Position(
-            ledger.current, -1
-        )  # quirk: the end is that of the open ledger, if empty too
+        # quirk: the end is in the open ledger, even if that is empty
+        ledger.last_confirmed = Position(ledger.current, -1)
     ledger.terminated = True
     ctx.emit(TopicEvent(topic.name, "terminated"))
     for producer in list(topic.producers.values()):
@@ -87,7 +88,7 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
-    """Close the topic cleanly and load it again: clients are disconnected, a new ledger opens (ledger.md §2)."""
+    """Close the topic cleanly and load it again: its clients are disconnected, and a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
     registration.unload(ctx, topic)
@@ -98,9 +99,9 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
             leaving.delete(ctx, topic, subscription, "topic unloaded")
     for cursor in topic.cursors.values():
         cursor.persisted = None  # a clean close writes every cursor
-        cursor.batches.clear()  # quirk: the metadata store doesn't bring partly acked batches back
+        cursor.batches.clear()  # quirk: the metadata store does not keep partly acked batches
     ledger = topic.ledger
-    if topic.pending:  # their producers are gone: nobody is left to be told
+    if topic.pending:  # their producers are gone, so nobody is left to answer
         topic.pending.clear()
         topic.dedup.roll_back()
         ledger.drop_unconfirmed()
@@ -122,5 +123,5 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)
-    if topic.slowest_cursor() is not None:  # quirk: loading alone trims nothing, cursors that come back do
+    if topic.slowest_cursor() is not None:  # quirk: loading trims ledgers only if it recovers a cursor
         trim(ctx, topic)

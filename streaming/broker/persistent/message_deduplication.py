@@ -1,8 +1,8 @@
-"""MessageDeduplication: which published ids a topic has seen (mirrors `MessageDeduplication`; rules: dedup.md).
+"""The sequence ids that a topic has seen, and the verdict on a new one (mirrors `MessageDeduplication`; rules: dedup.md).
 
-Two marks a producer name: *pushed*, the highest id accepted for writing, and *persisted*, the highest whose write was
-confirmed. They differ only while a write is unconfirmed, so only the difference is kept: `ahead` holds the pushed ids
-of names whose pushed isn't their persisted, and rolling back is forgetting it.
+There are two marks per producer name: *pushed*, the highest id accepted for writing, and *persisted*, the highest id
+whose write was confirmed. They differ only while a write is unconfirmed, so `ahead` keeps the pushed ids of just those
+names where the marks differ. Rolling back clears it.
 """
 
 from itertools import islice
@@ -19,8 +19,9 @@ Verdict = Literal["NotDup", "Dup", "Unknown"]
 
 
 class MessageDeduplication(msgspec.Struct, array_like=True):
-    """`inactive`: name → ms when it disconnected; `snapshot_counter`: entries since the last counted snapshot;
-    `every_chunk`: the setting deduplicationChecksLastChunkOnly is off."""
+    """`inactive`: producer name → when it disconnected (ms). `snapshot_counter`: entries since the last snapshot by count.
+    `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off.
+    """
 
     status: Status = "Initialized"
     persisted: dict[str, int] = {}
@@ -37,12 +38,12 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         return self.persisted.get(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """What PRODUCER_SUCCESS tells: pushed, or −1 (dedup.md §4)."""
+        """The last sequence id in PRODUCER_SUCCESS: pushed, or −1 (dedup.md §4)."""
         mark = self.pushed(name)
         return -1 if mark is None else mark
 
     def check(self, name: str, lowest: int, highest: int, metadata: MessageMetadata) -> Verdict:
-        """Judge a publish by its lowest id; accept its highest as pushed when it is new (§3)."""
+        """Judge a message by its lowest id. If it is new, its highest id becomes pushed (§3)."""
         if self.status != "Enabled" or metadata.marker_type is not None:
             return "NotDup"
         if not (self.every_chunk or is_last_chunk(metadata)):
@@ -55,7 +56,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         return "Dup" if persisted is not None and lowest <= persisted else "Unknown"
 
     def record_persisted(self, name: str, highest: int, metadata: MessageMetadata) -> None:
-        """The write was confirmed (§5) while deduplication is enabled. An assignment, not a maximum."""
+        """A write was confirmed (§5) while deduplication is enabled. This assigns the id, even a lower one."""
         if metadata.marker_type is not None:
             return
         if self.every_chunk or is_last_chunk(metadata):
@@ -65,43 +66,42 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
                 self.ahead.pop(name, None)
             elif pushed is not None:
                 self.ahead[name] = pushed
-        self.snapshot_counter += 1  # also for chunks that aren't the last
+        self.snapshot_counter += 1  # for every chunk
 
     def roll_back(self) -> None:
-        """After a failed write, when nothing is pending: pushed := persisted."""
+        """After a failed write, once no write is pending: pushed := persisted."""
         self.ahead.clear()
 
     def clear(self) -> None:
-        """Forget the sequence ids of all producers."""
+        """Forget all sequence ids."""
         self.persisted.clear()
         self.ahead.clear()
 
     # -- recovery (§6) --------------------------------------------------------------------------------------------
 
     def replay(self, metadata: MessageMetadata) -> None:
-        """One entry of the log after the snapshot: assignment in log order, chunks and all."""
+        """Apply one entry after the snapshot. Entries come in log order, and every chunk counts."""
         self.persisted[metadata.producer_name] = max(metadata.highest_sequence_id or 0, metadata.sequence_id)
         self.snapshot_counter += 1
 
     def snapshot(self, limit: int) -> dict[str, int]:
-        """Up to `limit` marks to keep with the cursor: persisted ones, first known first (Pulsar: unspecified). To sort
-        the names would cost as much as there are, every time."""
+        """The persisted ids of up to `limit` names, for the cursor. Pulsar does not specify which; here, the first ones."""
         return dict(islice(self.persisted.items(), limit))
 
     # -- bookkeeping (§9) -----------------------------------------------------------------------------------------
 
     def producer_added(self, name: str) -> None:
-        """The producer is active again, so it is not forgotten."""
+        """A producer connected."""
         if self.status == "Enabled":
             self.inactive.pop(name, None)
 
     def producer_removed(self, name: str, now: int) -> None:
-        """The producer is inactive since `now` (ms)."""
+        """A producer disconnected at `now` (ms)."""
         if self.status == "Enabled":
             self.inactive[name] = now
 
     def purge_inactive(self, before: int) -> bool:
-        """Forget names inactive since before `before` (ms). True: a snapshot is due."""
+        """Forget the producers that disconnected before `before` (ms). True: a snapshot is due."""
         if self.status != "Enabled":
             self.inactive.clear()
             return False
@@ -114,7 +114,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
 
 
 def is_last_chunk(metadata: MessageMetadata) -> bool:
-    """Is it a whole message, or the chunk that ends one? Other chunks are neither judged nor recorded."""
+    """Is this a whole message or its last chunk? Other chunks are neither judged nor recorded."""
     chunk = metadata.chunk_id
     return (
         chunk is None

@@ -1,4 +1,4 @@
-"""PersistentTopic: a topic's whole state, and what every mechanism does with its cursors (mirrors `PersistentTopic`)."""
+"""The state of a topic that stores its messages, and what all mechanisms do with its cursors (mirrors `PersistentTopic`)."""
 
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec
@@ -28,7 +28,9 @@ class Reason(NamedTuple):
 
 
 class PersistentCounters(Counters):
-    """`duplicates`, `unknown`: messages that deduplication refused. `trimmed` in entries. All since the topic's creation."""
+    """Counts since the topic's creation. `duplicates` and `unknown`: messages that deduplication refused. `trimmed` in
+    entries.
+    """
 
     duplicates: int = 0
     unknown: int = 0
@@ -39,7 +41,7 @@ class PersistentCounters(Counters):
 
 
 class OldestPosition(msgspec.Struct, array_like=True):
-    """The age quota's memory (backlog_quota.md §2.1). `timestamp` in ms."""
+    """What the age quota remembers (backlog_quota.md §2.1): the oldest unacked position, its cursor and its time (ms)."""
 
     position: Position
     cursor: str
@@ -47,8 +49,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 
 
 class PersistentTopic(AbstractTopic, kw_only=True):
-    """A topic that stores its messages. `cursors` holds every cursor by name, in order of creation; `fail_writes`: how many
-    more writes the fault FailWrites makes fail.
+    """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
+    fault FailWrites.
     """
 
     ledger: ManagedLedger
@@ -59,7 +61,7 @@ class PersistentTopic(AbstractTopic, kw_only=True):
     oldest: OldestPosition | None = None
     counters: PersistentCounters = msgspec.field(default_factory=PersistentCounters)
 
-    # -- what producers need of it --------------------------------------------------------------------------------
+    # -- what producers ask of a topic ----------------------------------------------------------------------------
 
     @property
     def terminated(self) -> bool:
@@ -81,7 +83,7 @@ class PersistentTopic(AbstractTopic, kw_only=True):
     # -- cursors --------------------------------------------------------------------------------------------------
 
     def slowest_cursor(self) -> ManagedCursor | None:
-        """The durable cursor with the smallest persisted mark-delete; of equals the one created first (ledger.md §5)."""
+        """The durable cursor with the smallest persisted mark-delete position, the oldest one of equals (ledger.md §5)."""
         slowest = None
         for cursor in self.cursors.values():
             if cursor.durable and (slowest is None or cursor.key < slowest.key):
@@ -121,7 +123,7 @@ class PersistentTopic(AbstractTopic, kw_only=True):
         return former
 
     def known_subscriptions(self) -> list[str]:
-        """Names of the subscriptions that Pulsar knows of, sorted: without those whose reader a seek has closed."""
+        """The sorted names of the subscriptions, without those whose reader was closed by a seek: Pulsar has dropped these."""
         return sorted(name for name, found in self.subscriptions.items() if not found.awaits_its_reader)
 
     def backlog_size(self) -> int:
@@ -130,5 +132,5 @@ class PersistentTopic(AbstractTopic, kw_only=True):
         return 0 if slowest is None else self.ledger.backlog_size_from(slowest.mark_delete)
 
     def backlog(self) -> int:
-        """Entries not acked by the subscription that has most of them."""
+        """The unacked entries of the subscription with the most of them."""
         return max((self.cursors[name].backlog(self.ledger) for name in self.subscriptions), default=0)

@@ -1,4 +1,4 @@
-"""Policies through the admin API: set and removed at run time on a namespace or a topic (I1)."""
+"""Admin calls that read, set and remove the policies of a namespace or a topic (I1)."""
 
 from typing import Any, get_args
 from urllib.parse import parse_qsl, urlsplit
@@ -31,18 +31,18 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "encryptionRequired": ("encryptionRequired", bool),
     "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
 }
-"""Path element → policy and its type. Namespaces and topics have different names for some."""
+"""Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
 
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
 
 def query(path: str) -> dict[str, str]:
-    """The parameters after the question mark."""
+    """The query parameters of a path."""
     return dict(parse_qsl(urlsplit(path).query))
 
 
 def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
-    """What GET says of a policy: its value at this level, or 204 where none is set; None: it isn't asked for one."""
+    """The answer to GET of a policy: its value at this level, or 204 if it is not set. None: this is another call."""
     if command.method != "GET":
         return None
     if name == "backlogQuotaMap":
@@ -54,7 +54,7 @@ def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any]
 
 
 def set_policy(policies: Policies, command: Admin, name: str) -> bool:
-    """Set (POST, PUT) or remove (DELETE) a policy. False: `name` is none. Raises `AdminError` for a bad value."""
+    """Set (POST, PUT) or remove (DELETE) a policy. False: this is another call. Raises `AdminError` for a bad value."""
     if command.method == "GET":
         return False
     if name == "backlogQuota":
@@ -76,7 +76,7 @@ def set_policy(policies: Policies, command: Admin, name: str) -> bool:
         setattr(policies, field, None)
         return True
     given = query(command.path)
-    # quirk: a topic's TTL comes as a parameter, a namespace's as the body
+    # quirk: a topic's TTL is a query parameter, a namespace's is the body
     body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
     value = convert(body, type_)
     if isinstance(value, RetentionPolicies):
@@ -88,7 +88,7 @@ def set_policy(policies: Policies, command: Admin, name: str) -> bool:
 
 
 def convert(body: Any, type_: Any) -> Any:
-    """A body as `type_`; a number may be text, as it is in a path. Raises `AdminError`."""
+    """A body as `type_`. A body of text is converted, as in a path. Raises `AdminError`."""
     try:
         return msgspec.convert(body, type_, strict=not isinstance(body, str))
     except msgspec.ValidationError as error:
@@ -104,7 +104,7 @@ def _check_retention(retention: RetentionPolicies) -> None:
 def _check_quota_against_retention(
     type_: QuotaType, quota: BacklogQuota, retention: RetentionPolicies | None
 ) -> None:
-    """A quota that retention alone would exceed is refused (backlog_quota.md §7)."""
+    """Refuse a quota that is not below the retention (backlog_quota.md §7). Raises `AdminError`."""
     if retention is None:
         return
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB

@@ -1,28 +1,27 @@
 """Exclusive access to a topic: who may produce, who waits for it, and the topic epoch (producer.md §3).
 
-Theory of operation. A topic is in one of these situations, or in several: it has an ``owner`` (Pulsar's
-hasExclusiveProducer), it has ``waiting`` producers, it has registered ``producers``. A request comes to the gate, and the
-first row of its access mode's part of `GATE` that names one of the topic's situations says what becomes of it:
+Theory of operation. A topic is in one or several of these situations: it has an ``owner`` (Pulsar's
+hasExclusiveProducer), ``waiting`` producers, or registered ``producers``. `GATE` lists rows for each access mode. The
+first row that names one of the topic's situations decides about a request:
 
-* admit: it is registered beside the others, and the epoch stays;
-* own: it becomes the owner, which moves the epoch: to the one that it carries, else one up. Whoever carries an epoch that
-  has passed was away while another had access, and is refused;
-* wait: it is queued. Its client is told at once that it isn't ready yet;
-* fence: the queue is refused, the producers are closed, then it is as with own;
+* admit: the producer is registered beside the others, and the epoch stays;
+* own: the producer becomes the owner. That moves the epoch to the one in its request, or else one up. A producer with a
+  lower epoch than the topic's was away while another one had access, and is refused;
+* wait: the producer is queued. Its client learns at once that it is not ready yet;
+* fence: the queue is refused, the registered producers are closed, and then the same as for own;
 * a refusal.
 
-When a registered producer leaves the owner's access ends, and the first in the queue becomes the owner; behind shared
-producers the queue waits for the last of them.
+When a registered producer leaves, the owner's access ends, and the first producer in the queue becomes the owner. Behind
+shared producers, the queue waits until the last of them leaves.
 
 Quirks of Pulsar, kept on purpose:
 
-* A producer that waits becomes the owner whatever epoch it carries, even if that sets the topic's epoch back.
-* WaitForExclusive looks at the producers and not at the queue.
-* An owner that is refused after the gate (the topic is fenced, terminated) stays the owner in name: until the topic is
-  loaded again, only ExclusiveWithFencing gets in.
-* A waiting producer whose client is gone keeps its place. It becomes the owner, uses up an epoch, and only then leaves.
-* A fenced producer that still has unconfirmed writes leaves when they are confirmed, and its leaving ends the new
-  owner's access.
+* A waiting producer becomes the owner with any epoch, even if that sets the topic's epoch back.
+* WaitForExclusive considers the registered producers, but not the queue.
+* An owner that is refused after the gate (the topic is fenced or terminated) remains the owner in name: until the topic
+  is loaded again, only ExclusiveWithFencing gets in.
+* A waiting producer whose client is gone keeps its place. It becomes the owner, uses up an epoch, and leaves only then.
+* A fenced producer with unconfirmed writes leaves when they are confirmed, and that ends the new owner's access.
 """
 
 from typing import Literal, NamedTuple
@@ -38,14 +37,14 @@ Verdict = Literal["admit", "own", "wait", "fence"]
 
 
 class Refusal(NamedTuple):
-    """The answer to a request that the gate doesn't let through."""
+    """The answer to a request that the gate refuses."""
 
     error: ServerError
     cause: str
 
 
 ANY: frozenset[Situation] = frozenset()
-"""A row for every situation."""
+"""A row that applies in every situation."""
 
 _TAKEN = "Topic has an existing exclusive producer: {owner}"
 
@@ -68,16 +67,16 @@ GATE: dict[AccessMode, list[tuple[frozenset[Situation], Verdict | Refusal]]] = {
         (ANY, "own"),
     ],
 }  # fmt: skip
-"""Access mode → (situations, what becomes of the request), the first row that names a situation of the topic."""
+"""Access mode → rows of (situations, decision). The first row that names one of the topic's situations decides."""
 
 
 def pass_gate(mode: AccessMode, situations: set[Situation]) -> Verdict | Refusal:
-    """What becomes of a request, by `GATE`."""
+    """The decision of `GATE` about a request."""
     return next(then for when, then in GATE[mode] if not when or when & situations)
 
 
 class WaitingProducer(msgspec.Struct, array_like=True):
-    """A producer in the queue, and the request to be answered when its turn comes. `gone`: nobody is left to answer."""
+    """A producer in the queue, and the request to answer when its turn comes. `gone`: its client is gone."""
 
     producer: Producer
     request_id: int
@@ -85,9 +84,9 @@ class WaitingProducer(msgspec.Struct, array_like=True):
 
 
 class ProducerAccess(msgspec.Struct, array_like=True):
-    """`owner` = the name of the producer with exclusive access; `epoch` = the topic epoch, None: there was no owner yet.
+    """`owner`: the name of the producer with exclusive access. `epoch`: the topic epoch, None if there was no owner yet.
 
-    The epoch is kept with the topic's ledgers, so it survives that the topic is loaded again; the rest doesn't.
+    Only the epoch survives when the topic is loaded again: Pulsar stores it with the ledgers.
     """
 
     owner: str | None = None
@@ -95,7 +94,7 @@ class ProducerAccess(msgspec.Struct, array_like=True):
     waiting: list[WaitingProducer] = []
 
     def ask(self, producer: Producer, *, others: bool) -> Verdict:
-        """A producer comes to the gate; are there `others` on the topic? Raises `BrokerError`."""
+        """A producer comes to the gate. `others`: the topic has producers. Raises `BrokerError`."""
         situations: set[Situation] = {"producers"} if others else set()
         if self.owner is not None:
             situations.add("owner")
@@ -107,7 +106,7 @@ class ProducerAccess(msgspec.Struct, array_like=True):
         return verdict
 
     def own(self, producer: Producer) -> None:
-        """Give it the access, which moves the epoch. Raises `BrokerError` if the epoch it carries has passed."""
+        """Make it the owner, which moves the epoch. Raises `BrokerError` if its epoch is lower than the topic's."""
         carried, current = producer.topic_epoch, -1 if self.epoch is None else self.epoch
         if carried is not None and _int64(carried) < current:
             raise BrokerError(
@@ -122,7 +121,7 @@ class ProducerAccess(msgspec.Struct, array_like=True):
         self.epoch = _int64(current + 1 if producer.topic_epoch is None else producer.topic_epoch)
 
     def pass_on(self, *, others: bool) -> WaitingProducer | None:
-        """A registered producer left; are there `others` still? Returns the new owner, if there is one now."""
+        """A registered producer left. `others`: the topic still has producers. Returns the new owner, if there is one."""
         if self.owner is None and (others or not self.waiting):
             return None
         self.owner = None
@@ -133,7 +132,7 @@ class ProducerAccess(msgspec.Struct, array_like=True):
         return first
 
     def find_waiting(self, connection: str, producer_id: int) -> WaitingProducer | None:
-        """The producer in the queue whose client knows it by this id and still waits for it."""
+        """The producer in the queue with this id on this connection, unless its client is gone."""
         for waiting in self.waiting:
             producer = waiting.producer
             if (producer.connection, producer.producer_id) == (connection, producer_id) and not waiting.gone:
@@ -142,5 +141,5 @@ class ProducerAccess(msgspec.Struct, array_like=True):
 
 
 def _int64(value: int) -> int:
-    """An epoch as Pulsar holds it: 64 bits with a sign."""
+    """An epoch as Pulsar stores it: a signed 64-bit integer."""
     return (value + 2**63) % 2**64 - 2**63

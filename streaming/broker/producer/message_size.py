@@ -1,4 +1,4 @@
-"""Stored size of an entry: the bytes Pulsar would write for its metadata and payload (protocol.md §1).
+"""The stored size of an entry: the bytes that Pulsar writes for its metadata and payload (protocol.md §1).
 
 2 magic + 4 checksum + 4 metadata size + MessageMetadata + payload. Sizes, quotas and estimates count these bytes.
 """
@@ -46,7 +46,7 @@ def broker_entry_metadata_size(broker_timestamp: int) -> int:
 def plain_metadata_size(
     producer_name: str, sequence_id: int, publish_time: int, partition_key: str | None
 ) -> int:
-    """Bytes of a MessageMetadata with nothing else in it."""
+    """Bytes of a serialised MessageMetadata that has only these fields."""
     size = 3 + _text(producer_name) + varint(sequence_id) + varint(publish_time)
     return size if partition_key is None else size + 1 + _text(partition_key)
 

@@ -1,4 +1,4 @@
-"""Producer: what the broker knows of one (mirrors `Producer`)."""
+"""What the broker knows about a producer (mirrors `Producer`)."""
 
 import msgspec
 
@@ -8,9 +8,10 @@ REPLICATOR_PREFIX = "pulsar.repl"
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False):
-    """`producer_id` is None for one known by the short form only. `epoch` counts its client's attempts to connect;
-    `topic_epoch` is the epoch of the topic that its request carried: the one of its last exclusive access.
-    `schema_version` in base64, empty for none."""
+    """`producer_id` is None for a producer of the short form. `epoch` counts the client's attempts to connect.
+    `topic_epoch`: the topic epoch in its request, which is that of its last exclusive access. `schema_version` in base64,
+    empty for none.
+    """
 
     name: str
     connection: str
@@ -22,10 +23,10 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def is_remote(self) -> bool:
-        """Is it a replicator's?"""
+        """Does it belong to a replicator?"""
         return self.name.startswith(REPLICATOR_PREFIX)
 
     def is_successor_to(self, other: "Producer") -> bool:
-        """May it take the place of the producer with its name? Only as that one's own, later attempt (producer.md §4)."""
+        """May it replace the producer of the same name? Only as a later attempt of the same client (producer.md §4)."""
         same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         return same and self.epoch > other.epoch
