@@ -27,7 +27,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         broker.start()
         yield broker
     finally:
-        # By force: nobody needs the data afterwards.
+        # By force, because the data isn't needed afterwards.
         broker.kill()
 
 

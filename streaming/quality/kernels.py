@@ -132,7 +132,7 @@ def _longest(expectation: Expectation) -> int:
 
 
 def _unknown(type_: str) -> str:
-    """Why there is no kernel. Only this imports Great Expectations, because the start fails anyway."""
+    """Why there is no kernel. The slow import of Great Expectations is fine here, because the start fails anyway."""
     from great_expectations.expectations.registry import list_registered_expectation_implementations
 
     known = type_ in list_registered_expectation_implementations()

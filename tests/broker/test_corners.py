@@ -435,7 +435,7 @@ def test_the_age_of_what_is_in_the_open_ledger_is_unknown(kept: bool) -> None:
 
 
 def test_the_last_ledger_of_a_terminated_topic_is_not_evicted_by_age() -> None:
-    """There is no ledger after it that a cursor could move to."""
+    """There is no later ledger for a cursor to move to."""
     run = Run(**TWO_PER_LEDGER)
     limited_age(run, "consumer_backlog_eviction")
     run.subscribe("s")

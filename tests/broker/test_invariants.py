@@ -126,7 +126,7 @@ CALLS = [
 
 @st.composite
 def burst(draw: st.DrawFn, topic: str) -> list[Record]:
-    """Messages in a row by a producer that nobody has heard of before."""
+    """Consecutive messages of a producer that is unknown so far."""
     name, count = f"b{draw(st.integers(0, 2**32))}", draw(st.integers(1, 6))
     jump = draw(st.sampled_from([0, 0, 1_000, 31_000]))
     return [(jump, topic, Publish(producer=name, sequence_id=i, payload="x" * i)) for i in range(count)]

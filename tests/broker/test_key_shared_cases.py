@@ -287,7 +287,7 @@ def test_key_shared_case_09_sticky_conflicts() -> None:
     assert refused((700, 800), (800, 900))
     assert not refused((801, 900), (700, 800))
     assert [c.consumer_id for c in run.topic.subscriptions["s"].consumers] == [2, 3, 4]
-    # key-1 has slot 5536, which nobody asked for
+    # key-1 has slot 5536, which no consumer asked for
     assert sent(publish(run, ["key-1"])) == []
     assert replay(run) == [0]
     assert sent(join(run, 5, **sticky((5536, 5536))), 5) == [0]
@@ -331,11 +331,11 @@ def test_key_shared_case_12_draining_hashes() -> None:
     assert tracker.reduce(c1, 1)  # and c2 may go on
     assert not tracker.blocks(c2, 1)
     tracker.add(c1, 1)
-    assert not tracker.reduce(c1, 1)  # nobody had waited
+    assert not tracker.reduce(c1, 1)  # no entry had waited
     tracker.add(c1, 1)
     tracker.add(c1, 1)
     assert tracker.blocks(c2, 1)
-    tracker.forget(c1)  # closing: nobody is called
+    tracker.forget(c1)  # closing: no callback
     assert not tracker.blocks(c2, 1)
 
 
@@ -623,7 +623,7 @@ def test_a_look_ahead_may_leave_replays_out() -> None:
 
 
 def test_a_waiting_read_is_given_up_for_what_has_drained() -> None:
-    """Recorded from 4.0.7 (`RescheduleReadHandler`): nobody has permits any more, so nothing is read on."""
+    """Recorded from 4.0.7 (`RescheduleReadHandler`): no consumer has permits any more, so there are no more reads."""
     run = Run()
     join(run, 1, permits=1)
     publish(run, [MOVES], 0)
@@ -640,7 +640,7 @@ def test_a_waiting_read_is_given_up_for_what_has_drained() -> None:
 
 
 def test_any_order_replays_whatever_comes_first() -> None:
-    """Recorded from 4.0.7: nobody asks for the consumer of an entry before it is read."""
+    """Recorded from 4.0.7: the consumer of an entry is not selected before the entry is read."""
     run = with_nacked(keySharedMeta=KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True))
     assert sent(run.flow("s", 1, id_=2)) == []
     assert sent(run.flow("s", 1, id_=2)) == []  # those of c1 once more
@@ -789,7 +789,7 @@ def lives(*, nacks: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
 
 
 class Life:
-    """A Key_Shared subscription in two brokers: one is decoded anew after every command, the other never is."""
+    """A Key_Shared subscription in two brokers: one is encoded and decoded after every command, the other never."""
 
     def __init__(self, configuration: dict[str, Any], meta: KeySharedMeta) -> None:
         self.store = Stored()
@@ -894,7 +894,7 @@ class Life:
         return found
 
     def overtaken(self) -> list[Position]:
-        """Unacked entries that nobody has, although a later one of their key is with somebody."""
+        """Unacked entries without a consumer, although a later entry of their key is pending at one."""
         topic = self.whole.topic(TOPIC)
         if "s" not in topic.subscriptions:
             return []

@@ -1,4 +1,4 @@
-"""Non-persistent topics (A8): nothing is stored, and what nobody can take at once is dropped. Traces: np_basic, np_permits.
+"""Non-persistent topics (A8): nothing is stored, and messages that no consumer can take at once are dropped. Traces: np_basic, np_permits.
 
 Every command is folded twice: by one broker, and by one that is encoded and decoded after each command. Effects and
 state must be the same.
@@ -401,7 +401,7 @@ def test_failover_takes_over_at_once() -> None:
     )
     assert isinstance(effects[-1], Success)
     effects = run.subscribe("s", "Failover", connection="a", consumer_name="a", permits=10)
-    assert of(effects, ActiveConsumerChange) == []  # the first by name is active, and nobody is told
+    assert of(effects, ActiveConsumerChange) == []  # the first by name is active, without notifications
     assert taken(run.send(1)) == ["a"]
     run.subscribe("s", "Failover", connection="z", consumer_name="z", permits=1, priority_level=-1)
     assert taken(run.send(2)) == ["z"]

@@ -32,12 +32,12 @@ EXCLUSIVE_MODES: list[AccessMode] = ["Exclusive", "ExclusiveWithFencing", "WaitF
 
 
 class Clients(Run):
-    """Producers and what they are told: "waits", the topic epoch once they are ready, or an error's name."""
+    """Producers and their responses: "waits", the topic epoch once they are ready, or the name of an error."""
 
     def create(
         self, name: str, mode: AccessMode = "Shared", connection: str | None = None, **fields: Any
     ) -> Any:
-        """PRODUCER: what it is told at once. `self.others` = what others are told."""
+        """PRODUCER: its immediate response. `self.others` = the responses to others."""
         effects = self.create_producer(
             name, connection=name if connection is None else connection, producer_access_mode=mode, **fields
         )
@@ -47,7 +47,7 @@ class Clients(Run):
         return answer
 
     def close(self, name: str) -> list[Any]:
-        """CLOSE_PRODUCER: who is told something, and what."""
+        """CLOSE_PRODUCER: the producers that get a response, and which one."""
         effects = self.close_producer(connection=name)
         assert one(effects, Success).request_id == self.requests
         names = {effect.request_id: effect.producer_name for effect in of(effects, ProducerSuccess)}

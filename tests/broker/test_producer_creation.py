@@ -83,7 +83,7 @@ def test_refusals_come_in_order() -> None:
 
 @pytest.mark.feature("B2")
 def test_who_was_refused_is_judged_anew() -> None:
-    """Not told the former refusal (producer.md §1.3): ServerCnx.safelyRemoveProducer has forgotten it by then."""
+    """It does not get the former error (producer.md §1.3), which ServerCnx.safelyRemoveProducer has removed by then."""
     run = Clients()
     run.create("p", connection="a")
     assert run.create("p", connection="b") == "ProducerBusy"

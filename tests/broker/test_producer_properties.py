@@ -66,7 +66,7 @@ STEPS = st.one_of(
 
 
 class Answers:
-    """What every request was told. `waits` = requests whose client waits for a second answer."""
+    """The responses to every request. `waits` = requests whose client waits for a second response."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -42,7 +42,7 @@ def join(run: Run, name: str, id_: int, topic: str = TOPIC, permits: int = 0, le
 
 
 def told(effects: list[Effect]) -> list[tuple[int, bool]]:
-    """Who was told what about being active, in order."""
+    """The notifications about the active consumer, in order."""
     return [(change.consumer_id, change.fields.is_active) for change in of(effects, ActiveConsumerChange)]
 
 

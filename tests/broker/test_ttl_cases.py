@@ -24,7 +24,7 @@ def at(run: Run, *seconds: float) -> None:
 
 
 def with_subscription(*, ttl: int | None = None, **settings: Any) -> Run:
-    """A broker at 0 s with a subscription s that nobody is connected to."""
+    """A broker at 0 s with a subscription s without consumers."""
     run = Run(now=0, **settings)
     create_subscription(run, "s")
     if ttl is not None:

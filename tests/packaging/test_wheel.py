@@ -1,4 +1,4 @@
-"""What is distributed works where there is no repository: a wheel built from the source distribution, in another folder."""
+"""The distribution works outside the repository: a wheel built from the source distribution, in another folder."""
 
 from __future__ import annotations
 

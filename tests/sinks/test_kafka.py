@@ -87,7 +87,7 @@ def read(kafka: LocalKafka, topic: str, count: int) -> list[dict[str, Any]]:
 def test_answers_go_to_their_connections_in_order(kafka: LocalKafka, topic: str) -> None:
     effects: list[Effect] = [
         *(Success(TOPIC, f"connection {i % 3}", i) for i in range(30)),
-        Success(TOPIC, "", 99),  # nobody waits for it
+        Success(TOPIC, "", 99),  # no client waits for it
         Unsupported(TOPIC, "connection 1", "transactions"),
         CursorMoved(TOPIC, "sub", 1, 0, 1, 1, 1, "skip"),
         AdminResponse(None, "é", "done", AdminResponseFields(status=200, response={"a": [1, None]})),
