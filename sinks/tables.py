@@ -1,7 +1,7 @@
 """Output tables in Parquet: one folder per kind, one file per micro-batch and partition.
 
-``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the layout that DuckDB, Spark and `pyarrow.dataset` read as one
-table with a column ``kind``. A file has the identity, the clock, and the columns of its kind.
+``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the Hive layout, in which readers find the column ``kind``. A
+file has the identity, the clock, and the columns of its kind, so a reader of all kinds must match columns by name.
 """
 
 import numpy as np

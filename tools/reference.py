@@ -46,9 +46,9 @@ PARTS = (
 COMMANDS = """\
 # Commands
 
-A command log is a sequence of **records**. Each holds one **command**: what a client, an operator or a test says to the
-broker. Commands and their fields have the names of Pulsar's binary protocol (`PulsarApi.proto`), so whoever knows the
-protocol knows most of this page. The examples are records of [example.jsonl](example.jsonl), a small log with every
+A command log is a sequence of **records**. Each holds one **command**: what a client, an operator or a test sends to the
+broker. Commands and their fields have the names of Pulsar's binary protocol (`PulsarApi.proto`), so if you know the
+protocol, you know most of this page. The examples are records of [example.jsonl](example.jsonl), a small log with every
 command. Replay it with `magnetar replay docs/example.jsonl --out example`; [outputs.md](outputs.md) shows the rows that
 come out.
 
@@ -70,16 +70,17 @@ A record is a command and its coordinates.
 {coordinates}
 
 * In **JSON Lines** a record is one object per line: the coordinates and the fields of the command side by side. A record
-  without `timestamp` has that of the line before. `offset` is counted from 0 if it is absent. If no line has a
-  `partition`, the log is spread over partitions by topic, and a record without a topic goes to all of them.
+  without `timestamp` takes that of the previous line. `offset` is counted from 0 if it is absent. If no line has a
+  `partition`, the log is spread over partitions by topic. A record without a topic is copied to all of them, and each copy
+  counts as a record.
 * In **Kafka** the key is the topic, the value is the command, and Kafka's own partition, offset and timestamp count.
 * In **Parquet** each coordinate is a column, and the column `value` holds the command.
 
 A command is an object in JSON, for people, or in MessagePack, for machines. Its name is in the field `command`; the short
 form has none. Types below are those of JSON; `int32` and `int64` are integers of 32 and 64 bits, and `bytes` is a base64
-string in JSON and binary in MessagePack. "Absent" means that a field left out differs from any value. An unknown field, a
-wrong type or a number out of range makes a record malformed: it goes to quarantine, harms no other record, and is an
-output row of the kind [QUARANTINED](outputs.md#quarantined).
+string in JSON and binary in MessagePack. The default "absent" means that leaving the field out is different from giving any
+value. An unknown field, a wrong type or a number out of range makes a record malformed: it goes to quarantine and becomes
+an output row of the kind [QUARANTINED](outputs.md#quarantined). Other records are not affected.
 
 """
 
@@ -87,7 +88,7 @@ SCHEMA = """\
 
 ## JSON Schema
 
-`schemas/command.schema.json` (draft 2020-12) describes one record in JSON Lines, with all descriptions of this page. It is
+`schemas/command.schema.json` (draft 2020-12) describes one record in JSON Lines, with all the descriptions on this page. It is
 in the wheel, too: `python -c "from importlib.resources import files; print(files('schemas') / 'command.schema.json')"`
 prints its path.
 
@@ -202,20 +203,20 @@ def _admin_calls() -> str:
                 for method, pattern, handler in ROUTES
             ),
             ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions."),
-            ("`POST /partitions`", "Give a partitioned topic more partitions. The body is their new number."),
+            ("`POST /partitions`", "Give a partitioned topic more partitions. The body is the new number of partitions."),
         ],
     )  # fmt: skip
     return f"""
 ## Admin calls
 
 The paths of [ADMIN](#admin) are those of Pulsar's admin REST API below `/admin/v2`. A call that Magnetar does not know is
-answered 404, and is an output row of the kind [UNSUPPORTED](outputs.md#unsupported).
+answered with 404 and becomes an output row of the kind [UNSUPPORTED](outputs.md#unsupported).
 
 ### Policies
 
 `POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (204: nothing). The path is
-`/namespaces/TENANT/NAMESPACE/NAME` or `/persistent/TENANT/NAMESPACE/TOPIC/NAME`. A topic's policy goes before the
-namespace's, and that before the broker's [setting](settings.md).
+`/namespaces/TENANT/NAMESPACE/NAME` or `/persistent/TENANT/NAMESPACE/TOPIC/NAME`. A topic's policy takes
+precedence over the namespace's, which takes precedence over the broker's [setting](settings.md).
 
 {policies}
 The type of a backlog quota is a parameter, `?backlogQuotaType=destination_storage` (the default) or `message_age`;
@@ -244,7 +245,7 @@ Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.
 ### Calls on a topic
 
 Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `GET /stats`, `PUT /unload`
-and `DELETE /subscription/{{name}}` are allowed; other calls are answered 405. A position in a body is an object with
+and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
 `ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
 latest message.
 
@@ -258,16 +259,69 @@ OUTPUTS = """\
 
 Everything the broker does is a row: an answer to a client, a delivered message, an expiry, a deleted ledger. Each row has a
 **kind**, and each kind has its own columns. `magnetar replay` and `magnetar run` write one table per kind,
-`tables/kind=KIND/*.parquet`; DuckDB, Spark and pyarrow read the folder as one table with a column `kind`.
+`tables/kind=KIND/*.parquet`. [Reading them](#reading-the-tables) shows how to query one kind or all of them.
 
 The examples are rows of [example.jsonl](example.jsonl), a small log with every command. "Line 12" is the line of the record
 that caused the row.
 
+* [The folder of a replay](#the-folder-of-a-replay)
+* [Reading the tables](#reading-the-tables)
+* [The printed table](#the-printed-table)
 * [Columns of every row](#columns-of-every-row)
 * [The response topic](#the-response-topic): the answers to clients in Kafka
 * The kinds, in this order:
 
 {contents}
+
+## The folder of a replay
+
+| path below `--out` | contents |
+|---|---|
+| `tables/` | every output row, one table per kind |
+| `store/` | the ledger store: the entries that the topics still hold |
+| `quarantine/` | refused records, see [quality.md](quality.md#quarantine-inspect-repair-resubmit) |
+| `quality/` | counts of rows that broke a rule of the output suites, if there are any, and the Data Docs of `magnetar quality` |
+| `checkpoint/` | Spark's offsets and the brokers' states. `--no-spark` writes none |
+
+The `--store` of `magnetar run` has the same `tables/`, `quarantine/` and `quality/`; the ledger store's `segments/`,
+`ledgers/` and `deletions/` are directly in it.
+
+## Reading the tables
+
+A kind's folder is one table for every Parquet reader. The kinds have different columns, so a query over all of them must
+match columns by name:
+
+```sql
+-- DuckDB
+SELECT * FROM 'out/tables/kind=EXPIRED/*.parquet';
+SELECT * FROM read_parquet('out/tables/kind=*/*.parquet', hive_partitioning = true, union_by_name = true);
+```
+
+In Spark, set the option `mergeSchema` to true. In Python, these functions also sort the rows and drop repeats:
+
+```python
+from sinks.ledger_store import read_entries
+from sinks.tables import read_table
+
+expired = read_table("out/tables", "EXPIRED").to_pandas()  # without a kind: all rows
+entries = read_entries("out/store", "persistent://shop/day/orders").to_pandas()  # with payloads
+```
+
+## The printed table
+
+`magnetar replay` prints one row per topic and one per subscription. With `--json` it prints the same numbers as JSON.
+
+| column | of a topic | of a subscription |
+|---|---|---|
+| entries | the entries that the ledgers hold | |
+| duplicates | messages that deduplication dropped | |
+| unknown | messages that deduplication could not judge yet; the client resends them | |
+| dispatched, acked | | the entries that were delivered (redeliveries count) and acknowledged |
+| expired, evicted | | the entries that TTL and a backlog quota removed from the backlog |
+| trimmed | the entries of deleted ledgers | |
+| backlog | the largest backlog of its subscriptions | the entries that are not acknowledged |
+| storage | the size of the ledgers | the size of the backlog |
+| mark-delete | | the last position up to which everything is acknowledged |
 
 ## Columns of every row
 
@@ -297,9 +351,9 @@ SEND_RECEIPT has no `metadata` and no `payload` here. MESSAGE has both: `metadat
 {value}
 ```
 
-After a failure a micro-batch is sent again, to the same Kafka partitions, before any later one. So drop a record if the
-three identity headers were seen before in the same `magnetar.batch`, and drop a record of an earlier batch than the last
-one that was seen from its ingress partition. `sinks.kafka.read_responses` does both.
+After a failure a micro-batch is sent again, to the same Kafka partitions, before any later one. So drop a record if its
+three identity headers were seen before in the same `magnetar.batch`, or if its batch is earlier than the last one seen from
+its ingress partition. `sinks.kafka.read_responses` does both.
 
 ## Kinds
 """
@@ -318,7 +372,7 @@ def outputs() -> str:
             (
                 f"[{kind}](#{kind.lower()})",
                 "answer" if kind in RESPONSES else "",
-                first_sentence(effect) + ".",
+                first_sentence(effect),
             )
             for effect, kind in KINDS.items()
         ),
@@ -398,8 +452,8 @@ SETTINGS = """\
 
 The command [BROKER_CONFIG](commands.md#broker_config) gives settings in its field `settings`, with the names of Pulsar's
 `broker.conf`. The defaults are those of its `profile`, `4.x` or `2.x`; where they differ, the table shows **both**, and
-[profiles.md](profiles.md) says why. Policies of a namespace or a topic ([admin calls](commands.md#admin-calls)) go before
-the settings that are their defaults.
+[profiles.md](profiles.md) says why. Policies of a namespace or a topic ([admin calls](commands.md#admin-calls)) take
+precedence over the settings that are their defaults.
 """
 
 

@@ -31,7 +31,7 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     producer: str
     """The producer's name, unique on the topic."""
     sequence_id: Int64
-    """The message's sequence id. Deduplication compares it with the highest one of the producer."""
+    """The message's sequence id. Deduplication, if it is enabled, compares it with the producer's highest one."""
     payload: str = ""
     """The payload as text, stored in UTF-8. Give `payload` or `payload_bytes`, not both."""
     payload_bytes: bytes = b""
@@ -45,7 +45,7 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     event_time: EpochMillis | None = None
     """The application's own time. Stored and delivered, not used."""
     deliver_at_time: EpochMillis | None = None
-    """Not to be delivered before this time. Shared and Key_Shared subscriptions heed it; the others deliver at once."""
+    """The earliest time of delivery. Only Shared and Key_Shared subscriptions observe it; others deliver immediately."""
 
     def __post_init__(self) -> None:
         if self.payload and self.payload_bytes:
@@ -141,7 +141,7 @@ class Send(Command, tag="SEND"):
     producer_id: Int64
     """The producer, as in PRODUCER."""
     sequence_id: Int64
-    """The sequence id of the message, or the lowest of a batch. Deduplication compares it."""
+    """The sequence id of the message, or the lowest of a batch. Deduplication, if it is enabled, compares it."""
     metadata: MessageMetadata
     """The entry's metadata, stored with it."""
     num_messages: Messages = 1
@@ -172,7 +172,7 @@ class CloseProducer(Command, tag="CLOSE_PRODUCER"):
     """Close a producer. The answer is SUCCESS, as soon as none of its writes is unconfirmed."""
 
     producer_id: Int64
-    """The producer, as in PRODUCER. An unknown one is answered SUCCESS, too."""
+    """The producer, as in PRODUCER. For an unknown one the answer is SUCCESS, too."""
     request_id: Int64
     """Comes back in the answer."""
 
@@ -257,7 +257,7 @@ class Ack(Command, tag="ACK"):
 
 
 class RedeliverUnacknowledgedMessages(Command, tag="REDELIVER_UNACKNOWLEDGED_MESSAGES"):
-    """Ask for messages again that were delivered and not acknowledged. It has no answer; for an unknown consumer it is
+    """Ask for redelivery of messages that are not acknowledged. It has no answer; for an unknown consumer it is
     ignored."""
 
     consumer_id: Int64
@@ -284,7 +284,7 @@ class CloseConsumer(Command, tag="CLOSE_CONSUMER"):
     """Close a consumer. The answer is SUCCESS. Its unacknowledged messages go to the subscription's other consumers."""
 
     consumer_id: Int64
-    """The consumer, as in SUBSCRIBE. An unknown one is answered SUCCESS, too."""
+    """The consumer, as in SUBSCRIBE. For an unknown one the answer is SUCCESS, too."""
     request_id: Int64
     """Comes back in the answer."""
 
@@ -301,7 +301,7 @@ class Seek(Command, tag="SEEK"):
     request_id: Int64
     """Comes back in the answer."""
     message_id: MessageIdData | None = None
-    """The next entry to be read. Goes before `message_publish_time`; without both the request is refused
+    """The next entry to be read. Takes precedence over `message_publish_time`; without both the request is refused
     (MetadataError)."""
     message_publish_time: EpochMillis | None = None
     """The next entry to be read follows the last one that was published before this time."""

@@ -56,7 +56,7 @@ class RunCheck(Command, tag="RUN_CHECK"):
 class Fault(Command, tag="FAULT"):
     """A fault in the topic's storage. It has no answer.
 
-    Faults open the gap between a message that is accepted and one that is stored, in which clients meet SEND_ERROR,
+    Faults open the gap between a message that is accepted and one that is stored, in which clients see SEND_ERROR,
     fencing and roll-back.
 
     * ``FailWrites``: the next `count` writes fail. The topic is fenced, and its producers are closed.

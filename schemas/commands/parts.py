@@ -54,7 +54,7 @@ class MessageIdData(Part):
 
 
 class KeyValue(Part):
-    """A named text."""
+    """A name and a text."""
 
     key: str
     """The name."""
@@ -162,7 +162,7 @@ class MessageMetadata(Part):
     ordering_key: bytes | None = None
     """The key that Key_Shared uses in place of `partition_key`."""
     deliver_at_time: EpochMillis | None = None
-    """Not to be delivered before this time. Shared and Key_Shared subscriptions heed it; the others deliver at once.
+    """The earliest time of delivery. Only Shared and Key_Shared subscriptions observe it; others deliver immediately.
     A delay longer than `delayedDeliveryMaxDelayInMillis` after `publish_time` is refused (NotAllowedError)."""
     marker_type: Int32 | None = None
     """Marks an entry that brokers write for themselves. Deduplication ignores markers. Types 10 to 21 are never

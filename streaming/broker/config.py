@@ -84,7 +84,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     maxConcurrentNonPersistentMessagePerConnection: Messages = 1000
     """How many messages of a connection may be in flight on a non-persistent topic; further ones are dropped."""
     maxProducersPerTopic: int = 0
-    """The most producers of a topic. 0: no limit."""
+    """The maximum number of producers of a topic. 0: no limit."""
     encryptionRequireOnProducer: bool = False
     """Whether producers must encrypt."""
     keepAliveIntervalSeconds: Seconds = 30
@@ -114,13 +114,13 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     allowAutoTopicCreation: bool = True
     """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
     maxTopicsPerNamespace: int = 0
-    """The most topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
+    """The maximum number of topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
     maxSubscriptionsPerTopic: int = 0
-    """The most subscriptions of a topic. 0: no limit."""
+    """The maximum number of subscriptions of a topic. 0: no limit."""
     maxConsumersPerTopic: int = 0
-    """The most consumers of a topic. 0: no limit."""
+    """The maximum number of consumers of a topic. 0: no limit."""
     maxConsumersPerSubscription: int = 0
-    """The most consumers of a subscription. 0: no limit."""
+    """The maximum number of consumers of a subscription. 0: no limit."""
     maxUnackedMessagesPerConsumer: Messages = 50000
     """A consumer of Shared or Key_Shared with this many unacknowledged messages gets no more. 0 or less: no limit."""
     maxUnackedMessagesPerSubscription: Messages = 200000

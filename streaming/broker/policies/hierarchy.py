@@ -49,15 +49,15 @@ class Policies(msgspec.Struct, omit_defaults=True):
     deduplication: bool | None = None
     """Whether messages are deduplicated by producer name and sequence id."""
     deduplicationSnapshotInterval: int | None = None
-    """The least time between two periodic snapshots of the sequence ids, in seconds. 0 or less: none."""
+    """The minimum time between two periodic snapshots of the sequence ids, in seconds. 0 or less: none."""
     maxProducersPerTopic: int | None = None
-    """The most producers of a topic. 0: no limit."""
+    """The maximum number of producers of a topic. 0: no limit."""
     maxConsumersPerTopic: int | None = None
-    """The most consumers of a topic. 0: no limit."""
+    """The maximum number of consumers of a topic. 0: no limit."""
     maxConsumersPerSubscription: int | None = None
-    """The most consumers of a subscription. 0: no limit."""
+    """The maximum number of consumers of a subscription. 0: no limit."""
     maxSubscriptionsPerTopic: int | None = None
-    """The most subscriptions of a topic. 0: no limit."""
+    """The maximum number of subscriptions of a topic. 0: no limit."""
     maxUnackedMessagesPerConsumer: int | None = None
     """A consumer of Shared or Key_Shared with this many unacknowledged messages gets no more. 0: no limit."""
     maxUnackedMessagesPerSubscription: int | None = None
@@ -69,7 +69,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     subscriptionExpirationTime: int | None = None
     """A durable subscription without consumers for longer than this is deleted, in minutes. 0: never."""
     maxTopicsPerNamespace: int | None = None
-    """The most topics of the namespace. Each ingress partition counts its own. 0: no limit."""
+    """The maximum number of topics of the namespace. Each ingress partition counts its own. 0: no limit."""
 
 
 class HasPolicies(Protocol):
