@@ -2,9 +2,9 @@
 
 A replay writes a folder::
 
-    <out>/tables       every output row, a table a kind
+    <out>/tables       every output row, one table per kind
     <out>/store        the entries that the topics still hold
-    <out>/quarantine   records that are no command, or break a rule of the input suites
+    <out>/quarantine   records that are not commands, or break a rule of the input suites
     <out>/quality      only if output rows broke a rule, see `streaming.quality.sink`
     <out>/checkpoint   Spark's offsets and the brokers' states (not from `replay_in_process`)
 """
@@ -85,20 +85,21 @@ def replay(
 
     Args:
         log: a file or folder (see `streaming.log.files`) or its table.
-        out: a folder, empty or absent, or given up to `overwrite`.
-        policies: a small log of ADMIN and BROKER_CONFIG commands that are put over the log's own, see
+        out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
+        policies: a small log of ADMIN and BROKER_CONFIG commands that override those in the log, see
             `streaming.log.policies`.
-        batches: micro-batches; by default one for `RECORDS_PER_BATCH` records. The result doesn't depend on it.
-        partitions: make so many ingress partitions, even of a log that has some; by default keep these or make
-            `PARTITIONS`.
-        cores: of the session made if `spark` is None.
+        batches: the number of micro-batches; by default one per `RECORDS_PER_BATCH` records. The result does not depend
+            on it.
+        partitions: spread the log over this many ingress partitions, even if it has partitions already. By default a log
+            keeps its own, and one without gets `PARTITIONS`.
+        cores: the cores of the session that is created if `spark` is None.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow.
         gates: check records and output rows, see `streaming.quality`.
 
     Raises:
         LogError, FileNotFoundError: the log, or the policies.
-        NotEmptyError: `out` isn't empty.
-        pyspark.errors.StreamingQueryException: a task failed; its text has the cause.
+        NotEmptyError: `out` is not empty.
+        pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
     from streaming.spark import query, source, state
     from streaming.spark.session import spark_session
@@ -158,7 +159,7 @@ def replay_in_process(
     progress: Progress | None = None,
     broker: BrokerType = Broker,
 ) -> ReplayResult:
-    """As `replay` with the clock of the log, without Spark, Java or parallel work. No checkpoint is left."""
+    """Like `replay` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
     records, shift = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
     store, sinks = _sinks(out)
@@ -213,12 +214,14 @@ def _prepare(out: str | Path, overwrite: bool) -> Path:
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         if not overwrite:
-            raise NotEmptyError(f"{out} isn't empty: name another folder, or allow it to be overwritten")
+            raise NotEmptyError(
+                f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"
+            )
         known = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, "_temporary"}
         if not out.is_dir() or (foreign := sorted({each.name for each in out.iterdir()} - known)):
             what = ", ".join(foreign) if out.is_dir() else "a file"
             raise NotEmptyError(
-                f"{out} holds what no replay wrote ({what}): remove it by hand, or name another folder"
+                f"{out} holds what no replay wrote ({what}): remove that by hand, or choose another folder"
             )
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,8 @@ def produce_command(
     ingress: Ingress,
     kafka_config: KafkaConfigFile = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="The number of partitions, if the topic has to be created.")
+        int | None,
+        typer.Option(min=1, help="The number of partitions, if the topic has to be created."),
     ] = None,
     ticks: Annotated[
         str | None,
@@ -32,7 +33,10 @@ def produce_command(
         bool, typer.Option(help="Send in real time, spaced by the timestamps in the log.")
     ] = False,
 ) -> None:
-    """Send a command log to a Kafka topic, or copy one topic to another with more partitions."""
+    """Send a command log to a Kafka topic, or copy one topic to another with more partitions.
+
+    Topics are given as kafka://HOST:PORT/TOPIC.
+    """
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.produce import NotProduced, produce_log

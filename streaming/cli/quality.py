@@ -62,7 +62,7 @@ def _show(report: Report, console: Console) -> None:
     for each in report.checked:
         mark = "[red]broken[/]" if each.broken else "[green]holds[/]"
         if not each.agrees:
-            mark = "[red]Great Expectations counts otherwise[/]"
+            mark = "[red]Great Expectations disagrees[/]"
         flagged = sum(each.broken.values())
         numbers = (each.rows, len(each.suite.expectations), len(each.broken), flagged)
         table.add_row(each.suite.name, mark, *(f"{number:,}" for number in numbers))

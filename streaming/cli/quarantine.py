@@ -195,7 +195,7 @@ def _origin(text: str) -> Coordinates:
 
     found = Coordinates.parse(text)
     if found is None:
-        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, as 3:42")
+        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, such as 3:42")
     return found
 
 

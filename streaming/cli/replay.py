@@ -44,13 +44,17 @@ def replay_command(
         typer.Option(help="A log of ADMIN and BROKER_CONFIG commands that override those in the log."),
     ] = None,
     batches: Annotated[
-        int | None, typer.Option(min=1, help="The number of micro-batches. The result does not depend on it.")
+        int | None,
+        typer.Option(min=1, help="The number of micro-batches. The result does not depend on it."),
     ] = None,
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help="The number of ingress partitions. The default is the log's own, or 4."),
     ] = None,
-    clock: Annotated[Clock, typer.Option(help="What advances time.")] = Clock.log,
+    clock: Annotated[
+        Clock,
+        typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
+    ] = Clock.log,
     cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
     spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier replay's results first.")] = False,
@@ -135,8 +139,9 @@ def _summary(result: ReplayResult) -> str:
     bad = result.rows.get("QUARANTINED", 0)
     unsupported = result.rows.get("UNSUPPORTED", 0)
     notes = f", {bad:,} in quarantine" * bool(bad) + f", {unsupported:,} unsupported" * bool(unsupported)
+    batches = "micro-batch" if result.batches == 1 else "micro-batches"
     return (
-        f"{result.records:,} records in {result.seconds:.1f} s ({result.batches:,} micro-batches): "
+        f"{result.records:,} records in {result.seconds:.1f} s ({result.batches:,} {batches}): "
         f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
     )
 

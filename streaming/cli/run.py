@@ -38,21 +38,27 @@ def run_command(
     ] = None,
     kafka_config: KafkaConfigFile = None,
     trigger: Annotated[str, typer.Option(help="The shortest time between micro-batches.")] = "1s",
-    clock: Annotated[Clock, typer.Option(help="What advances time.")] = Clock.trigger,
+    clock: Annotated[
+        Clock,
+        typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
+    ] = Clock.trigger,
     partitions: Annotated[
-        int, typer.Option(min=1, help="The number of partitions, if the ingress topic has to be created.")
+        int,
+        typer.Option(min=1, help="The number of partitions, if the ingress topic has to be created."),
     ] = 4,
     cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Parallel tasks, fixed by the first micro-batch. 1 gives the shortest micro-batches."
+            min=1,
+            help="Parallel tasks, fixed by the first micro-batch. 1 gives the shortest micro-batches.",
         ),
     ] = None,
     max_offsets: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The largest number of records in a micro-batch. The default is 200,000, or 128 MB."
+            min=1,
+            help="The largest number of records in a micro-batch. The default is 200,000, or 128 MB.",
         ),
     ] = None,
     tables: Annotated[bool, typer.Option(help="Also write every output row to tables.")] = True,
@@ -63,7 +69,10 @@ def run_command(
         ),
     ] = True,
 ) -> None:
-    """Run the broker on a Kafka topic until Ctrl-C or SIGTERM."""
+    """Run the broker on a Kafka topic until Ctrl-C or SIGTERM.
+
+    Topics are given as kafka://HOST:PORT/TOPIC.
+    """
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged

@@ -112,9 +112,11 @@ def _pins(policies: pa.Table) -> list[Pin]:
         try:
             command = decode(value)
         except MalformedCommand as error:
-            raise LogError(f"policies: {error} in {value[:80]!r}") from None
+            raise LogError(f"policies: {error} in {value[:80].decode(errors='replace')!r}") from None
         if not isinstance(command, Admin | BrokerConfig):
-            raise LogError(f"policies: {value[:80]!r} is neither an ADMIN nor a BROKER_CONFIG command")
+            raise LogError(
+                f"policies: {value[:80].decode(errors='replace')!r} is neither an ADMIN nor a BROKER_CONFIG command"
+            )
         pins.append((topic, command))
     return pins
 
