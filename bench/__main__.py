@@ -27,7 +27,7 @@ from bench.memory import resident
 from schemas.commands import Publish, to_binary
 from schemas.records import RECORD
 from sinks.parquet import options
-from streaming.replay import RECORDS_PER_BATCH, replay
+from streaming.replay import RECORDS_PER_BATCH, replay_log
 from streaming.spark import source
 from streaming.spark.keys import slot
 from streaming.spark.schema import RECORDS
@@ -149,14 +149,14 @@ def measure(rounds: int, count: int, cores: int) -> None:
     try:
         warm = records.slice(0, 20_000)
         identity(spark, warm, folder / "warm-identity", 1, write=True)
-        replay(warm, folder / "warm-replay", spark=spark, batches=1)
+        replay_log(warm, folder / "warm-replay", spark=spark, batches=1)
         with Peaks() as peaks:
             for number in range(rounds):
                 for name, write in (("counted", False), ("written", True)):
                     own = folder / f"{name}-{number}"
                     runs[f"identity, {name}"].append(identity(spark, records, own, batches, write=write))
                 runs["replay"].append(
-                    replay(records, folder / f"replay-{number}", spark=spark, batches=batches).seconds
+                    replay_log(records, folder / f"replay-{number}", spark=spark, batches=batches).seconds
                 )
                 print(
                     f"round {number + 1}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in runs.items()),

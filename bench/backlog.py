@@ -18,7 +18,7 @@ from bench.__main__ import PARTITIONS, Peaks, publishes
 from bench.memory import of_this_process
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
-from streaming.run import run
+from streaming.run import run_query
 
 
 def take(ingress: str, count: int, folder: Path) -> None:
@@ -37,7 +37,7 @@ def take(ingress: str, count: int, folder: Path) -> None:
 
     begun = time.perf_counter()
     with Peaks() as peaks:
-        run(
+        run_query(
             ingress, folder / "checkpoint", str(folder / "store"), partitions=PARTITIONS, stop=done,
             on_start=lambda query: threading.Thread(target=watch, args=(query,), daemon=True).start(),
         )  # fmt: skip

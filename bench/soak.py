@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.memory import of_this_process, resident
 from streaming.kafka.local import LocalKafka
-from streaming.run import run
+from streaming.run import run_query
 from streaming.spark.session import spark_session
 from streaming.spark.state import state
 
@@ -114,7 +114,7 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
         threading.Timer(minutes * 60, stop.set).start()
 
     try:
-        run(
+        run_query(
             f"kafka://{bootstrap}/commands", folder / "checkpoint", str(folder / "store"),
             responses=f"kafka://{bootstrap}/responses", trigger=trigger, spark=spark, on_start=begin, stop=stop,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from streaming.kafka.config import KafkaConfig
-from streaming.run import run, stop_signals
+from streaming.run import run_query, stop_signals
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     with stop_signals() as stop:
-        run(
+        run_query(
             given.ingress,
             given.checkpoint,
             given.store,

@@ -65,7 +65,7 @@ class ReplayResult:
     shift: int = 0
 
 
-def replay(
+def replay_log(
     log: str | Path | pa.Table,
     out: str | Path,
     *,

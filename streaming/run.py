@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
 
 
-def run(
+def run_query(
     ingress: str,
     checkpoint: str | Path,
     store: str,

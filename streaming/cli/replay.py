@@ -62,7 +62,7 @@ def replay_command(
 ) -> None:
     """Replay a command log: what would the broker have done?"""
     from streaming.log.table import LogError
-    from streaming.replay import NotEmptyError, replay, replay_in_process
+    from streaming.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
 
@@ -88,7 +88,7 @@ def replay_command(
                 raise typer.BadParameter("--no-spark has no trigger, so its clock is always the log's")
             result = replay_in_process(log, out, **common)
         else:
-            result = replay(log, out, clock=clock.value, cores=cores, **common)
+            result = replay_log(log, out, clock=clock.value, cores=cores, **common)
     if as_json:
         typer.echo(to_json(result))
     else:

@@ -77,7 +77,7 @@ def run_command(
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
     from streaming.kafka.url import KafkaUrlError
-    from streaming.run import run, stop_signals
+    from streaming.run import run_query, stop_signals
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
@@ -99,7 +99,7 @@ def run_command(
         live,
         explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
     ):
-        run(
+        run_query(
             ingress,
             checkpoint.absolute(),
             store,
@@ -139,7 +139,7 @@ class Live:
         self.say("stopped" if error[0] is None else "failed")
 
     def batch(self, written: Written) -> None:
-        """Counts what a micro-batch wrote: `streaming.run.run`'s `on_batch`."""
+        """Counts what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
         for (_, kind), count in written.rows.items():
             self._rows[kind] += count
         counts = ", ".join(f"{count:,} {kind.lower()}" for kind, count in self._rows.most_common(6))

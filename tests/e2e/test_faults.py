@@ -21,7 +21,7 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import partition_log
-from streaming.run import run
+from streaming.run import run_query
 from streaming.spark.failure import QueryFailed, explained
 from tests.e2e.faulty_run import fold_with_faults, put_faults, waiting_faults
 from tests.e2e.live import LiveQuery
@@ -128,7 +128,7 @@ def feed(bootstrap: str, records: pa.Table) -> None:
 
 
 class Run:
-    """`streaming.run.run` in a thread, over a Kafka that goes down, with a client that sends records meanwhile."""
+    """`streaming.run.run_query` in a thread, over a Kafka that goes down, with a client that sends records meanwhile."""
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, folder: Path, records: int) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
@@ -140,7 +140,7 @@ class Run:
         self._stop = threading.Event()
         self._threads = ThreadPoolExecutor(2)
         self._run = self._threads.submit(
-            run, url, self.files.checkpoint, str(self.files.store), responses=f"{url}-responses", trigger="100ms",
+            run_query, url, self.files.checkpoint, str(self.files.store), responses=f"{url}-responses", trigger="100ms",
             clock="log", records_per_batch=40, quality=False, stop=self._stop, spark=spark,
         )  # fmt: skip
         self._fed: Future[None] | None = None

@@ -22,7 +22,7 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LogError
-from streaming.replay import replay
+from streaming.replay import replay_log
 from streaming.spark import source
 from tests.e2e.outcome import of_log
 from tests.spark.helpers import log_of
@@ -67,7 +67,7 @@ def test_spark_comes_to_the_same_over_other_partitions(
     repartition_topic(old, new, partitions=4)
     before, after = (read_topic(KafkaUrl.parse(url)).records for url in (old, new))
     expected = of_log(before, tmp_path / "expected")
-    result = replay(after, tmp_path / "replay", batches=3, spark=spark)
+    result = replay_log(after, tmp_path / "replay", batches=3, spark=spark)
 
     def rows(table: pa.Table) -> list[str]:
         return sorted(

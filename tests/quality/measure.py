@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 
 from bench.__main__ import publishes
-from streaming.replay import replay
+from streaming.replay import replay_log
 from streaming.spark.session import spark_session
 
 BATCHES = 6
@@ -60,7 +60,7 @@ def measure(rounds: int, sizes: list[int]) -> None:
                     def note(*_: int, ends: list[Spent] = ends) -> None:
                         ends.append(now())
 
-                    replay(
+                    replay_log(
                         records, folder / "out", spark=spark, batches=BATCHES, gates=name == "on", overwrite=True,
                         progress=note,
                     )  # fmt: skip

@@ -22,7 +22,7 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.quarantine.store import Coordinates, Quarantine
-from streaming.run import run
+from streaming.run import run_query
 from streaming.spark.query import Written
 from tests.quarantine.test_quarantine import BAD, GOOD, OTHER, TOPIC, complaint, edited, magnetar, message
 from tests.sinks.helpers import output
@@ -71,7 +71,7 @@ def test_out_of_quarantine_and_through_the_query(
     counts, stop = Counts(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
-            run,
+            run_query,
             ingress,
             tmp_path / "checkpoint",
             str(store),

@@ -35,7 +35,7 @@ def test_the_largest_messages_a_few_at_a_time(
         *((START, TOPIC, {"producer": "p", "sequence_id": n, "payload": text}) for n, text in enumerate(texts)),
     )  # fmt: skip
     produce_log(log, ingress, partitions=1)
-    monkeypatch.setattr(live, "BYTES_A_BATCH", 2 * LARGEST)
+    monkeypatch.setattr(live, "BYTES_PER_BATCH", 2 * LARGEST)
     stop, batches = threading.Event(), []
 
     def watch(written: Written) -> None:
@@ -43,7 +43,7 @@ def test_the_largest_messages_a_few_at_a_time(
         if sum(rows.get((0, "SEND_ERROR"), 0) for rows in batches) == 2:
             stop.set()
 
-    live.run(
+    live.run_query(
         ingress, tmp_path / "checkpoint", str(tmp_path / "store"), responses=responses, tables=False, quality=False,
         spark=spark, stop=stop, on_batch=watch,
     )  # fmt: skip

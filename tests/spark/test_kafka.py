@@ -15,7 +15,7 @@ from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.table import LogError
 from streaming.rows import to_tables
-from streaming.run import run
+from streaming.run import run_query
 from streaming.spark import source, state
 from streaming.spark.query import Written
 from tests.broker.kit import feed
@@ -82,7 +82,7 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
             if sum(seen) == 10 and len(seen) > 2:  # and idle triggers after it
                 stop.set()
 
-        run(
+        run_query(
             url,
             tmp_path / "checkpoint",
             str(tmp_path / "store"),

@@ -13,7 +13,7 @@ from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
 from streaming.fold import BrokerType
 from streaming.log.files import write_log
-from streaming.replay import NotEmptyError, ReplayResult, replay, replay_in_process
+from streaming.replay import NotEmptyError, ReplayResult, replay_in_process, replay_log
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import log_of, traffic
 
@@ -38,7 +38,9 @@ def test_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl.gz"
     write_log(log, traffic(partitions=3))
     calls: list[tuple[int, int, int]] = []
-    result = replay(log, tmp_path / "spark", batches=3, spark=spark, progress=lambda *now: calls.append(now))
+    result = replay_log(
+        log, tmp_path / "spark", batches=3, spark=spark, progress=lambda *now: calls.append(now)
+    )
     alone = replay_in_process(log, tmp_path / "alone", batches=3)
     assert outcome(result) == outcome(alone)
     assert [call[:2] for call in calls] == [(1, 3), (2, 3), (3, 3)]
@@ -55,7 +57,7 @@ def test_a_failure_says_which_record(spark: SparkSession, tmp_path: Path) -> Non
     with pytest.raises(
         StreamingQueryException, match="partition 0, offset 0, topic t: ZeroDivisionError: boom"
     ):
-        replay(log, tmp_path / "out", partitions=1, spark=spark, broker=brokers)
+        replay_log(log, tmp_path / "out", partitions=1, spark=spark, broker=brokers)
 
 
 @pytest.mark.feature("J3")

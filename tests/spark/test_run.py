@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streaming.kafka.url import KafkaUrlError
-from streaming.run import run, stop_signals
+from streaming.run import run_query, stop_signals
 from streaming.spark.query import interval, wait
 
 
@@ -73,7 +73,7 @@ def test_a_topic_for_two_things(tmp_path: Path, same: list[str]) -> None:
     other = {} if len(same) == 1 else dict.fromkeys(same, "kafka://127.0.0.1:1/other")
     topics: dict[str, Any] = dict.fromkeys(same, "kafka://127.0.0.1:1/t") | other
     with pytest.raises(KafkaUrlError, match="need a topic each"):
-        run(
+        run_query(
             "kafka://127.0.0.1:1/t",
             tmp_path,
             str(tmp_path),

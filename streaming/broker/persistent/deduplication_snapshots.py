@@ -31,7 +31,7 @@ def check_status(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def _recover(ctx: Context, topic: PersistentTopic) -> None:
-    """Open the cursor (a new one at Latest), load its snapshot, replay the entries after it (§6)."""
+    """Open the cursor (a new one at Latest), load its snapshot, recover the entries after it (§6)."""
     dedup, ledger = topic.dedup, topic.ledger
     cursor = topic.cursors.get(DEDUP_CURSOR)
     if cursor is None:
@@ -44,7 +44,7 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
     last = None
     while positions := cursor.read(ledger, 100):
         for entry in ctx.entries.get_all(topic.name, positions):
-            dedup.replay(entry.metadata)
+            dedup.recover_entry(entry.metadata)
         last = positions[-1]
     dedup.status = "Enabled"
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:

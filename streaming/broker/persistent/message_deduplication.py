@@ -79,7 +79,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
 
     # -- recovery (§6) --------------------------------------------------------------------------------------------
 
-    def replay(self, metadata: MessageMetadata) -> None:
+    def recover_entry(self, metadata: MessageMetadata) -> None:
         """Apply one entry after the snapshot. Entries come in log order, and every chunk counts."""
         self.persisted[metadata.producer_name] = max(metadata.highest_sequence_id or 0, metadata.sequence_id)
         self.snapshot_counter += 1
