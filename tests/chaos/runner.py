@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.05
 _CAUSES: dict[Kind, tuple[str, ...]] = {
     "error": ("injected",),
     # Spark notices idle workers that were killed when it reuses them, one attempt per worker.
-    "worker": ("Python worker exited unexpectedly", "Stream closed", "Broken pipe"),
+    "worker": ("Python worker exited unexpectedly", "Stream closed", "Broken pipe", "Connection reset"),
     "kafka": ("Kafka", "kafka", "did not take responses", "TimeoutException"),
     "driver": (),
 }
