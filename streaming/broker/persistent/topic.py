@@ -94,7 +94,9 @@ class PersistentTopic(AbstractTopic, kw_only=True):
         """A subscription of the topic, with all that its dispatcher needs."""
         cursor = self.cursors[subscription.name]
         policies = ctx.policies_of(self)
-        return SubscriptionContext(ctx, self.name, policies, self.ledger, cursor, subscription)
+        return SubscriptionContext(
+            ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers
+        )
 
     def record_move(
         self,

@@ -12,7 +12,7 @@ from streaming.broker.subscription.subscription import Subscription
 
 
 class SubscriptionContext(NamedTuple):
-    """A subscription and its cursor, with the name, policies and ledger of its topic.
+    """A subscription and its cursor, with the name, policies and ledger of its topic. `consumers` are the subscription's.
 
     Created for each command. Do not keep one for longer.
     """
@@ -23,11 +23,7 @@ class SubscriptionContext(NamedTuple):
     ledger: ManagedLedger
     cursor: ManagedCursor
     subscription: Subscription
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """The connected consumers, in the dispatcher's order."""
-        return self.subscription.consumers
+    consumers: list[Consumer]
 
     @property
     def consumer_limit(self) -> int:
