@@ -27,7 +27,7 @@ from streaming.fold import BrokerType, Fold, stats
 from streaming.log.files import read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
-from streaming.quality.gate import decode_only, judge
+from streaming.quality.gate import Judge, decode_only, judge
 
 if TYPE_CHECKING:
     from sinks.base import Sink
@@ -97,14 +97,16 @@ def replay_log(
         gates: check records and output rows, see `streaming.quality`.
 
     Raises:
-        LogError, FileNotFoundError: the log, or the policies.
+        LogError, FileNotFoundError: the log, or the policies (`PolicyError` names each mistake in them).
         NotEmptyError: `out` is not empty.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
     from streaming.spark import query, source, state
     from streaming.spark.session import spark_session
 
-    records, shift = load(log, policies=policies, partitions=partitions)
+    records, shift = load(
+        log, policies=policies, partitions=partitions, judge=judge if gates else decode_only
+    )
     out = _prepare(out, overwrite)
     count = len(set(records["partition"].unique().to_pylist())) or 1
     shuffle_partitions = shuffle_partitions or min(cores, count)
@@ -193,9 +195,13 @@ def load(
     *,
     policies: str | Path | pa.Table | None = None,
     partitions: int | None = None,
+    judge: Judge = judge,
 ) -> Pinned:
-    """The log with ingress partitions, under `policies`, offsets rising in each partition."""
-    from streaming.log.policies import Pinned, pin
+    """The log with ingress partitions, under `policies`, offsets rising in each partition.
+
+    Raises `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
+    """
+    from streaming.log.policies import Pinned, pin, read_policies
 
     table = log if isinstance(log, pa.Table) else read_log(log)
     if partitions is not None or "partition" not in table.column_names:
@@ -203,7 +209,7 @@ def load(
     records = ordered(table.select(RECORD.names))
     if policies is None:
         return Pinned(records, 0)
-    return pin(records, policies if isinstance(policies, pa.Table) else read_log(policies))
+    return pin(records, read_policies(policies, records, judge))
 
 
 def _batches(records: pa.Table) -> int:

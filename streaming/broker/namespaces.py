@@ -20,28 +20,35 @@ OnTopic = Callable[[Context, PersistentTopic], object]
 """What a call on a namespace does to each of its topics."""
 
 
+def call_of(path: str) -> tuple[str, str] | None:
+    """The namespace that a call's path is about, and what the call asks for: a policy, an operation, or nothing. None: the
+    call is not about a namespace."""
+    match = _NAMESPACE.fullmatch(path)
+    return None if match is None else (match["namespace"], match["policy"] or "")
+
+
 def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
     """Answer a call on a namespace: its creation, a policy, or an operation on all of its topics, which is returned."""
-    match = _NAMESPACE.fullmatch(command.path)
-    if match is None:
+    if (about := call_of(command.path)) is None:
         refuse_as_unsupported(ctx, None, command)
         return None
-    if (action := _on_each_topic(command, match["policy"] or "")) is not None:
+    namespace, call = about
+    if (action := _on_each_topic(command, call)) is not None:
         respond(ctx, None, command, 204)
         return action
-    policies = ctx.namespaces.get(match["namespace"]) or Policies()
-    if (found := get_policy(policies, command, match["policy"] or "")) is not None:
+    policies = ctx.namespaces.get(namespace) or Policies()
+    if (found := get_policy(policies, command, call)) is not None:
         respond(ctx, None, command, *found)
         return None
     try:
-        changed = match["policy"] is not None and set_policy(policies, command, match["policy"])
+        changed = call != "" and set_policy(policies, command, call)
     except AdminError as error:
         respond(ctx, None, command, error.status, {"reason": error.reason})
         return None
-    if match["policy"] is not None and not changed:
+    if call and not changed:
         refuse_as_unsupported(ctx, None, command)
         return None
-    ctx.namespaces[match["namespace"]] = policies
+    ctx.namespaces[namespace] = policies
     ctx.policies_changed()
     respond(ctx, None, command, 204)
     return policies_changed if changed else None

@@ -9,10 +9,10 @@ import typer
 
 
 @contextmanager
-def expected_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds, whose messages are written for people, into one line and exit code 1."""
+def expected_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
+    """Turn errors of these kinds, whose messages are written for people, into their text and an exit code."""
     try:
         yield
     except kinds as error:
         typer.echo(f"magnetar: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(code) from error

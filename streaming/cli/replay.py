@@ -61,6 +61,7 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replay a command log: what would the broker have done?"""
+    from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
     from streaming.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.runtime.java import JavaNotFoundError
@@ -68,6 +69,7 @@ def replay_command(
 
     with (
         expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError, QueryFailed),
+        expected_errors(PolicyError, code=2),
         progress() as bar,
         explained(f"The results in {out} are not complete"),
     ):

@@ -13,7 +13,7 @@ The name and the columns of a file tell which of three forms it has:
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -52,6 +52,15 @@ def read_log(path: str | Path) -> pa.Table:
     raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
 
 
+def line_numbers(path: str | Path) -> list[int] | None:
+    """The line, from 1, of each record that `read_log` returns. None: the log is Parquet, which has no lines."""
+    path = Path(path)
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return None
+    with _open(path) as file:
+        return [number for number, line in enumerate(file, 1) if line.strip()]
+
+
 def write_log(path: str | Path, records: pa.Table) -> None:
     """Writes records (columns `RECORD` or `LOGICAL`) so that `read_log` returns them.
 
@@ -81,7 +90,7 @@ def _read_lines(path: Path) -> pa.Table:
     offsets: list[int] = []
     partitioned, partition, timestamp = False, 0, 0
     last: dict[int, int] = {}
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+    with _open(path) as file:
         for number, line in enumerate(file, 1):
             line = line.strip()
             if not line:
@@ -121,6 +130,10 @@ def _read_lines(path: Path) -> pa.Table:
     return log_table(
         RECORD, partition=partitions, offset=offsets, timestamp=timestamps, topic=topics, value=values
     )
+
+
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _take_int(fields: dict[str, msgspec.Raw], name: str) -> int | None:

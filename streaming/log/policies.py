@@ -5,9 +5,15 @@ first record, with its timestamp, and commands in the log that change the same s
 
 The pinned commands take the first offsets. The log's own records move up by one number, `Pinned.shift`, which is the same
 in all partitions: subtract it to compare two results row by row.
+
+A policy that can't take effect would leave the result unchanged, as if that were the answer. So `read_policies` checks all of
+them first. What the broker would refuse it asks the broker, by folding the pinned commands as a replay will.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,11 +21,39 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Admin, BrokerConfig, MalformedCommand, decode, to_binary
+from schemas.commands import Admin, BrokerConfig, Decoded, MalformedCommand, Refused, decode, to_binary
+from schemas.effect_fields import AdminResponseFields
+from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.records import RECORD
+from streaming.broker import admin, namespaces
+from streaming.broker.broker import Broker
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from streaming.broker.context import namespace_of
+from streaming.broker.entries import NoEntries
+from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
+from streaming.log.files import line_numbers, read_log
 from streaming.log.table import LogError
 
-Pin = tuple[str | None, Admin | BrokerConfig]
+
+class Policy(NamedTuple):
+    """A command that sets a policy, and where it stands: a line of a file, or a row of a table.
+
+    `fields` are those that the command gives; defaults are not among them.
+    """
+
+    place: str
+    topic: str | None
+    command: Admin | BrokerConfig
+    fields: dict[str, Any]
+
+
+class PolicyError(LogError):
+    """Some policies can't take effect. `problems` has one text per mistake, which begins with its place."""
+
+    def __init__(self, name: str, problems: Sequence[str]) -> None:
+        mistakes = f"{len(problems)} mistakes" if len(problems) > 1 else "a mistake"
+        super().__init__("\n  ".join([f"{name} has {mistakes}, so nothing was replayed:", *problems]))
+        self.problems = tuple(problems)
 
 
 class Pinned(NamedTuple):
@@ -29,34 +63,185 @@ class Pinned(NamedTuple):
     shift: int
 
 
-def pin(records: pa.Table, policies: pa.Table) -> Pinned:
-    """`records` (columns `RECORD`, offsets rising) under `policies` (a table that `streaming.log.files.read_log` returns).
+# ---- reading and checking
+
+
+def read_policies(
+    source: str | Path | pa.Table,
+    records: pa.Table,
+    judge: Callable[[Sequence[str | None], Sequence[bytes]], Iterable[Decoded]],
+) -> list[Policy]:
+    """The policies in `source` (what `read_log` reads, or returns) for the log `records` (columns `RECORD`).
+
+    `judge` decodes them, see `streaming.quality.gate`. Raises `PolicyError` with all mistakes: a record that is not a command
+    or sets nothing, a topic or namespace that the log doesn't have, a policy that is set twice, and whatever the broker
+    refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
+    """
+    table = source if isinstance(source, pa.Table) else read_log(source)
+    name = "the table of policies" if isinstance(source, pa.Table) else str(source)
+    topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
+    problems: list[tuple[int, str]] = []
+    known = _Log(records)
+    earlier: dict[Any, str] = {}
+    policies: dict[int, Policy] = {}
+    for row, (place, topic, value, command) in enumerate(
+        zip(_places(source, len(table)), topics, values, judge(topics, values), strict=True)
+    ):
+        if isinstance(command, Admin | BrokerConfig):
+            policy = Policy(place, topic, command, _fields(value))
+            found = list(_mistakes(policy, known))
+            if not found:
+                policies[row] = policy
+            found += _repeats(policy, earlier)
+        else:
+            found = [command.cause if isinstance(command, Refused) else _OTHER]
+        problems += [(row, f"{place}: {problem}") for problem in found]
+    rows, pins = list(policies), list(policies.values())
+    problems += [(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()]
+    if not len(table):
+        problems.append((0, "it has no policies: write one ADMIN or BROKER_CONFIG command per line"))
+    if problems:
+        raise PolicyError(name, [text for _, text in sorted(problems)])
+    return pins
+
+
+_OTHER = "neither an ADMIN nor a BROKER_CONFIG command: only these set policies"
+
+
+def _places(source: str | Path | pa.Table, rows: int) -> Iterator[str]:
+    lines = None if isinstance(source, pa.Table) else line_numbers(source)
+    return (f"row {row}" for row in range(rows)) if lines is None else (f"line {line}" for line in lines)
+
+
+class _Log:
+    """What a log has that policies can be about."""
+
+    def __init__(self, records: pa.Table) -> None:
+        self.topics: set[str] = set(records["topic"].unique().drop_null().to_pylist())
+        self.namespaces = {namespace_of(topic) for topic in self.topics}
+
+
+def _mistakes(policy: Policy, log: _Log) -> Iterator[str]:
+    """What is wrong with a policy, other than what the broker refuses."""
+    if isinstance(policy.command, BrokerConfig):
+        yield from _bad_settings(policy)
+        return
+    command, path = policy.command, policy.command.path
+    topic, namespace = admin.topic_of(path), namespaces.call_of(path)
+    if command.method == "GET":
+        yield "GET asks and sets nothing: remove it"
+    elif topic is not None and policy.topic is None:
+        yield f'the command is about a topic, but its record has none: add "topic": "{topic}"'
+    elif policy.topic is not None and policy.topic not in log.topics:
+        yield _no_topic(policy.topic, log.topics)
+    elif namespace is not None and namespace[0] not in log.namespaces:
+        yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
+    elif namespace is not None and namespace[1] and policy_of(namespace[1], path) is None:
+        yield _no_policy(namespace[1])
+    elif topic is not None and not admin.creates_topic(command):
+        yield _no_policy(admin.call_of(command)[1:])
+
+
+def _no_topic(topic: str, topics: set[str]) -> str:
+    parts = sorted(each for each in topics if each.startswith(f"{topic}-partition-"))
+    if parts:
+        more = f" to {parts[-1]}" if len(parts) > 1 else ""
+        return f"the log has {topic} as a partitioned topic: set the policy on each of {parts[0]}{more}"
+    return f"the log has no records of {_unknown('the topic', topic, topics)}"
+
+
+def _no_policy(call: str) -> str:
+    known = sorted([*POLICY_CALLS, "backlogQuota"])
+    near = get_close_matches(call.partition("/")[0], known, 1)
+    return f"{call or 'the call'} is not a policy: " + (
+        f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"
+    )
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """What the log doesn't have, and what it has that is most like it."""
+    near = get_close_matches(name, sorted(known), 1) or sorted(known)[:1]
+    return f"{what} {name}" + f": it has {near[0]}" * bool(near)
+
+
+def _bad_settings(policy: Policy) -> Iterator[str]:
+    assert isinstance(policy.command, BrokerConfig)
+    settings = policy.command.settings
+    if not settings and "profile" not in policy.fields:
+        yield "the command gives neither a profile nor settings"
+    for name, value in settings.items():
+        try:
+            configuration(policy.command.profile, {name: value})
+        except BadSetting as error:
+            near = get_close_matches(name, ServiceConfiguration.__struct_fields__, 1)
+            unknown = name not in ServiceConfiguration.__struct_fields__ and near
+            yield f"{error}" + (f" (perhaps {near[0]})" if unknown else "")
+
+
+def _repeats(policy: Policy, earlier: dict[Any, str]) -> Iterator[str]:
+    """What `policy` sets and an earlier one set, too. Adds to `earlier`: setting → place."""
+    keys: dict[Any, str]
+    if isinstance(policy.command, Admin):
+        if policy.command.method == "GET":
+            return
+        keys = {_key(policy.topic, policy.command): policy.command.path}
+    else:
+        keys = {("setting", name): name for name in policy.command.settings}
+        keys |= {("profile",): "profile"} if "profile" in policy.fields else {}
+    for key, what in keys.items():
+        if (before := earlier.setdefault(key, policy.place)) != policy.place:
+            yield f"{what}: {before} sets this already, remove one of them"
+
+
+def _refusals(records: pa.Table, pins: list[Policy]) -> dict[int, str]:
+    """Why the broker would refuse a policy, by its index in `pins`. Each partition's commands are folded as in a replay."""
+    found: dict[int, str] = {}
+    if not pins or not len(records):
+        return found
+    configuring = [number for number, pin in enumerate(pins) if isinstance(pin.command, BrokerConfig)]
+    seen = set()
+    for front in _front(records, pins, *_override(records, pins)[1:]).values():
+        key = tuple((pin, to_binary(command)) for pin, _, command in front)
+        if key in seen:
+            continue
+        seen.add(key)
+        broker = Broker(0, NoEntries())
+        for offset, (pin, topic, command) in enumerate(front):
+            broker.apply(offset, 0, topic, command, b"")
+            if (cause := _refusal(broker.take())) is None:
+                continue
+            if pin is not None:
+                found.setdefault(pin, cause)
+            elif configuring:
+                found.setdefault(configuring[0], f"together with the log's own settings: {cause}")
+    return found
+
+
+def _refusal(rows: list[Row]) -> str | None:
+    for row in rows:
+        match row.effect:
+            case Quarantined(cause=cause):
+                return cause
+            case AdminResponse(fields=AdminResponseFields(response={"reason": reason})):
+                call = row.effect.cause
+                return str(reason) + f" ({call})" * (call not in reason)
+    return None
+
+
+# ---- pinning
+
+
+def pin(records: pa.Table, policies: list[Policy]) -> Pinned:
+    """`records` (columns `RECORD`, offsets rising) under `policies`.
 
     * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
-      change the same path (of the same topic) are left out.
+      set the same policy (of the same topic or namespace) are left out.
     * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
-
-    Raises `LogError` if a policy is neither.
     """
-    pins = _pins(policies)
-    if not pins or not len(records):
+    if not policies or not len(records):
         return Pinned(records, 0)
-    partition = records["partition"].to_numpy()
-    starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
-    kept, configs = _override(records, pins, _config(policies), set(starts.values()))
-    of_topic = _partitions(records, {topic for topic, _ in pins if topic is not None})
-    front: dict[int, list[Pin]] = {
-        owner: [
-            # A partition's configuration must stay its first command.
-            *((None, configs[start]) for _ in range(start in configs)),
-            *(
-                (topic, command)
-                for topic, command in pins
-                if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
-            ),
-        ]
-        for owner, start in starts.items()
-    }
+    kept, starts, configs = _override(records, policies)
+    front = _front(records, policies, starts, configs)
     shift = max(len(commands) for commands in front.values())
     rows = [
         {
@@ -67,7 +252,7 @@ def pin(records: pa.Table, policies: pa.Table) -> Pinned:
             "value": to_binary(command),
         }
         for owner, commands in front.items()
-        for place, (topic, command) in enumerate(commands)
+        for place, (_, topic, command) in enumerate(commands)
     ]
     moved = kept.set_column(
         RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
@@ -75,14 +260,36 @@ def pin(records: pa.Table, policies: pa.Table) -> Pinned:
     return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
 
 
+def _front(
+    records: pa.Table, policies: list[Policy], starts: dict[int, int], configs: dict[int, BrokerConfig]
+) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
+    """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
+    of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
+    return {
+        owner: [
+            # A partition's configuration must stay its first command.
+            *((None, None, configs[start]) for _ in range(start in configs)),
+            *(
+                (number, topic, command)
+                for number, (_, topic, command, _) in enumerate(policies)
+                if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
+            ),
+        ]
+        for owner, start in starts.items()
+    }
+
+
 def _override(
-    records: pa.Table, pins: list[Pin], config: dict[str, Any] | None, starts: set[int]
-) -> tuple[pa.Table, dict[int, BrokerConfig]]:
-    """The log without what `pins` override, and the configuration with which each partition begins, by its first row:
-    the log's own or the default, with `config` applied."""
-    paths = {(topic, command.path) for topic, command in pins if isinstance(command, Admin)}
+    records: pa.Table, policies: list[Policy]
+) -> tuple[pa.Table, dict[int, int], dict[int, BrokerConfig]]:
+    """The log without what `policies` override, the first row of each partition, and, by that row, the configuration with
+    which the partition begins: the log's own or the default, with that of `policies` applied."""
+    partition = records["partition"].to_numpy()
+    starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
+    first_rows, config = set(starts.values()), _config(policies)
+    keys = {_key(each.topic, each.command) for each in policies if isinstance(each.command, Admin)}
     keep = np.ones(len(records), bool)
-    configs = {start: _over(BrokerConfig(), config) for start in starts} if config is not None else {}
+    configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
     values: list[bytes] | None = None
     mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
     for row in np.flatnonzero(mentioned).tolist():
@@ -92,10 +299,9 @@ def _override(
         except MalformedCommand:
             continue
         if isinstance(command, Admin):
-            overruled = (records["topic"][row].as_py(), command.path) in paths
-            keep[row] = command.method == "GET" or not overruled
+            keep[row] = command.method == "GET" or _key(records["topic"][row].as_py(), command) not in keys
         elif isinstance(command, BrokerConfig):
-            if row in starts:
+            if row in first_rows:
                 configs[row], keep[row] = _over(command, config), False
             elif config is not None:
                 values = values or records["value"].to_pylist()
@@ -103,37 +309,37 @@ def _override(
     if values is not None:
         column = RECORD.get_field_index("value")
         records = records.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
-    return records.filter(pa.array(keep)), configs
+    return records.filter(pa.array(keep)), starts, configs
 
 
-def _pins(policies: pa.Table) -> list[Pin]:
-    pins: list[Pin] = []
-    for topic, value in zip(policies["topic"].to_pylist(), policies["value"].to_pylist(), strict=True):
-        try:
-            command = decode(value)
-        except MalformedCommand as error:
-            raise LogError(f"policies: {error} in {value[:80].decode(errors='replace')!r}") from None
-        if not isinstance(command, Admin | BrokerConfig):
-            raise LogError(
-                f"policies: {value[:80].decode(errors='replace')!r} is neither an ADMIN nor a BROKER_CONFIG command"
-            )
-        pins.append((topic, command))
-    return pins
+def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
+    """What a call sets, whichever of its names the policy has, and wherever its value stands."""
+    path = command.path
+    if topic is not None and admin.topic_of(path) == topic:
+        return topic, policy_of(admin.call_of(command)[1:], path) or path
+    if topic is None and (about := namespaces.call_of(path)) is not None:
+        policy = policy_of(about[1], path)
+        return topic, path if policy is None else f"{about[0]} {policy}"
+    return topic, path
 
 
-def _config(policies: pa.Table) -> dict[str, Any] | None:
+def _config(policies: list[Policy]) -> dict[str, Any] | None:
     """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
-    merged: dict[str, Any] | None = None
-    settings: dict[str, Any] = {}
-    for value in policies["value"].to_pylist():
-        if isinstance(decode(value), BrokerConfig):
-            read = msgspec.json.decode if value[:1] == b"{" else msgspec.msgpack.decode
-            fields = read(value)
-            settings |= fields.get("settings", {})
-            merged = (merged or {}) | {"settings": settings}
-            if "profile" in fields:
-                merged["profile"] = fields["profile"]
+    given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
+    if not given:
+        return None
+    merged: dict[str, Any] = {"settings": {}}
+    for fields in given:
+        merged["settings"] |= fields.get("settings", {})
+        if "profile" in fields:
+            merged["profile"] = fields["profile"]
     return merged
+
+
+def _fields(value: bytes) -> dict[str, Any]:
+    read = msgspec.json.decode if value.lstrip()[:1] == b"{" else msgspec.msgpack.decode
+    fields: dict[str, Any] = read(value)
+    return fields
 
 
 def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:

@@ -41,6 +41,14 @@ def query(path: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(path).query))
 
 
+def policy_of(call: str, path: str) -> str | None:
+    """The policy that a call sets or removes, whichever name the call gives it; a quota with its type. None: it is another
+    call. `call` is the path's element for the policy."""
+    if call == "backlogQuota":
+        return f"{call} {query(path).get('backlogQuotaType', QUOTA_TYPES[0])}"
+    return POLICY_CALLS[call][0] if call in POLICY_CALLS else None
+
+
 def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
     """The answer to GET of a policy: its value at this level, or 204 if it is not set. None: this is another call."""
     if command.method != "GET":
