@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from schemas.commands import decode_or_refuse
 from schemas.effects import Message
-from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.traces import RECORDED
@@ -135,32 +132,3 @@ def made_day(start: int) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
 def _message(producer: str, sequence_id: int, size: int) -> dict[str, Any]:
     text = f"{producer} #{sequence_id} "
     return {"producer": producer, "sequence_id": sequence_id, "payload": text.ljust(size, ".")}
-
-
-def explain(out: Path) -> list[str]:
-    """What happened and why, from a replay's tables: a sentence a cause, the largest first."""
-    tables = str(out / "tables")
-    sentences = []
-    receipts = read_table(tables, "SEND_RECEIPT")
-    duplicates = pc.sum(pc.equal(receipts["ledger_id"], -1)).as_py() or 0
-    if duplicates:
-        sentences.append(
-            f"{duplicates:,} messages were duplicates: their sequence ids had been persisted before."
-        )
-    for kind, verb in (("EXPIRED", "expired"), ("EVICTED", "were evicted")):
-        rows = read_table(tables, kind)
-        groups = rows.group_by(["topic", "subscription", "policy"]).aggregate([("entries", "sum")])
-        for group in sorted(groups.to_pylist(), key=lambda group: -group["entries_sum"]):
-            if group["entries_sum"]:
-                topic = group["topic"].removeprefix("persistent://")
-                sentences.append(
-                    f"{group['entries_sum']:,} entries of {topic} {verb} for '{group['subscription']}': {group['policy']}."
-                )
-    deleted = read_table(tables, "LEDGER_DELETED")
-    if len(deleted):
-        entries, size = pc.sum(deleted["entries"]).as_py(), pc.sum(deleted["size"]).as_py()
-        sentences.append(
-            f"{len(deleted):,} ledgers ({entries:,} entries, {size:,} bytes) were trimmed: "
-            "every subscription was past them, and retention let them go."
-        )
-    return sentences

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.records import RECORD
 from streaming.broker.broker import Broker
@@ -32,7 +33,6 @@ from streaming.quality.gate import Judge, decode_only, judge
 if TYPE_CHECKING:
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
-    from streaming.log.policies import Pinned
     from streaming.spark.operator import Clock
     from streaming.spark.query import Written
     from streaming.spark.session import SparkSession
@@ -52,12 +52,15 @@ class NotEmptyError(FileExistsError):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of a replay. `rows` counts output rows by kind; `stats` are those of `Broker.stats`, with the ingress
-    partition; `seconds` is the time from the first record read to the last row written; `shift` is what `policies`
-    added to the offsets, see `streaming.log.policies`."""
+    """What came of a replay. `records` are those of the log, of which `copied` have no topic and so went to each of the
+    `partitions`; a log that has ingress partitions is taken as it is. `rows` counts output rows by kind; `stats` are those
+    of `Broker.stats`, with the ingress partition; `seconds` is the time from the first record read to the last row written;
+    `shift` is what `policies` added to the offsets, see `streaming.log.policies`."""
 
     out: Path
     records: int
+    copied: int
+    partitions: int
     batches: int
     seconds: float
     rows: Mapping[str, int]
@@ -104,11 +107,9 @@ def replay_log(
     from streaming.spark import query, source, state
     from streaming.spark.session import spark_session
 
-    records, shift = load(
-        log, policies=policies, partitions=partitions, judge=judge if gates else decode_only
-    )
+    loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
     out = _prepare(out, overwrite)
-    count = len(set(records["partition"].unique().to_pylist())) or 1
+    count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
     shuffle_partitions = shuffle_partitions or min(cores, count)
     if spark is None:
         spark = spark_session(
@@ -117,7 +118,7 @@ def replay_log(
     spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
 
     folder = out / STAGED
-    total = source.stage(records, folder, batches=batches or _batches(records))
+    total = source.stage(loaded.records, folder, batches=batches or _batches(loaded.records))
     store, sinks = _sinks(out, gates=gates)
     rows: Counter[str] = Counter()
 
@@ -147,7 +148,7 @@ def replay_log(
     seconds = time.perf_counter() - begun
     shutil.rmtree(folder)
     found = stats(state.partition_states(spark, out / "checkpoint"), broker=broker)
-    return ReplayResult(out, len(records), total, seconds, dict(sorted(rows.items())), found, shift)
+    return _result(out, loaded, total, seconds, rows, found)
 
 
 def replay_in_process(
@@ -162,14 +163,14 @@ def replay_in_process(
     broker: BrokerType = Broker,
 ) -> ReplayResult:
     """Like `replay` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
-    records, shift = load(log, policies=policies, partitions=partitions)
+    loaded = load(log, policies=policies, partitions=partitions)
     out = _prepare(out, overwrite)
     store, sinks = _sinks(out)
-    total = batches or _batches(records)
+    total = batches or _batches(loaded.records)
     rows: Counter[str] = Counter()
     begun = time.perf_counter()
     fold = Fold(store, broker=broker)
-    for batch_id, part in enumerate(slices(records, total)):
+    for batch_id, part in enumerate(slices(loaded.records, total)):
         for sink in sinks:
             sink.begin(batch_id)
         for partition, own in fold.apply(part):
@@ -179,15 +180,34 @@ def replay_in_process(
         if progress is not None:
             progress(batch_id + 1, total, rows.total())
     seconds = time.perf_counter() - begun
+    return _result(out, loaded, total, seconds, rows, stats(fold.states(), broker=broker))
+
+
+def _result(
+    out: Path, loaded: Loaded, batches: int, seconds: float, rows: Counter[str], found: list[dict[str, Any]]
+) -> ReplayResult:
     return ReplayResult(
-        out,
-        len(records),
-        total,
-        seconds,
-        dict(sorted(rows.items())),
-        stats(fold.states(), broker=broker),
-        shift,
+        out=out,
+        records=loaded.logged,
+        copied=loaded.copied,
+        partitions=loaded.partitions,
+        batches=batches,
+        seconds=seconds,
+        rows=dict(sorted(rows.items())),
+        stats=found,
+        shift=loaded.shift,
     )
+
+
+class Loaded(NamedTuple):
+    """A log as brokers get it (columns `RECORD`), `shift` as in `streaming.log.policies`; and what `ReplayResult` says of
+    it: how many records it had (`logged`), and to how many `partitions` how many of them were copied."""
+
+    records: pa.Table
+    shift: int
+    logged: int
+    copied: int
+    partitions: int
 
 
 def load(
@@ -196,20 +216,27 @@ def load(
     policies: str | Path | pa.Table | None = None,
     partitions: int | None = None,
     judge: Judge = judge,
-) -> Pinned:
+) -> Loaded:
     """The log with ingress partitions, under `policies`, offsets rising in each partition.
 
     Raises `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
     """
-    from streaming.log.policies import Pinned, pin, read_policies
+    from streaming.log.policies import pin, read_policies
 
     table = log if isinstance(log, pa.Table) else read_log(log)
+    copied = 0
     if partitions is not None or "partition" not in table.column_names:
-        table = partition_log(table, partitions or PARTITIONS)
-    records = ordered(table.select(RECORD.names))
-    if policies is None:
-        return Pinned(records, 0)
-    return pin(records, read_policies(policies, records, judge))
+        partitions = partitions or PARTITIONS
+        table = partition_log(table, partitions)
+        if partitions > 1:  # every copied record, and no other without a topic, is in the last partition
+            last = table.filter(pc.equal(table["partition"], partitions - 1))
+            copied = last["topic"].null_count
+    else:
+        partitions = pc.count_distinct(table["partition"]).as_py()
+    records, shift = ordered(table.select(RECORD.names)), 0
+    if policies is not None:
+        records, shift = pin(records, read_policies(policies, records, judge))
+    return Loaded(records, shift, len(table) - copied * (partitions - 1), copied, partitions)
 
 
 def _batches(records: pa.Table) -> int:

@@ -30,11 +30,12 @@ ROOMS = {
         "streaming.replay streaming.traces streaming.broker sinks schemas", "msgspec pyarrow pytest"
     ),
     "streaming.cli": Room(
-        "streaming.demo streaming.replay streaming.run streaming.spark streaming.quarantine streaming.traces "
+        "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.traces "
         "streaming.kafka streaming.quality streaming.log streaming.runtime streaming",
         "typer rich msgspec",
     ),
-    "streaming.demo": Room("streaming.traces streaming.broker sinks schemas", "pyarrow"),
+    "streaming.demo": Room("streaming.traces streaming.broker schemas"),
+    "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.replay": Room(
         "streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas",
         "pyarrow",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 40
 _WIDE = 130
+_NUMBERS = ("records", "copied", "partitions", "batches", "seconds", "rows", "stats")
 _COLUMNS = {
     "topic": "topic",
     "subscription": "subscription",
@@ -66,6 +67,7 @@ def replay_command(
     from streaming.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
+    from streaming.summary import what_happened
 
     with (
         expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError, QueryFailed),
@@ -96,11 +98,14 @@ def replay_command(
     else:
         terminal = console()
         terminal.print(table(result, width=terminal.width), _summary(result), sep="\n")
+        typer.echo("\nWhat happened, and why:")
+        for sentence in what_happened(result.out / "tables", copied=result.copied > 0):
+            typer.echo(f"  {sentence}")
 
 
 def to_json(result: ReplayResult) -> str:
     """A replay's result as one JSON object: times in seconds, sizes in bytes."""
-    fields = {name: getattr(result, name) for name in ("records", "batches", "seconds", "rows", "stats")}
+    fields = {name: getattr(result, name) for name in _NUMBERS}
     return json.dumps({"out": str(result.out)} | fields, indent=2, default=str)
 
 
@@ -142,8 +147,11 @@ def _summary(result: ReplayResult) -> str:
     unsupported = result.rows.get("UNSUPPORTED", 0)
     notes = f", {bad:,} in quarantine" * bool(bad) + f", {unsupported:,} unsupported" * bool(unsupported)
     batches = "micro-batch" if result.batches == 1 else "micro-batches"
+    copies = f" ({result.copied:,} without a topic, copied to {result.partitions} partitions)" * bool(
+        result.copied
+    )
     return (
-        f"{result.records:,} records in {result.seconds:.1f} s ({result.batches:,} {batches}): "
+        f"{result.records:,} records{copies} in {result.seconds:.1f} s ({result.batches:,} {batches}): "
         f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
     )
 
