@@ -109,6 +109,8 @@ def type_name(type_: types.Type) -> str:
             return "boolean"
         case types.AnyType():
             return "any JSON"
+        case types.UnionType(types=members) if {types.ListType, types.DictType} <= {*map(type, members)}:
+            return "any JSON"
         case types.LiteralType(values=values):
             return " or ".join(f"`{value}`" for value in values)
         case types.ListType(item_type=item):

@@ -25,6 +25,8 @@ def command_schema() -> dict[str, Any]:
     _, definitions = msgspec.json.schema_components(forms, ref_template="#/$defs/{name}")
     for name, definition in definitions.items():
         for field in fields(getattr(c, name)):
+            if field.type == "any JSON":
+                definition["properties"][field.name] = {"default": None}
             text = f"{field.description} Unit: {field.unit}." if field.unit else field.description
             definition["properties"][field.name] = {
                 "description": text,

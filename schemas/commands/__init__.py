@@ -44,6 +44,7 @@ from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
 from schemas.commands.parts import (
     AccessMode,
     EncryptionKeys,
+    FirstChunkMessageId,
     IntRange,
     KeyLongValue,
     KeySharedMeta,
@@ -70,6 +71,7 @@ __all__ = [
     "Decoded",
     "EncryptionKeys",
     "Fault",
+    "FirstChunkMessageId",
     "Flow",
     "GetLastMessageId",
     "GetOrCreateSchema",

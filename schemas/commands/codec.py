@@ -25,6 +25,7 @@ from schemas.commands.client import (
     Unsubscribe,
 )
 from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
+from schemas.commands.nesting import DEEPEST, is_deep, is_deep_binary
 
 AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
@@ -33,8 +34,19 @@ AnyCommand = (
     | Tick | RunCheck | Fault
 )  # fmt: skip
 
+
+class _Head(msgspec.Struct):
+    """The name of a command. Decoding it builds no other objects."""
+
+    command: str = ""
+
+
 _json, _json_short = msgspec.json.Decoder(AnyCommand), msgspec.json.Decoder(Publish)
 _pack, _pack_short = msgspec.msgpack.Decoder(AnyCommand), msgspec.msgpack.Decoder(Publish)
+_json_head, _pack_head = msgspec.json.Decoder(_Head), msgspec.msgpack.Decoder(_Head)
+_LARGEST_CONTROL = 1 << 20
+_CONTROL = frozenset({"ADMIN", "BROKER_CONFIG"})
+_TOO_DEEP = f"arrays and objects are nested more than {DEEPEST} deep"
 _WHITESPACE_OR_BRACE = frozenset(b"{ \t\r\n")
 _json_encode = msgspec.json.Encoder().encode
 _pack_encode = msgspec.msgpack.Encoder().encode
@@ -47,14 +59,18 @@ class MalformedCommand(ValueError):
 def decode(value: bytes) -> AnyCommand | Publish:
     """The command in a record's value: JSON if it begins like an object, MessagePack otherwise.
 
-    A value without ``command`` is the short form. Raises `MalformedCommand`.
+    A value without ``command`` is the short form. Raises `MalformedCommand` and nothing else, whatever the bytes; its text
+    depends on the value alone.
     """
     if not value:
         raise MalformedCommand("empty value: expected a JSON object or its MessagePack form")
-    full, short = (_json, _json_short) if value[0] in _WHITESPACE_OR_BRACE else (_pack, _pack_short)
+    text = value[0] in _WHITESPACE_OR_BRACE
+    full, short = (_json, _json_short) if text else (_pack, _pack_short)
     try:
         if b"command" not in value:
             return short.decode(value)
+        if len(value) > _LARGEST_CONTROL:
+            _check_size(value, _json_head if text else _pack_head)
         try:
             command: AnyCommand = full.decode(value)
             return command
@@ -62,8 +78,18 @@ def decode(value: bytes) -> AnyCommand | Publish:
             if "missing required field `command`" not in str(error):
                 raise
             return short.decode(value)  # the word was in its payload or in a name
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise MalformedCommand(str(error)) from None
+    except MalformedCommand:
+        raise
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        deep = is_deep(value) if text else is_deep_binary(value)
+        raise MalformedCommand(_TOO_DEEP if deep else str(error)) from None
+
+
+def _check_size(value: bytes, head: msgspec.json.Decoder[_Head] | msgspec.msgpack.Decoder[_Head]) -> None:
+    """Refuse large commands of operators. Their free-form fields take up to 70 bytes of memory per byte of the value."""
+    name = head.decode(value).command
+    if name in _CONTROL:
+        raise MalformedCommand(f"{name} of {len(value):,} bytes: it has at most {_LARGEST_CONTROL:,}")
 
 
 def to_json(command: AnyCommand | Publish) -> bytes:

@@ -1,10 +1,19 @@
 """What operators and tests say: admin calls, the configuration, time, checks and faults."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from schemas.commands.client import Command
+
+_Scalar = bool | int | float | str | None
+_Depth1 = _Scalar | list[_Scalar] | dict[str, _Scalar]
+_Depth2 = _Scalar | list[_Depth1] | dict[str, _Depth1]
+_Depth3 = _Scalar | list[_Depth2] | dict[str, _Depth2]
+_Depth4 = _Scalar | list[_Depth3] | dict[str, _Depth3]
+JsonBody = _Scalar | list[_Depth4] | dict[str, _Depth4]
+"""JSON with arrays and objects nested at most five deep. The deepest body in Pulsar's API, that of a namespace's creation,
+has four levels. The type bounds the recursion of decoders and encoders."""
 
 
 class Admin(Command, tag="ADMIN"):
@@ -18,8 +27,8 @@ class Admin(Command, tag="ADMIN"):
     """The HTTP method."""
     path: str
     """The path below ``/admin/v2``, with the query string, if there is one."""
-    body: Any = None
-    """The request's body, as JSON."""
+    body: JsonBody = None
+    """The request's body, as JSON. Arrays and objects nest at most five deep."""
 
 
 class BrokerConfig(Command, tag="BROKER_CONFIG"):

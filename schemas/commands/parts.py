@@ -1,12 +1,16 @@
 """What commands are made of: the nested messages and the enumerations of Pulsar's binary protocol."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from schemas.units import Bytes32, EpochMillis, Int32, Int64, Messages
 
 _UINT64 = 2**64
+
+LARGEST_BATCH = 10**6
+"""The most messages that an entry can have under any configuration, see the setting `maxMessagesPerBatch`."""
 
 ServerError = Literal[
     "UnknownError", "MetadataError", "PersistenceError", "AuthenticationError", "AuthorizationError", "ConsumerBusy",
@@ -24,12 +28,8 @@ class Part(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fa
     """A nested message of the protocol."""
 
 
-class MessageIdData(Part):
-    """The position of an entry: `ledgerId:entryId`.
-
-    −1:−1 is the position before the first entry, 2^63−1:2^63−1 the one after the last. Protobuf sends −1 as 2^64−1;
-    both mean the same.
-    """
+class FirstChunkMessageId(Part):
+    """The position of the first chunk of a chunked message: a message id that has no first chunk itself."""
 
     ledgerId: int
     """The ledger, numbered from 1 in each topic. From −2^63 to 2^64−1."""
@@ -39,18 +39,28 @@ class MessageIdData(Part):
     """The partition of a partitioned topic. Recorded, not used: the record's topic names the partition."""
     batch_index: Int32 = -1
     """The message in a batch, from 0. Recorded, not used: `ack_set` says which messages are concerned."""
-    ack_set: list[Int64] = []
+    ack_set: Annotated[list[Int64], Meta(max_length=-(-LARGEST_BATCH // 64))] = []
     """The messages of a batch that are not acknowledged yet: a bit set in words of 64 bits, least significant first.
     Bit 1 is "not acknowledged". ACK and SEEK read it if `acknowledgmentAtBatchIndexLevelEnabled` is on. If it is off, an
-    individual ack with an `ack_set` acknowledges nothing, and a cumulative one ends before this entry."""
+    individual ack with an `ack_set` acknowledges nothing, and a cumulative one ends before this entry. It has at most
+    15,625 words, those of the largest batch."""
     batch_size: Messages | None = None
     """The number of messages in the batch. Recorded, not used."""
-    first_chunk_message_id: "MessageIdData | None" = None
-    """The first chunk of a chunked message. Recorded, not used."""
 
     def __post_init__(self) -> None:
         if not (-_UINT64 // 2 <= self.ledgerId < _UINT64 and -_UINT64 // 2 <= self.entryId < _UINT64):
             raise ValueError(f"message id {self.ledgerId}:{self.entryId} has more than 64 bits")
+
+
+class MessageIdData(FirstChunkMessageId):
+    """The position of an entry: `ledgerId:entryId`.
+
+    −1:−1 is the position before the first entry, 2^63−1:2^63−1 the one after the last. Protobuf sends −1 as 2^64−1;
+    both mean the same.
+    """
+
+    first_chunk_message_id: FirstChunkMessageId | None = None
+    """The first chunk of a chunked message. Recorded, not used."""
 
 
 class KeyValue(Part):

@@ -38,8 +38,9 @@ _TOPIC_2 = (
 )  # fmt: skip
 """The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
 
-_DISPATCHER, _MIN_REPLAYED = 4, 17
-"""Where version 1 had `Subscription.dispatcher` and, counting its tag, `StickyKeyMultipleConsumers.min_replayed`."""
+_CONSUMERS, _DISPATCHER, _MIN_REPLAYED, _HASH_RANGES = 3, 4, 17, 14
+"""Where version 1 had `Subscription.consumers`, `Subscription.dispatcher`, `Consumer.hash_ranges` and, counting its tag,
+`StickyKeyMultipleConsumers.min_replayed`."""
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
@@ -56,9 +57,17 @@ def persistent_topic(topic: list[Any]) -> None:
     """Version 2 has the fields of all topics first, then those of persistent topics only."""
     fields = dict(zip(_TOPIC_1, topic, strict=True))
     for subscription in fields["subscriptions"].values():
+        _sort_hash_ranges(subscription[_CONSUMERS])
         _dispatcher_last(subscription)
     fields["counters"] = _counters_of_all_first(fields["counters"])
     topic[:] = [fields[name] for name in _TOPIC_2]
+
+
+def _sort_hash_ranges(consumers: list[list[Any]]) -> None:
+    """Version 1 had them in the order in which the consumer gave them."""
+    for consumer in consumers:
+        for ranges in consumer[_HASH_RANGES : _HASH_RANGES + 1]:
+            ranges.sort(key=lambda given: (given["start"], given["end"]))
 
 
 def _dispatcher_last(subscription: list[Any]) -> None:

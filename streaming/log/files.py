@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas.commands import MalformedCommand, Publish, decode, to_json
+from schemas.commands.nesting import is_deep
 from schemas.records import RECORD
 from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
 
@@ -95,10 +96,9 @@ def _read_lines(path: Path) -> pa.Table:
             line = line.strip()
             if not line:
                 continue
-            try:
-                fields = _fields(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                fields, value = {}, line
+            fields = _object(line)
+            if fields is None:
+                value = line
                 given_partition = offset = given_timestamp = topic = None
             else:
                 # A coordinate of the wrong type stays in the object, so that quarantine can name it.
@@ -136,6 +136,16 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
+def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
+    """The fields of a JSON object. None for anything else, and for values that nest too deep for every stack."""
+    if is_deep(text):
+        return None
+    try:
+        return _fields(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
 def _take_int(fields: dict[str, msgspec.Raw], name: str) -> int | None:
     raw = fields.get(name)
     if raw is None:
@@ -171,8 +181,10 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
         value = row.pop("value")
         coordinates = {name: field for name, field in row.items() if field is not None}
         try:
-            fields = _fields(value) if value[:1] == b"{" else _fields(to_json(decode(value)))
-        except (msgspec.MsgspecError, UnicodeDecodeError, MalformedCommand):
+            fields = _object(value if value[:1] == b"{" else to_json(decode(value)))
+        except MalformedCommand:
+            fields = None
+        if fields is None:
             if b"\n" in value or not value.strip():
                 raise LogError(f"{value[:60]!r} does not fit on a line: write Parquet") from None
             yield value + b"\n"

@@ -309,7 +309,7 @@ def read_repaired(path: str | Path) -> list[Repaired]:
         for number, value in enumerate(values, 1):
             try:
                 _fields(value)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise QuarantineError(
                     f"{path}: record {number} is not a JSON object ({error}); it begins {value[:60]!r}; nothing was resubmitted"
                 ) from None
@@ -334,7 +334,7 @@ def _value(value: bytes) -> bytes:
             return msgspec.json.decode(raw, type=str).encode() if raw[:1] == b'"' else raw
         if fields.keys() == {_VALUE_BASE64}:
             return base64.b64decode(msgspec.json.decode(fields[_VALUE_BASE64], type=str), validate=True)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         pass  # the gate says what is wrong with it
     return value
 

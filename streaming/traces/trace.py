@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from schemas.commands.nesting import DEEPEST, is_deep
+
 FORMAT = 1
 
 
@@ -44,9 +46,11 @@ def read_trace(path: Path) -> Trace:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
+        if is_deep(line.encode()):
+            raise TraceError(f"{path}:{number}: arrays and objects are nested more than {DEEPEST} deep")
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise TraceError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(value, dict):
             raise TraceError(f"{path}:{number}: expected an object, found {line.strip()[:40]}")

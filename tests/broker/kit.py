@@ -308,9 +308,10 @@ class BareTopic:
         """One individual ack of entries. `left`: a bit set of the messages in a batch that stay unacked."""
 
         def acknowledge() -> None:
+            mark_delete = cursor.mark_delete
             for position in positions:
                 cursor.acknowledge(self.ledger, position, left)
-            cursor.collapse(self.ledger)
+            cursor.collapse(self.ledger, mark_delete)
 
         change_cursor(self.ctx, cursor, acknowledge)
 

@@ -442,7 +442,7 @@ def test_an_ack_of_what_was_never_written_changes_nothing(position: Position) ->
     before = repr(cursor)
     for ack_set in (None, 0b10):
         assert not cursor.acknowledge(topic.ledger, position, ack_set)
-        cursor.collapse(topic.ledger)
+        cursor.collapse(topic.ledger, cursor.mark_delete)
         assert repr(cursor) == before
 
 

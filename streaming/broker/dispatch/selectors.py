@@ -124,7 +124,8 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
 
 
 class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
-    """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive."""
+    """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive. No two
+    overlap."""
 
     ranges: list[tuple[int, int, Handle]] = []
 
@@ -144,9 +145,11 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         if any(following[0] <= before[1] for before, following in pairwise(ordered)):
             raise BrokerError("ConsumerAssignError", "Ranges for KeyShared policy with overlap.")
         for start, end in ordered:
-            for first, last, owner in self.ranges:
-                if first <= end and start <= last:
-                    raise BrokerError("ConsumerAssignError", f"Range conflict with consumer {owner}")
+            place = bisect_left(self.ranges, start, key=_last_slot)
+            if place < len(self.ranges) and self.ranges[place][0] <= end:
+                raise BrokerError(
+                    "ConsumerAssignError", f"Range conflict with consumer {self.ranges[place][2]}"
+                )
 
     def add(self, consumer: Consumer) -> None:
         """Give a consumer the ranges it asks for. Call `check` first."""
@@ -163,10 +166,14 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
 
     def select(self, slot: int) -> Handle | None:
         """The consumer that asked for the slot, or None."""
-        place = bisect_left(self.ranges, slot, key=lambda entry: entry[1])
+        place = bisect_left(self.ranges, slot, key=_last_slot)
         if place == len(self.ranges) or self.ranges[place][0] > slot:
             return None
         return self.ranges[place][2]
+
+
+def _last_slot(given: tuple[int, int, Handle]) -> int:
+    return given[1]
 
 
 Selector = ConsistentHashing | AutoSplit | HashRangeExclusive

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
+from schemas.commands import IntRange
 from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import ActiveConsumerChange
 from streaming.broker.dispatch.dispatcher import Dispatcher, redelivery_time
@@ -207,13 +208,18 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
 def _in_ranges(found: Found, consumer: Consumer) -> Found:
     """The entries whose keys an Exclusive consumer asked for. The others stay unacked."""
-    selector = HashRangeExclusive()
-    selector.add(consumer)
-    return [
-        (position, entry)
-        for position, entry in found
-        if selector.select(selector.slot(sticky_key_hash(entry.metadata))) is not None
-    ]
+    slot_of, ranges = HashRangeExclusive().slot, consumer.hash_ranges
+    kept: Found = []
+    for position, entry in found:
+        slot = slot_of(sticky_key_hash(entry.metadata))
+        place = bisect_left(ranges, slot, key=_last_slot)
+        if place < len(ranges) and ranges[place].start <= slot:
+            kept.append((position, entry))
+    return kept
+
+
+def _last_slot(given: IntRange) -> int:
+    return given.end
 
 
 def pick_on_ring(names: list[str], topic: str) -> int:

@@ -3,22 +3,25 @@
 It is a list of signed 64-bit words on the wire, little-endian bytes in the state, and an integer in computations.
 """
 
-_WORD = 1 << 64
+_WORD = 8
+"""Bytes of a word."""
+
+_UNSIGNED = 1 << 64
 
 
 def from_words(words: list[int]) -> int:
     """An integer from words on the wire."""
-    return sum((word % _WORD) << 64 * index for index, word in enumerate(words))
+    return int.from_bytes(
+        b"".join([(word % _UNSIGNED).to_bytes(_WORD, "little") for word in words]), "little"
+    )
 
 
 def to_words(bits: int) -> list[int]:
     """Words for the wire, without trailing zero words."""
-    words = []
-    while bits:
-        word = bits % _WORD
-        words.append(word - _WORD if word >> 63 else word)
-        bits >>= 64
-    return words
+    stored = bits.to_bytes(-(-bits.bit_length() // 64) * _WORD, "little")
+    return [
+        int.from_bytes(stored[at : at + _WORD], "little", signed=True) for at in range(0, len(stored), _WORD)
+    ]
 
 
 def to_bytes(bits: int) -> bytes:

@@ -159,13 +159,15 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 raise CursorError(f"mark-delete position {position} is past the last confirmed entry {last}")
         if position < self.mark_delete:
             raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
-        self.consumed += self.live(ledger, self.mark_delete, position)
+        before = self.mark_delete
+        self.consumed += self.live(ledger, before, position)
         self._advance(ledger, position)
+        self._forget_batches(before)
         if properties is not None:
             self.properties = properties
 
     def _advance(self, ledger: ManagedLedger, position: Position) -> None:
-        """Move the mark-delete, and past acked entries that follow. The caller updates the counter."""
+        """Move the mark-delete, and past acked entries that follow. The caller updates the counter and the batches."""
         if self.acked:
             following = ledger.next_valid(position)
             while following <= ledger.last_confirmed and following in self.acked:
@@ -174,14 +176,25 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.mark_delete = position
         if self.acked:
             self.acked.discard_to(position)
-        if self.batches:
-            for batch in [batch for batch in self.batches if batch <= position]:
-                del self.batches[batch]
         if self.read_position <= position:
             self.read_position = ledger.next_valid(position)
 
+    def _forget_batches(self, before: Position) -> None:
+        """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
+        if not self.batches:
+            return
+        position = self.mark_delete
+        if position.ledger == before.ledger and position.entry - before.entry < len(self.batches):
+            for entry in range(before.entry + 1, position.entry + 1):
+                self.batches.pop(Position(position.ledger, entry), None)
+        else:
+            self.batches = {batch: bits for batch, bits in self.batches.items() if batch > position}
+
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.
+
+        Call `collapse` after the last of a command's acks. Before it, acks within batches that the mark-delete position
+        passed are still there.
 
         Raises `CursorError` for a position past the end. Ignores a position that was never written. Pulsar counts it, but
         here an invented entry id could make the bitmap arbitrarily large.
@@ -207,12 +220,17 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def acknowledge_all(self, ledger: ManagedLedger, positions: Iterable[Position]) -> None:
         """Ack whole entries individually. Raises `CursorError` at the first position past the end."""
+        before = self.mark_delete
         for position in positions:
             self.acknowledge(ledger, position, None)
-        self.collapse(ledger)
+        self.collapse(ledger, before)
 
-    def collapse(self, ledger: ManagedLedger) -> None:
-        """After individual acks, move the mark-delete past the first run if no unacked entry precedes it (end of §4)."""
+    def collapse(self, ledger: ManagedLedger, before: Position) -> None:
+        """After individual acks, move the mark-delete past the first run if no unacked entry precedes it (end of §4).
+
+        `before`: the mark-delete position before these acks.
+        """
+        self._forget_batches(before)
         if self.acked:
             low, high = next(self.acked.runs())
             if ledger.count(self.mark_delete, low, include_start=False, include_end=True) <= 0:
@@ -287,7 +305,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def set_batch(self, position: Position, bits: int) -> None:
         """A seek into a batch: only the messages in `bits` are unacked."""
-        self.batches[position] = to_bytes(bits)
+        if position > self.mark_delete:
+            self.batches[position] = to_bytes(bits)
 
     def read(self, ledger: ManagedLedger, n: int) -> list[Position]:
         """Up to `n` unacked positions from the read position on.

@@ -1,7 +1,7 @@
 """SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
 subscriptions.md §1, §2)."""
 
-from schemas.commands import Subscribe
+from schemas.commands import IntRange, Subscribe
 from schemas.effects import Error, ReachedEndOfTopic, SubscriptionEvent, Success, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
@@ -110,7 +110,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
-        hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
+        hash_ranges=[] if command.keySharedMeta is None else sorted(command.keySharedMeta.hashRanges, key=_slots),
     )  # fmt: skip
     try:
         dispatcher.check(consumer)
@@ -131,6 +131,10 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     if topic.ledger.terminated and topic.cursors[name].backlog(topic.ledger) == 0:
         ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
         subscription.end_reached = True
+
+
+def _slots(given: IntRange) -> tuple[int, int]:
+    return given.start, given.end
 
 
 def create(

@@ -75,7 +75,7 @@ class PersistentSubscription(Subscription):
         """
         dispatcher, cursor = self.dispatcher, sub.cursor
         assert dispatcher is not None  # the first consumer created it
-        before = cursor.consumed
+        before, mark_delete = cursor.consumed, cursor.mark_delete
         try:
             for message_id in message_ids:
                 position, ack_set = _acked(message_id)
@@ -92,7 +92,7 @@ class PersistentSubscription(Subscription):
             if cursor.consumed == before:
                 raise
             # quirk: the ids before the refused one stay acked
-        cursor.collapse(sub.ledger)
+        cursor.collapse(sub.ledger, mark_delete)
 
 
 def _acked(message_id: MessageIdData) -> tuple[Position, int | None]:

@@ -13,7 +13,7 @@ class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
 
     `permits_while_blocked` are added to `permits` when the consumer is unblocked. On Key_Shared, `hashes` = slots of the
-    pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for.
+    pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order.
     """
 
     connection: str
