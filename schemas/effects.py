@@ -339,8 +339,16 @@ class Tick(NamedTuple):
     """Always null."""
 
 
+SET_ASIDE = "set_aside"
+TIMESTAMP_AHEAD = "timestamp_ahead"
+RULES_OF_A_RUN = (SET_ASIDE, TIMESTAMP_AHEAD)
+"""The rules of QUARANTINED rows that depend on the run, not on the record and those before it: an operator named the record,
+or its timestamp is far ahead of the query's own time. Such a record does not even advance the clock."""
+
+
 class Quarantined(NamedTuple):
-    """A record that is not a command, or breaks a rule of the input suites. It has no other effect."""
+    """A record that is not a command, breaks a rule of the input suites, or was set aside (`RULES_OF_A_RUN`). It has no other
+    effect than to advance the clock."""
 
     topic: str | None
     rule: str

@@ -6,6 +6,11 @@
 * JSON Lines: one object per line, with the command's fields and ``partition``, ``offset``, ``timestamp`` and ``topic``.
 """
 
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
 import pyarrow as pa
 
 
@@ -29,3 +34,19 @@ RECORD = pa.schema(
 
 LARGEST = 16 << 20
 """The size of the largest record in Kafka, in bytes: a Pulsar message may have 5 MiB, and base64 adds a third."""
+
+
+class Coordinates(NamedTuple):
+    """The place of a record in the ingress."""
+
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinates | None:
+        """Parses ``PARTITION:OFFSET``; None if the text has another form."""
+        found = re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"

@@ -250,14 +250,14 @@ def _answers(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
     """The rows of a kind, with the kind as in `OUTPUT`. Holds a few thousand in memory at a time."""
-    table = table.filter(pc.greater(pc.utf8_length(table["connection"]), 0))
     if kind == KINDS[SendReceipt]:
         # Without the entry of a receipt: it is for the ledger store, and the client knows what it sent.
         table = table.drop_columns(["metadata", "payload"])
     before = table.column_names.index("clock") + 1
-    table = table.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(table)))
     for batch in table.to_batches(max_chunksize=_CHUNK):
-        yield from batch.to_pylist()
+        own = batch.filter(pc.greater(pc.utf8_length(batch["connection"]), 0))
+        own = own.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(own)))
+        yield from own.to_pylist()
 
 
 def _carried(answer: dict[str, Any]) -> _Content | None:

@@ -16,6 +16,9 @@ from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
 
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 128 << 20
+
 # Entries are in the ledger store. A table of receipts with payloads would store them twice.
 _LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
 
@@ -48,9 +51,12 @@ class TableSink:
             self._publish(path, table.select(TABLES[kind].names))
 
     def _publish(self, path: str, table: pa.Table) -> None:
+        # A row group is encoded in memory.
+        rows_per_group = max(1, min(_GROUP_ROWS, _GROUP_BYTES * len(table) // max(table.nbytes, 1)))
+
         def write(stream: pa.NativeFile) -> None:
             with pq.ParquetWriter(stream, table.schema, **options(table.schema, "zstd")) as writer:
-                writer.write_table(table)
+                writer.write_table(table, row_group_size=rows_per_group)
 
         self._storage.publish(path, write)
 

@@ -7,25 +7,37 @@ does the same for a whole micro-batch in this process.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.commands import Decoded, Refused
+from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Row
 from schemas.entries import EntryNotFound, EntryReader
 from schemas.outputs import Rows
-from streaming.broker.broker import Broker
+from schemas.records import Coordinates
+from streaming.broker.broker import LATEST_TIME, Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.errors import StateVersionError
 from streaming.quality.gate import Judge, judge
-from streaming.rows import concat, to_tables
+from streaming.rows import SpooledRows, concat, to_tables
 
 CHUNK_RECORDS = 1 << 14
 CHUNK_BYTES = 1 << 25
-"""After so many records, or bytes of their values, the effects so far are handed on: they take more room as Python
-objects than as Arrow columns, and Spark keeps a packed value in memory several times."""
+"""After so many records, or bytes of their values, the effects so far are handed on, even if they are few (see
+`streaming.broker.context.ROWS`): they take more room as Python objects than as Arrow columns."""
+
+SetAside = Mapping[Coordinates, Refused]
+"""Records that go to quarantine without being decoded, and why."""
+
+_SHOWN = 200
+_NO_TIME = 0
+_DECODING = "decoding and checking it"
 
 
 class Store(Protocol):
@@ -52,8 +64,11 @@ class OffsetError(RuntimeError):
     """An ingress partition's records don't continue what its state has seen."""
 
 
-class ApplyError(RuntimeError):
-    """The broker failed on a record. That is a bug of Magnetar, since a bad record is quarantined. Names the record."""
+class FoldError(RuntimeError):
+    """Magnetar failed while it folded a partition. This is a bug, since bad records are quarantined.
+
+    The text names the partition, the record, and what was being done with it, and says what to do.
+    """
 
 
 class StateRow(NamedTuple):
@@ -82,7 +97,10 @@ class Records(NamedTuple):
 
 
 class PartitionFold:
-    """The fold of one ingress partition during one micro-batch: `apply` and `tick`, then `state`."""
+    """The fold of one ingress partition during one micro-batch: `apply` and `tick`, then `state`.
+
+    Each raises `FoldError`, and what the store raises when an entry can't be read. Both name the partition and the record.
+    """
 
     def __init__(
         self,
@@ -92,14 +110,37 @@ class PartitionFold:
         *,
         broker: BrokerType = Broker,
         judge: Judge = judge,
+        set_aside: SetAside | None = None,
+        latest: int | None = None,
     ) -> None:
         """`before`: the state to continue from; None: the partition is new. `judge` decodes the records, see
-        `streaming.quality.gate`. Raises what the broker raises for a state that it can't decode."""
+        `streaming.quality.gate`. Records in `set_aside`, and those with a timestamp (ms) after `latest`, are quarantined.
+
+        Raises `StateVersionError` for a state of another version, `FoldError` for one that can't be decoded.
+        """
         self._partition = partition
         self._judge = judge
-        entries = store.reader(partition)
-        self._broker = broker(partition, entries) if before is None else broker.decode(before.broker, entries)
+        self._set_aside = {
+            at.offset: why for at, why in (set_aside or {}).items() if at.partition == partition
+        }
+        self._latest = LATEST_TIME if latest is None else latest
         self._last = None if before is None else before.offset
+        self._ticking = False
+        self._spool = SpooledRows()
+        entries = store.reader(partition)
+        try:
+            self._broker = (
+                broker(partition, entries) if before is None else broker.decode(before.broker, entries)
+            )
+        except StateVersionError:
+            raise
+        except Exception as error:
+            raise FoldError(
+                f"partition {partition}, after offset {self._last}, decoding the state: {_described(error)}; the "
+                "checkpoint is damaged, or this is a bug in Magnetar. Restore checkpoint and store from a copy, or start "
+                "with a new checkpoint and an empty store"
+            ) from error
+        self._broker.when_full(self._convert)
 
     @property
     def clock(self) -> int:
@@ -107,13 +148,11 @@ class PartitionFold:
         return self._broker.clock
 
     def apply(self, records: Records) -> Iterator[Rows]:
-        """Folds `records` and gives their output rows, some thousand records at a time.
-
-        Raises `OffsetError`, `ApplyError`, and what the store raises when an entry can't be read.
-        """
+        """Folds `records` and gives their output rows, some thousand at a time. Also raises `OffsetError`."""
         count = size = 0
         broker = self._broker
-        judged = self._judge(records.topics, records.values)
+        aside = self._aside(records)
+        judged = self._judged(records, aside)
         with _without_gc():
             for offset, timestamp, topic, value, command in zip(*records, judged, strict=True):
                 if self._last is not None and offset <= self._last:
@@ -124,34 +163,121 @@ class PartitionFold:
                     )
                 self._last = offset
                 try:
-                    broker.apply(offset, timestamp, topic, command, value)
-                except (EntryNotFound, OSError):
-                    raise  # the store's fault, not this record's: it says what to do
+                    if aside and (why := aside.get(offset)) is not None:
+                        broker.apply(offset, _NO_TIME, topic, why, value)
+                    else:
+                        broker.apply(offset, timestamp, topic, command, value)
                 except Exception as error:
-                    raise ApplyError(
-                        f"partition {self._partition}, offset {offset}, topic {topic}: {type(error).__name__}: {error}; "
-                        f"the record's value begins {bytes(value[:200])!r}"
-                    ) from error
+                    self._failed("carrying out the command", error, offset, topic, value)
                 count += 1
                 size += len(value)
                 if count >= CHUNK_RECORDS or size >= CHUNK_BYTES:
+                    self._convert()
+                if self._spool:
                     count = size = 0
-                    yield from self._take()
-            yield from self._take()
+                    yield from self._spool.take()
+            self._convert()
+            yield from self._spool.take()
 
-    def tick(self, timestamp: int) -> Rows:
+    def tick(self, timestamp: int) -> Iterator[Rows]:
         """Advances the clock to `timestamp` (ms), as a TICK record would, and gives the output rows."""
-        self._broker.tick(timestamp)
-        return to_tables(self._partition, self._broker.take())
+        self._ticking = True
+        try:
+            self._broker.tick(timestamp)
+        except Exception as error:
+            self._failed(f"advancing the clock to {timestamp}", error)
+        self._convert()
+        self._ticking = False
+        return self._spool.take()
 
     def state(self) -> StateRow:
         """The state to continue from in the next micro-batch."""
-        encoded = self._broker.encode()  # before the summary, which is of what was encoded
-        return StateRow(self._partition, *self._broker.summary(), self._last, encoded)
+        try:
+            encoded = self._broker.encode()  # before the summary, which is of what was encoded
+            return StateRow(self._partition, *self._broker.summary(), self._last, encoded)
+        except Exception as error:
+            self._failed("encoding the state", error)
 
-    def _take(self) -> Iterator[Rows]:
+    def _aside(self, records: Records) -> dict[int, Refused]:
+        """The records that aren't folded, by offset, and why."""
+        aside = {}
+        if max(records.timestamps, default=0) > self._latest:
+            for offset, timestamp in zip(records.offsets, records.timestamps, strict=True):
+                if self._latest < timestamp <= LATEST_TIME:  # a later one is not in ms: the broker refuses it
+                    cause = f"timestamp {timestamp} is after {self._latest}, the latest that the query accepts now"
+                    aside[offset] = Refused(TIMESTAMP_AHEAD, cause)
+        if self._set_aside:
+            aside |= {
+                offset: self._set_aside[offset] for offset in records.offsets if offset in self._set_aside
+            }
+        return aside
+
+    def _judged(self, records: Records, aside: Mapping[int, Refused]) -> Iterator[Decoded]:
+        topics, values = records.topics, records.values
+        if aside:  # the gate must not see them: perhaps it is what fails
+            topics = [None if at in aside else each for at, each in zip(records.offsets, topics, strict=True)]
+            values = [b"" if at in aside else each for at, each in zip(records.offsets, values, strict=True)]
+        try:
+            yield from self._judge(topics, values)
+        except Exception as error:
+            # It judges many records at once. To name the one that it fails on, judge each alone.
+            start = 0 if self._last is None else bisect_right(records.offsets, self._last)
+            for row in range(start, len(values)):
+                try:
+                    next(self._judge(topics[row : row + 1], values[row : row + 1]))
+                except Exception as alone:
+                    self._failed(_DECODING, alone, records.offsets[row], topics[row], values[row])
+            self._failed(_DECODING, error)
+
+    def _convert(self) -> None:
+        """Turn the effects so far into columns, which take less memory. They wait until the record at hand is done."""
         if rows := self._broker.take():
-            yield to_tables(self._partition, rows)
+            try:
+                tables = to_tables(self._partition, rows)
+            except Exception as error:
+                self._not_converted(rows, error)
+            self._spool.append(tables)
+
+    def _not_converted(self, rows: Sequence[Row], error: Exception) -> NoReturn:
+        for row in rows:
+            try:
+                to_tables(self._partition, [row])
+            except Exception as alone:
+                doing = f"converting a row {KINDS[type(row.effect)]}"
+                self._failed(doing, alone, row.offset, getattr(row.effect, "topic", None))
+        self._failed("converting rows", error)
+
+    def _failed(
+        self,
+        doing: str,
+        error: Exception,
+        offset: int | None = None,
+        topic: str | None = None,
+        value: bytes = b"",
+    ) -> NoReturn:
+        """Raise `error` with the place where it happened."""
+        if isinstance(error, FoldError):
+            raise error
+        of_record = offset is not None and not self._ticking
+        place = f"offset {offset}, topic {topic!r}" if of_record else f"after offset {self._last}"
+        place = f"partition {self._partition}, {place}, {doing}"
+        if isinstance(
+            error, EntryNotFound | OSError
+        ):  # the fault of the store or the disk: its text says what to do
+            raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
+        if of_record:
+            to_do = (
+                "Started again, the query comes to this record again: to go on without it, start with --quarantine "
+                f"{self._partition}:{offset}. Its value begins {bytes(value[:_SHOWN])!r}"
+            )
+        else:
+            to_do = (
+                "No single record is to blame, so none can be set aside. Nothing of the micro-batch is committed, but "
+                "started again, the query does the same again"
+            )
+        raise FoldError(
+            f"{place}: {_described(error)}; this is a bug in Magnetar: please report it. {to_do}"
+        ) from error
 
 
 class Fold:
@@ -164,10 +290,12 @@ class Fold:
         *,
         broker: BrokerType = Broker,
         judge: Judge = judge,
+        set_aside: SetAside | None = None,
     ) -> None:
-        """`states`: to continue from. Raises `SuiteError` if a suite of the gate can't be compiled."""
+        """`states`: to continue from. `set_aside`: see `PartitionFold`. Raises `SuiteError` if a suite of the gate can't
+        be compiled."""
         judge((), ())
-        self._store, self._broker, self._judge = store, broker, judge
+        self._store, self._broker, self._judge, self._set_aside = store, broker, judge, set_aside
         self._states = {each.partition: each for each in states}
 
     def apply(self, records: pa.Table) -> Iterator[tuple[int, Rows]]:
@@ -175,7 +303,12 @@ class Fold:
         for partition in sorted(records["partition"].unique().to_pylist()):
             own = records.filter(pc.equal(records["partition"], partition))
             fold = PartitionFold(
-                partition, self._store, self._states.get(partition), broker=self._broker, judge=self._judge
+                partition,
+                self._store,
+                self._states.get(partition),
+                broker=self._broker,
+                judge=self._judge,
+                set_aside=self._set_aside,
             )
             rows = concat(fold.apply(_sorted(own)))
             if rows:
@@ -185,6 +318,11 @@ class Fold:
     def states(self) -> list[StateRow]:
         """The states by ingress partition."""
         return [self._states[partition] for partition in sorted(self._states)]
+
+
+def set_aside_by_name(records: Iterable[Coordinates]) -> dict[Coordinates, Refused]:
+    """The `SetAside` of records that an operator names."""
+    return {at: Refused(SET_ASIDE, f"an operator set the record aside: --quarantine {at}") for at in records}
 
 
 def stats(
@@ -204,6 +342,10 @@ def _sorted(own: pa.Table) -> Records:
     if np.any(np.diff(offsets) < 0):
         own = own.take(np.argsort(offsets, kind="stable"))
     return Records(*(own[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager

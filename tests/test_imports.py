@@ -31,7 +31,7 @@ ROOMS = {
     ),
     "streaming.cli": Room(
         "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.traces "
-        "streaming.kafka streaming.quality streaming.log streaming.runtime streaming",
+        "streaming.kafka streaming.quality streaming.log streaming.runtime streaming schemas",
         "typer rich msgspec",
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),

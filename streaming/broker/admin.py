@@ -19,6 +19,9 @@ _TOPIC = re.compile(
     r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
 )
 
+_OBJECT_BYTES = 8
+"""The memory of a body, as objects of Python, per byte of its JSON."""
+
 
 def topic_of(path: str) -> str | None:
     """The full topic name that a call's path is about; None for a call on a namespace or on the broker."""
@@ -72,7 +75,11 @@ def respond(ctx: Context, topic: str | None, command: Admin, status: int, respon
         ctx.emit(AdminResponse(topic, command.connection, cause, fields, *response))
         return
     fields = AdminResponseFields(status=status, response=msgspec.UNSET if response is None else response)
-    ctx.emit(AdminResponse(topic, command.connection, cause, fields))
+    answer = AdminResponse(topic, command.connection, cause, fields)
+    if isinstance(response, dict | list):
+        ctx.emit_large(answer, _OBJECT_BYTES * len(msgspec.json.encode(response)))
+    else:
+        ctx.emit(answer)
 
 
 def refuse_as_unsupported(ctx: Context, topic: str | None, command: Admin) -> None:

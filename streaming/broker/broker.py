@@ -5,6 +5,7 @@ file and no random number; time comes with the records. After every command it h
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from schemas import commands as c
@@ -19,7 +20,7 @@ from streaming.broker.codec import (
     encode_state,
 )
 from streaming.broker.config import BadSetting, configuration
-from streaming.broker.context import Context, namespace_of
+from streaming.broker.context import ROWS, Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
@@ -111,8 +112,12 @@ class Broker:
 
     def take(self) -> list[Row]:
         """The effects since the last call, in order."""
-        rows, self._ctx.rows = self._ctx.rows, []
-        return rows
+        return self._ctx.take()
+
+    def when_full(self, full: Callable[[], object]) -> None:
+        """Call `full` whenever many effects wait, also in the middle of a record. It should `take` them."""
+        self._ctx.full = full
+        self._ctx.most = ROWS
 
     @property
     def partition(self) -> int:

@@ -1,6 +1,8 @@
 """Shared state while the broker folds a command: the clock, the configuration, and the effects."""
 
 import heapq
+from collections.abc import Callable
+from sys import maxsize
 
 from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
@@ -23,6 +25,12 @@ def namespace_of(topic: str) -> str:
     return f"{tenant}/{rest.partition('/')[0]}"
 
 
+ROWS = 1 << 14
+ROW_BYTES = 1 << 11
+"""When so many effects wait, they are handed on, so that a record with a million of them doesn't need memory for all. An effect
+that carries a payload or a body counts as one more row per `ROW_BYTES`."""
+
+
 class Context:
     """`clock` is in ms. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
 
@@ -33,7 +41,9 @@ class Context:
         "config",
         "connections",
         "entries",
+        "full",
         "lost",
+        "most",
         "namespaces",
         "offset",
         "ordinal",
@@ -54,6 +64,8 @@ class Context:
         self.schemas: dict[str, list[SchemaData]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
+        self.full: Callable[[], object] | None = None
+        self.most = maxsize
         self.lost: list[str] = []
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
@@ -63,6 +75,19 @@ class Context:
         """Append an effect to the output rows."""
         self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))
         self.ordinal += 1
+        if len(self.rows) >= self.most and self.full is not None:
+            self.full()
+
+    def emit_large(self, effect: Effect, size: int) -> None:
+        """Append an effect that carries `size` bytes besides names and numbers, and perhaps shares them with others."""
+        self.most -= size // ROW_BYTES
+        self.emit(effect)
+
+    def take(self) -> list[Row]:
+        """The effects since the last call, in order."""
+        rows, self.rows = self.rows, []
+        self.most = maxsize if self.full is None else ROWS
+        return rows
 
     def wake(self, topic: str, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms). Superfluous calls are harmless."""

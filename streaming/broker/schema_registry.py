@@ -48,4 +48,5 @@ def get_schema(ctx: Context, topic: str, command: c.GetSchema) -> None:
         name=found.name, schema_data=found.schema_data, type=found.type, properties=properties
     )
     fields = GetSchemaResponseFields(schema=schema, schema_version=version_text(wanted))
-    ctx.emit(GetSchemaResponse(topic, command.connection, command.request_id, fields))
+    size = len(found.schema_data) + sum(len(key) + len(value) for key, value in properties)
+    ctx.emit_large(GetSchemaResponse(topic, command.connection, command.request_id, fields), size)

@@ -15,7 +15,8 @@ from streaming.cli.errors import expected_errors
 from streaming.cli.options import KafkaConfigFile, credentials
 
 if TYPE_CHECKING:
-    from streaming.quarantine.store import Coordinates, Repaired, RuleSummary
+    from schemas.records import Coordinates
+    from streaming.quarantine.store import Repaired, RuleSummary
 
 quarantine_app = typer.Typer(
     help="Inspect, repair and resubmit the records that the query quarantined.", no_args_is_help=True
@@ -176,7 +177,8 @@ def resubmit_command(
 
 
 def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repaired]:
-    from streaming.quarantine.store import Coordinates, Repaired, read_repaired
+    from schemas.records import Coordinates
+    from streaming.quarantine.store import Repaired, read_repaired
 
     origin = Coordinates.parse(repaired)
     if origin is None:
@@ -191,7 +193,7 @@ def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repair
 
 
 def _origin(text: str) -> Coordinates:
-    from streaming.quarantine.store import Coordinates
+    from schemas.records import Coordinates
 
     found = Coordinates.parse(text)
     if found is None:

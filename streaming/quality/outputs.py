@@ -4,6 +4,7 @@ Such a row is not held back, because its effect has already happened in the stat
 may wait for it. The row goes on, and the broken rule is reported.
 """
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from streaming.quality.kernels import CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
 
 OUTPUTS = FOLDER / "outputs"
+
+_AT_ONCE = 1 << 16
+"""Rows that are checked together."""
 
 
 class OutputRules:
@@ -29,12 +33,14 @@ class OutputRules:
 
     def broken(self, rows: Rows) -> dict[str, int]:
         """How many of `rows` break each rule, without rules that hold."""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for kind, table in rows.items():
             suite = self.kinds[kind]
-            columns = {name: table[name].combine_chunks() for name in suite.columns}
-            counts |= suite.counts(suite.masks(columns, len(table)))
-        return counts
+            # Not all at once, because a million rows may be mapped from a file.
+            for batch in table.select([*suite.columns]).to_batches(max_chunksize=_AT_ONCE):
+                columns = dict(zip(suite.columns, batch.columns, strict=True))
+                counts.update(suite.counts(suite.masks(columns, len(batch))))
+        return dict(counts)
 
 
 @cache

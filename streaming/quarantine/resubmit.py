@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.records import LARGEST, RECORD
+from schemas.records import LARGEST, RECORD, Coordinates
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced
@@ -19,7 +19,7 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.files import read_log, write_log
 from streaming.log.partition import PARTITIONS, ingress_partition, partition_log
 from streaming.log.table import LOGICAL
-from streaming.quarantine.store import Coordinates, Quarantine, QuarantineError, Repaired, coordinates_of
+from streaming.quarantine.store import Quarantine, QuarantineError, Repaired, coordinates_of
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer

@@ -13,7 +13,6 @@ Kafka has confirmed it: whatever crashes, no record is resubmitted twice unnotic
 from __future__ import annotations
 
 import base64
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.effects import Quarantined
+from schemas.records import Coordinates
 from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.storage import Storage
 from streaming.broker.entries import NoEntries
@@ -41,22 +41,6 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 class QuarantineError(ValueError):
     """A request to a quarantine can't be met, and nothing was resubmitted. The text says why and what to do."""
-
-
-class Coordinates(NamedTuple):
-    """The place of a record in the ingress."""
-
-    partition: int
-    offset: int
-
-    @classmethod
-    def parse(cls, text: str) -> Coordinates | None:
-        """Parses ``PARTITION:OFFSET``; None if the text has another form."""
-        found = re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)
-        return None if found is None else cls(int(found[1]), int(found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.partition}:{self.offset}"
 
 
 class Repaired(NamedTuple):

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from schemas.entries import EntryNotFound
 from sinks.storage import RESTORE, Damaged, NotStored
+from streaming.broker.errors import StateVersionError
+from streaming.fold import FoldError, OffsetError
 
 _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
 """A line of a Python or Java traceback with the name and the text of an exception."""
 
-_SAY_ALL = {"Damaged", "EntryNotFound", "ForeignFiles", "OffsetError"}
+_SAY_ALL = {"Damaged", "EntryNotFound", "FoldError", "ForeignFiles", "OffsetError", "StateVersionError"}
 """Our exceptions whose text ends with what to do."""
 
 
@@ -99,7 +102,7 @@ def explained(advice: str) -> Iterator[None]:
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors.exceptions.captured import CapturedException
 
-        if isinstance(error, Damaged):
+        if isinstance(error, Damaged | EntryNotFound | FoldError | OffsetError | StateVersionError):
             raise QueryFailed(str(error)) from error
         if isinstance(error, NotStored):
             raise QueryFailed(f"{error}. {advice}") from error

@@ -5,6 +5,7 @@ converts pandas frames to records, and output rows to `schema.CHUNKS`. `streamin
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.state import GroupState
 from schemas.effects import KINDS, Tick
 from schemas.outputs import Rows
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, PartitionFold, Records, StateRow, Store
+from streaming.fold import BrokerType, PartitionFold, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
 from streaming.rows import pack
 
@@ -24,16 +25,29 @@ Clock = Literal["log", "trigger"]
 IDLE_TICK_MS = 60_000
 """The tick of an idle partition is kept if it had effects, or else once in this time (ms)."""
 
+PIECE_BYTES = 4 << 10
+"""A packed table travels in pieces of this size. Python's worker and the JVM hold back rows until there are 10,000
+(``spark.sql.execution.arrow.maxRecordsPerBatch``), however large they are."""
+
 _RETURN_AT_NEXT_TRIGGER_MS = 1
 _TICK = KINDS[Tick]
 
 
 def operator(
-    *, store: Store, clock: Clock, broker: BrokerType = Broker, judge: Judge = judge
+    *,
+    store: Store,
+    clock: Clock,
+    broker: BrokerType = Broker,
+    judge: Judge = judge,
+    set_aside: SetAside | None = None,
+    max_ahead_ms: int | None = None,
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
     Its state is `schema.STATE`, its output `schema.CHUNKS`. `judge` decodes the records, see `streaming.quality.gate`.
+    Records in `set_aside` are quarantined, and so are those whose timestamp is `max_ahead_ms` or more after the time of the
+    micro-batch, which Spark keeps for a re-run (None: any time is accepted).
+
     Raises `SuiteError` immediately if a suite can't be compiled. The function raises what `PartitionFold` raises.
     """
     judge((), ())
@@ -43,20 +57,30 @@ def operator(
     ) -> Iterator[pd.DataFrame]:
         partition = int(key[0])
         records = None if state.hasTimedOut else sort(frames)
-        own = PartitionFold(partition, store, _restored(partition, state), broker=broker, judge=judge)
+        now = state.getCurrentProcessingTimeMs()
+        own = PartitionFold(
+            partition,
+            store,
+            _restored(partition, state),
+            broker=broker,
+            judge=judge,
+            set_aside=set_aside,
+            latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
+        )
         before = own.clock
         if records is not None:
             for rows in own.apply(records):
                 yield chunk(partition, rows)
         changed = records is not None
         if clock == "trigger":
-            now = state.getCurrentProcessingTimeMs()
-            rows = own.tick(now)
+            ticked = own.tick(now)
+            first = next(ticked)
             # A visit without effects leaves neither rows nor state, as if it had not happened. So an idle partition
             # doesn't write a file every second, and the output still replays exactly.
-            changed = changed or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}
-            if changed and rows:
-                yield chunk(partition, rows)
+            changed = changed or now - before >= IDLE_TICK_MS or first.keys() != {_TICK}
+            if changed:
+                for rows in chain([first], ticked):
+                    yield chunk(partition, rows)
         if changed:
             state.update(own.state()[1:])
         if clock == "trigger":
@@ -86,12 +110,21 @@ def sort(frames: Iterable[pd.DataFrame]) -> Records:
 
 
 def chunk(partition: int, rows: Rows) -> pd.DataFrame:
-    """Output rows as a frame with columns `schema.CHUNKS`: one row per kind."""
+    """Output rows as a frame with columns `schema.CHUNKS`."""
+    kinds: list[str] = []
+    counts: list[int] = []
+    pieces: list[bytes] = []
+    for kind, table in rows.items():
+        packed = pack(table)
+        own = [packed[start : start + PIECE_BYTES] for start in range(0, len(packed), PIECE_BYTES)]
+        pieces += own
+        kinds += [kind] * len(own)
+        counts += [0] * (len(own) - 1) + [len(table)]
     return pd.DataFrame(
         {
-            "partition": np.full(len(rows), partition, np.int32),
-            "kind": list(rows),
-            "rows": np.array([len(table) for table in rows.values()], np.int32),
-            "effects": [pack(table) for table in rows.values()],
+            "partition": np.full(len(pieces), partition, np.int32),
+            "kind": kinds,
+            "rows": np.array(counts, np.int32),
+            "effects": pieces,
         }
     )

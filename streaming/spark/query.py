@@ -142,12 +142,14 @@ def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Rows]]
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Table]]:
+    pieces: list[bytes] = []
     for batch in batches:
-        packed = batch.column("effects")
-        for row, (partition, kind) in enumerate(
-            zip(batch.column("partition").to_pylist(), batch.column("kind").to_pylist(), strict=True)
-        ):
-            yield partition, kind, unpack(kind, packed[row].as_buffer())
+        columns = [batch.column(name).to_pylist() for name in ("partition", "kind", "rows", "effects")]
+        for partition, kind, rows, piece in zip(*columns, strict=True):
+            pieces.append(piece)
+            if rows:
+                yield partition, kind, unpack(kind, b"".join(pieces))
+                pieces.clear()
 
 
 def wait(query: StreamingQuery, stop: threading.Event) -> None:

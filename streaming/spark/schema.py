@@ -16,7 +16,8 @@ itself, in its own versioned encoding. Spark refuses to restart with another sch
 the encoding."""
 
 CHUNKS: Final = "partition int, kind string, rows int, effects binary"
-"""The operator's output: `rows` output rows of a partition and kind, by identity, packed into one value.
+"""The operator's output: `rows` output rows of a partition and kind, by identity, packed into one value, which is cut into
+pieces: `rows` is 0 in all but the last piece.
 
 Passing them as Spark rows took 11 s per million instead of 3.5 s (2 cores, 100 B payloads, from Parquet to the sink),
 because 35 columns are converted from Arrow to pandas, to Arrow, to Spark's rows, and to Arrow again for the writer."""

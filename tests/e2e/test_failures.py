@@ -17,7 +17,7 @@ TAIL = "\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier:
 IN_A_WORKER = """pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "operator.py", line 159, in apply
-streaming.spark.operator.ApplyError: partition 0, offset 0: ValueError: boom"""
+ValueError: partition 0, offset 0: boom"""
 A_WORKER_KILLED = """py4j.protocol.Py4JJavaError: An error occurred while calling o3342.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 3 times
 \tat org.apache.spark.Some: thing
@@ -29,7 +29,7 @@ Caused by: java.io.EOFException"""
 @pytest.mark.parametrize(
     ("story", "sentence"),
     [
-        (IN_A_WORKER, "ApplyError: partition 0, offset 0: ValueError: boom"),
+        (IN_A_WORKER, "ValueError: partition 0, offset 0: boom"),
         ("ValueError: of Python itself.", "ValueError: of Python itself"),
         (A_WORKER_KILLED, "Python worker exited unexpectedly (crashed)"),
     ],

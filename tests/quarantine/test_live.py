@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer
 from pyspark.sql import SparkSession
 
 from schemas.effects import Quarantined
+from schemas.records import Coordinates
 from sinks.dead_letters import read_dead_letters
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
@@ -21,7 +22,7 @@ from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.quarantine.store import Coordinates, Quarantine
+from streaming.quarantine.store import Quarantine
 from streaming.run import run_query
 from streaming.spark.query import Written
 from tests.quarantine.test_quarantine import BAD, GOOD, OTHER, TOPIC, complaint, edited, magnetar, message

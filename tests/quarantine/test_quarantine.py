@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from schemas.effects import Quarantined
+from schemas.records import Coordinates
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
 from streaming.cli.app import app
@@ -20,7 +21,6 @@ from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 from streaming.quarantine.resubmit import to_log
 from streaming.quarantine.store import (
-    Coordinates,
     Quarantine,
     QuarantineError,
     Repaired,

@@ -87,6 +87,9 @@ class FakeBroker:
         self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))
         self.ordinal += 1
 
+    def when_full(self, full: object) -> None:
+        pass  # few rows
+
     def take(self) -> list[Row]:
         rows, self.rows = self.rows, []
         return rows

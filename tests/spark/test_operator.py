@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streaming import fold as driver
-from streaming.fold import ApplyError, OffsetError
+from streaming.fold import FoldError, OffsetError
 from streaming.quality.gate import decode_only
 from streaming.rows import concat, unpack
 from streaming.spark import operator as op
@@ -56,9 +56,14 @@ def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out
     state.hasTimedOut, state.timeout = timed_out, None
     function = op.operator(store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only)
     chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
-    packed = [row for each in chunks for row in each.to_dict("records")]
-    tables = [{row["kind"]: unpack(row["kind"], row["effects"])} for row in packed]
-    assert [row["rows"] for row in packed] == [len(table) for each in tables for table in each.values()]
+    tables, pieces = [], []
+    for row in (row for each in chunks for row in each.to_dict("records")):
+        pieces.append(row["effects"])
+        if row["rows"]:
+            tables.append({row["kind"]: unpack(row["kind"], b"".join(pieces))})
+            assert row["rows"] == len(tables[-1][row["kind"]])
+            pieces.clear()
+    assert not pieces
     return together(concat(tables)) if tables else None
 
 
@@ -100,7 +105,8 @@ def test_an_offset_of_before() -> None:
 @pytest.mark.feature("J1")
 def test_a_failure_names_the_record() -> None:
     with pytest.raises(
-        ApplyError, match="partition 5, offset 8, topic t: ZeroDivisionError: boom; .*sequence_id"
+        FoldError,
+        match="partition 5, offset 8, topic 't', carrying out the command: ZeroDivisionError: boom; .*sequence_id",
     ):
         fold(State(), frame(7), frame(8, payload="boom"))
 

@@ -13,6 +13,9 @@ from streaming.broker.subscription.context import SubscriptionContext
 Found = list[tuple[Position, Entry]]
 """Entries read, in position order."""
 
+_WORD_BYTES = 40
+"""The memory of a word of an ack set, as an object of Python in a list."""
+
 SERVER_ONLY_MARKERS = range(10, 22)
 """Marker types (replicated subscriptions, transactions) that never reach a consumer."""
 
@@ -97,12 +100,14 @@ def send(
             messages, ack_set = bits.bit_count(), to_words(bits)
         charged.append(messages)
         size += entry.size
-        ctx.emit(
-            Message(
-                topic, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
-                counts.get(position, 0) if counts else 0, ack_set, epoch,
-            )
+        message = Message(
+            topic, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
+            counts.get(position, 0) if counts else 0, ack_set, epoch,
         )  # fmt: skip
+        if ack_set is None:
+            ctx.emit(message)
+        else:
+            ctx.emit_large(message, _WORD_BYTES * len(ack_set))
     consumer.permits -= sum(charged)
     consumer.sent(total, len(found), size)
     subscription.messages_out += total

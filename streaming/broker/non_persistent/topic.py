@@ -76,11 +76,12 @@ def _send(
 ) -> None:
     """Send to a consumer and charge its permits by the message: they may fall below 0 by a batch. There is nothing to ack."""
     messages = entry.messages
-    ctx.emit(
+    ctx.emit_large(
         Message(
             topic.name, consumer.connection, consumer.consumer_id, subscription.name, 0, 0, messages, entry.size, 0,
             metadata=entry.metadata, payload=payload,
-        )
+        ),
+        entry.size,
     )  # fmt: skip
     consumer.permits -= messages
     consumer.sent(messages, 1, entry.size)
