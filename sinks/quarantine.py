@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from schemas.effects import KINDS, Quarantined
+from schemas.commands import Refused
+from schemas.effects import KINDS, RULES_OF_A_RUN, Quarantined
 from schemas.outputs import IDENTITY, OUTPUT, Rows
-from schemas.records import column
+from schemas.records import Coordinates, column
 from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
@@ -62,6 +63,20 @@ class QuarantineSink:
                 writer.write_table(table)
 
         self._storage.publish(batch_files.path(_FOLDER, batch_id, partition, "parquet"), write)
+
+
+def read_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> dict[Coordinates, Refused]:
+    """The quarantined records that the run chose, not their contents (`RULES_OF_A_RUN`), and why."""
+    rows = read_quarantine(
+        url,
+        filesystem,
+        columns=[*IDENTITY, "rule", "cause"],
+        where=pc.field("rule").isin(RULES_OF_A_RUN),
+    )
+    return {
+        Coordinates(row["partition"], row["offset"]): Refused(row["rule"], row["cause"])
+        for row in rows.to_pylist()
+    }
 
 
 def read_quarantine(

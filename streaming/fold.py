@@ -71,6 +71,10 @@ class FoldError(RuntimeError):
     """
 
 
+class NoSuchRecord(ValueError):
+    """A record that should be set aside isn't there, or was folded before. The text names it."""
+
+
 class StateRow(NamedTuple):
     """The state of an ingress partition between two micro-batches: columns for people, and the broker.
 
@@ -263,7 +267,7 @@ class PartitionFold:
         place = f"partition {self._partition}, {place}, {doing}"
         if isinstance(
             error, EntryNotFound | OSError
-        ):  # the fault of the store or the disk: its text says what to do
+        ):  # the store or the disk is to blame, and the text says so
             raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
         if of_record:
             to_do = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.records import RECORD
+from schemas.records import RECORD, Coordinates
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, Fold, stats
+from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, set_aside_by_name, stats
 from streaming.log.files import read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
@@ -79,6 +79,8 @@ def replay_log(
     cores: int = 2,
     shuffle_partitions: int | None = None,
     overwrite: bool = False,
+    set_aside: Sequence[Coordinates] = (),
+    quarantined: str | None = None,
     progress: Progress | None = None,
     spark: SparkSession | None = None,
     broker: BrokerType = Broker,
@@ -97,17 +99,22 @@ def replay_log(
             keeps its own, and one without gets `PARTITIONS`.
         cores: the cores of the session that is created if `spark` is None.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow.
+        set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
+        quarantined: the store of the query that folded the log. The records that it set aside, or refused because their
+            timestamps were ahead of its own time, are set aside here, too.
         gates: check records and output rows, see `streaming.quality`.
 
     Raises:
         LogError, FileNotFoundError: the log, or the policies (`PolicyError` names each mistake in them).
         NotEmptyError: `out` is not empty.
+        NoSuchRecord: the log lacks a record to set aside.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
     from streaming.spark import query, source, state
     from streaming.spark.session import spark_session
 
     loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
+    aside = _set_aside(loaded, set_aside, quarantined)
     out = _prepare(out, overwrite)
     count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
     shuffle_partitions = shuffle_partitions or min(cores, count)
@@ -139,6 +146,7 @@ def replay_log(
         trigger=query.AVAILABLE_NOW,
         broker=broker,
         judge=judge if gates else decode_only,
+        set_aside=aside,
         on_batch=written,
     )
     try:
@@ -159,17 +167,20 @@ def replay_in_process(
     batches: int | None = None,
     partitions: int | None = None,
     overwrite: bool = False,
+    set_aside: Sequence[Coordinates] = (),
+    quarantined: str | None = None,
     progress: Progress | None = None,
     broker: BrokerType = Broker,
 ) -> ReplayResult:
     """Like `replay` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
     loaded = load(log, policies=policies, partitions=partitions)
+    aside = _set_aside(loaded, set_aside, quarantined)
     out = _prepare(out, overwrite)
     store, sinks = _sinks(out)
     total = batches or _batches(loaded.records)
     rows: Counter[str] = Counter()
     begun = time.perf_counter()
-    fold = Fold(store, broker=broker)
+    fold = Fold(store, broker=broker, set_aside=aside)
     for batch_id, part in enumerate(slices(loaded.records, total)):
         for sink in sinks:
             sink.begin(batch_id)
@@ -237,6 +248,31 @@ def load(
     if policies is not None:
         records, shift = pin(records, read_policies(policies, records, judge))
     return Loaded(records, shift, len(table) - copied * (partitions - 1), copied, partitions)
+
+
+def _set_aside(loaded: Loaded, records: Sequence[Coordinates], quarantined: str | None) -> SetAside:
+    """What to set aside of a log, at its offsets under `policies`. Raises `NoSuchRecord`."""
+    from sinks.quarantine import read_set_aside
+
+    found = {}
+    if quarantined is not None:
+        if ":/" not in quarantined and not Path(quarantined).is_dir():
+            raise NoSuchRecord(
+                f"{quarantined}: no such folder; give the --store of the query that folded the log"
+            )
+        found = read_set_aside(quarantined)
+    found |= set_aside_by_name(records)
+    shifted = {at._replace(offset=at.offset + loaded.shift): why for at, why in found.items()}
+    own = loaded.records.filter(
+        pc.is_in(loaded.records["offset"], pa.array([at.offset for at in shifted], pa.int64()))
+    )
+    there = set(zip(own["partition"].to_pylist(), own["offset"].to_pylist(), strict=True))
+    for at in found:
+        if at._replace(offset=at.offset + loaded.shift) not in there:
+            raise NoSuchRecord(
+                f"the log has no record {at} to set aside: give the log with the query's own partitions"
+            )
+    return shifted
 
 
 def _batches(records: pa.Table) -> int:

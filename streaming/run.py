@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from schemas.records import Coordinates
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType
+from streaming.fold import BrokerType, NoSuchRecord, set_aside_by_name
+from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
-from streaming.kafka.topics import ensure_topic, records_within
+from streaming.kafka.topics import ensure_topic, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 
@@ -26,6 +28,10 @@ RECORDS_PER_BATCH = 200_000
 BYTES_PER_BATCH = 128 << 20
 """The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory. Spark counts
 records; how many of them are so many bytes is what the topic's average says at the start."""
+
+MAX_AHEAD_MS = 3_600_000
+"""A record whose timestamp is so far ahead of the query's own time is quarantined. Kafka 4's default, too, is an hour
+(``message.timestamp.after.max.ms``)."""
 
 _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
@@ -47,6 +53,8 @@ def run_query(
     shuffle_partitions: int | None = None,
     records_per_batch: int | None = None,
     quality: bool = True,
+    set_aside: Sequence[Coordinates] = (),
+    max_ahead_ms: int | None = MAX_AHEAD_MS,
     on_batch: Callable[[Written], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
     stop: threading.Event | None = None,
@@ -71,11 +79,15 @@ def run_query(
             that they would take more than `BYTES_PER_BATCH`.
         quality: check output rows too, and samples with Great Expectations in a process beside this one, see
             `streaming.quality.sink`. Commands are always checked.
+        set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
+        max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
+            letting them take the clock along. None: accept any time.
         on_batch, on_start: called on the driver.
 
     Raises:
         KafkaUrlError, KafkaConfigError, BadTrigger: an address or the trigger can't be read.
         KafkaUnreachable: no Kafka there.
+        NoSuchRecord: the topic has no such record to set aside, or the query is past it.
         BadCheckpoint, IngressChanged: the checkpoint or the topic isn't what the query left.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
@@ -86,6 +98,7 @@ def run_query(
     from streaming.quality.sink import QualitySink
     from streaming.spark import query, source
     from streaming.spark.checkpoint import check as check_checkpoint
+    from streaming.spark.checkpoint import committed_offsets
     from streaming.spark.session import spark_session
 
     query.interval(trigger)  # before anything is made
@@ -97,6 +110,8 @@ def run_query(
         raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
     check_checkpoint(checkpoint, url.topic)
     count = ensure_ingress(url, store, partitions, config)
+    if set_aside:
+        _check_set_aside(set_aside, url, config, committed_offsets(checkpoint, url.topic), store)
     if records_per_batch is None:
         records_per_batch = min(
             records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
@@ -139,6 +154,8 @@ def run_query(
         clock=clock,
         trigger=trigger,
         broker=broker,
+        set_aside=set_aside_by_name(set_aside),
+        max_ahead_ms=max_ahead_ms,
         on_batch=on_batch,
         name="magnetar",
     )
@@ -150,6 +167,36 @@ def run_query(
         running.stop()
         for check in checks:
             check.close()
+
+
+def _check_set_aside(
+    records: Sequence[Coordinates],
+    url: KafkaUrl,
+    config: KafkaConfig,
+    committed: Mapping[int, int],
+    store: str,
+) -> None:
+    """Raise `NoSuchRecord` for a record that the query can't set aside any more, or that doesn't exist."""
+    from sinks.quarantine import read_set_aside
+
+    with administration(url, config) as admin:
+        offsets = topic_offsets(admin, url.topic)
+    before = read_set_aside(store)
+    for at in records:
+        if at.partition not in offsets:
+            raise NoSuchRecord(
+                f"--quarantine {at}: topic {url.topic} has {len(offsets)} partitions, numbered from 0"
+            )
+        first, end = offsets[at.partition]
+        if not first <= at.offset < end:
+            raise NoSuchRecord(
+                f"--quarantine {at}: partition {at.partition} of topic {url.topic} has offsets {first} to {end - 1}"
+            )
+        if at.offset < committed.get(at.partition, 0) and at not in before:
+            raise NoSuchRecord(
+                f"--quarantine {at}: the query has folded that record already, and is at offset "
+                f"{committed[at.partition]} of partition {at.partition}: it can't be set aside any more"
+            )
 
 
 @contextmanager

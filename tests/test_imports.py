@@ -31,7 +31,7 @@ ROOMS = {
     ),
     "streaming.cli": Room(
         "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.traces "
-        "streaming.kafka streaming.quality streaming.log streaming.runtime streaming schemas",
+        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.runtime streaming schemas",
         "typer rich msgspec",
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
@@ -41,7 +41,7 @@ ROOMS = {
         "pyarrow",
     ),
     "streaming.run": Room(
-        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker sinks"
+        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas"
     ),
     "streaming.spark": Room(
         "streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker streaming.rows sinks schemas "

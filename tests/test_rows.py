@@ -1,5 +1,7 @@
 """Effects to columns: nothing changes on the way."""
 
+from pathlib import Path
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ from schemas.effects import (
     Tick,
 )
 from schemas.outputs import SCHEMAS
-from streaming.rows import concat, pack, to_tables, unpack
+from streaming.rows import SpooledRows, concat, pack, to_tables, unpack
 
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)
 METADATA = MessageMetadata(
@@ -92,3 +94,40 @@ def test_packing_keeps_all() -> None:
         for packed in (pack(table), pa.py_buffer(pack(table))):
             assert unpack(kind, packed).equals(table)
             assert unpack(kind, packed).schema.equals(table.schema, check_metadata=True)
+
+
+def spooled(chunks: int) -> SpooledRows:
+    rows = SpooledRows()
+    for _ in range(chunks):
+        rows.append(to_tables(1, ROWS))
+    return rows
+
+
+@pytest.mark.feature("J5")
+def test_many_rows_wait_in_a_file_and_come_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = concat([to_tables(1, ROWS)] * 20)
+    size = sum(table.nbytes for table in to_tables(1, ROWS).values())
+    for limit in (0, 3 * size, 100 * size):
+        monkeypatch.setattr("streaming.rows.SPOOL_BYTES", limit)
+        rows = spooled(20)
+        in_memory = sum(
+            each.nbytes for chunk in rows._chunks for each in chunk.values() if isinstance(each, pa.Table)
+        )
+        assert in_memory <= limit
+        assert (rows._file is None) == (limit > 20 * size)
+        assert concat(rows.take()) == whole
+        assert not rows
+        assert list(rows.take()) == []
+    monkeypatch.setattr("streaming.rows.SPOOL_BYTES", 0)
+    assert concat([to_tables(1, ROWS)] * 20) == whole
+
+
+@pytest.mark.feature("J5")
+def test_waiting_rows_leave_no_file_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("streaming.rows.SPOOL_BYTES", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rows = spooled(2)
+    assert list(tmp_path.iterdir()) == []
+    tables = list(rows.take())
+    assert list(tmp_path.iterdir()) == []
+    assert tables == [to_tables(1, ROWS)] * 2

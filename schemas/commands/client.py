@@ -231,7 +231,8 @@ class Flow(Command, tag="FLOW"):
     consumer_id: Int64
     """The consumer, as in SUBSCRIBE."""
     messagePermits: Messages
-    """How many more messages the consumer can take. 0 or less closes the connection."""
+    """How many more messages the consumer can take. 0 or less closes the connection, and so does a sum above 1,000,000 that
+    were not delivered yet. More than 1,000,000 at once goes to quarantine."""
 
 
 class Ack(Command, tag="ACK"):

@@ -20,7 +20,7 @@ from streaming.broker.codec import (
     encode_state,
 )
 from streaming.broker.config import BadSetting, configuration
-from streaming.broker.context import ROWS, Context, namespace_of
+from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
@@ -115,9 +115,8 @@ class Broker:
         return self._ctx.take()
 
     def when_full(self, full: Callable[[], object]) -> None:
-        """Call `full` whenever many effects wait, also in the middle of a record. It should `take` them."""
-        self._ctx.full = full
-        self._ctx.most = ROWS
+        """Call `full` whenever many effects wait, also in the middle of a record. It must `take` them."""
+        self._ctx.when_full(full)
 
     @property
     def partition(self) -> int:

@@ -89,6 +89,10 @@ class Context:
         self.most = maxsize if self.full is None else ROWS
         return rows
 
+    def when_full(self, full: Callable[[], object]) -> None:
+        """Call `full` whenever many effects wait, also in the middle of a record. It must `take` them."""
+        self.full, self.most = full, ROWS
+
     def wake(self, topic: str, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms). Superfluous calls are harmless."""
         if (timer := (due, topic)) not in self._woken:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from schemas.records import Coordinates
     from streaming.kafka.config import KafkaConfig
 
 
@@ -24,6 +25,36 @@ KafkaConfigFile = Annotated[
     Path | None,
     typer.Option(help="A file of Kafka client properties for TLS and passwords; see docs/security.md."),
 ]
+
+
+RecordsSetAside = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quarantine",
+        metavar="PARTITION:OFFSET",
+        help="Set a record aside, unread, because Magnetar fails on it. Repeatable.",
+    ),
+]
+
+
+def coordinates(text: str) -> Coordinates:
+    """A record's place in the ingress, from PARTITION:OFFSET. Raises `typer.BadParameter`."""
+    from schemas.records import Coordinates
+
+    found = Coordinates.parse(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, such as 3:42")
+    return found
+
+
+def milliseconds(text: str) -> int:
+    """A duration such as 500ms, 30s, 5m or 1h. Raises `typer.BadParameter`."""
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    number = text.rstrip("dhms")
+    unit = text[len(number):]  # fmt: skip
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and unit in units):
+        raise typer.BadParameter(f"{text!r}: expected a number and a unit, such as 90s, 30m or 1h")
+    return int(number) * units[unit]
 
 
 def credentials(file: Path | None) -> KafkaConfig:

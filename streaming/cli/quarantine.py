@@ -12,10 +12,9 @@ import typer
 
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import KafkaConfigFile, credentials
+from streaming.cli.options import KafkaConfigFile, coordinates, credentials
 
 if TYPE_CHECKING:
-    from schemas.records import Coordinates
     from streaming.quarantine.store import Repaired, RuleSummary
 
 quarantine_app = typer.Typer(
@@ -81,7 +80,7 @@ def show_command(
     """Show one record: its place, what is wrong with it, and its value as text or hex."""
     from streaming.quarantine.store import Quarantine, iso
 
-    origin = _origin(record)
+    origin = coordinates(record)
     with _expected():
         quarantine = Quarantine(store)
         row = quarantine.record(origin)
@@ -190,15 +189,6 @@ def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repair
     row = quarantine.record(origin)
     new = row["value"] if value is None else value.read_bytes()
     return [Repaired(origin, round(row["timestamp"].timestamp() * 1000), row["topic"], new)]
-
-
-def _origin(text: str) -> Coordinates:
-    from schemas.records import Coordinates
-
-    found = Coordinates.parse(text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, such as 3:42")
-    return found
 
 
 def _plain(each: RuleSummary) -> dict[str, Any]:

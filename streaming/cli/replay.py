@@ -10,7 +10,7 @@ import typer
 
 from streaming.cli.console import console, progress
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock
+from streaming.cli.options import Clock, RecordsSetAside, coordinates
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,10 +58,19 @@ def replay_command(
     ] = Clock.log,
     cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
     spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
+    quarantine: RecordsSetAside = None,
+    quarantined: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="The --store of the query that folded the log: set the same records aside as it did.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier replay's results first.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replay a command log: what would the broker have done?"""
+    from streaming.fold import NoSuchRecord
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
     from streaming.replay import NotEmptyError, replay_in_process, replay_log
@@ -70,7 +79,9 @@ def replay_command(
     from streaming.summary import what_happened
 
     with (
-        expected_errors(LogError, FileNotFoundError, NotEmptyError, JavaNotFoundError, QueryFailed),
+        expected_errors(
+            LogError, FileNotFoundError, NoSuchRecord, NotEmptyError, JavaNotFoundError, QueryFailed
+        ),
         expected_errors(PolicyError, code=2),
         progress() as bar,
         explained(f"The results in {out} are not complete"),
@@ -85,6 +96,8 @@ def replay_command(
             "batches": batches,
             "partitions": partitions,
             "overwrite": overwrite,
+            "set_aside": [coordinates(each) for each in quarantine or ()],
+            "quarantined": quarantined,
             "progress": show,
         }
         if not spark:

@@ -11,7 +11,15 @@ import typer
 
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock, Ingress, KafkaConfigFile, credentials
+from streaming.cli.options import (
+    Clock,
+    Ingress,
+    KafkaConfigFile,
+    RecordsSetAside,
+    coordinates,
+    credentials,
+    milliseconds,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,11 +76,19 @@ def run_command(
             help="Check all output rows, and check samples with Great Expectations in a separate process."
         ),
     ] = True,
+    quarantine: RecordsSetAside = None,
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            help="Quarantine records with timestamps this far ahead of the query's own time, or farther; off: none.",
+        ),
+    ] = "1h",
 ) -> None:
     """Run the broker on a Kafka topic until Ctrl-C or SIGTERM.
 
     Topics are given as kafka://HOST:PORT/TOPIC.
     """
+    from streaming.fold import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
@@ -83,6 +99,8 @@ def run_command(
     from streaming.spark.failure import QueryFailed, explained
     from streaming.spark.query import BadTrigger
 
+    set_aside = [coordinates(each) for each in quarantine or ()]
+    max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
     live = Live(console(stderr=True))
     with (
         expected_errors(
@@ -90,6 +108,7 @@ def run_command(
             KafkaConfigError,
             KafkaUnreachable,
             IngressChanged,
+            NoSuchRecord,
             BadTrigger,
             JarsUnavailableError,
             JavaNotFoundError,
@@ -114,6 +133,8 @@ def run_command(
             shuffle_partitions=shuffle_partitions,
             records_per_batch=max_offsets,
             quality=quality,
+            set_aside=set_aside,
+            max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
             on_start=lambda _: live.say("running; Ctrl-C stops it"),
             stop=stop,

@@ -7,12 +7,13 @@ commands. docs/operations.md describes the whole procedure and what the old topi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from schemas.records import RECORD
+from schemas.records import RECORD, Coordinates
+from sinks.quarantine import read_set_aside
 from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
@@ -59,7 +60,8 @@ def repartition_topic(
     Args:
         ingress: an empty topic, or one that is created with `partitions`.
         store: the store of the query that folded `source`. Its output tables have the ticks of the trigger, which are
-            then part of time; without it, time is that of the records alone.
+            then part of time; without it, time is that of the records alone. Records that the query set aside (see
+            `schemas.effects.RULES_OF_A_RUN`) are left out.
         config: credentials for both.
         paced, progress, stop: as in `streaming.kafka.produce.produce_log`.
 
@@ -76,7 +78,14 @@ def repartition_topic(
     with administration(new, config) as admin:
         if any(end for _, end in topic_offsets(admin, new.topic).values()):
             raise LogError(f"topic {new.topic} has records already: choose another topic to write")
-    merged = merge_partitions(log.records, None if store is None else _ticks(store))
+    records, notes = log.records, []
+    if store is not None and (aside := read_set_aside(store)):
+        records = _without(records, aside)
+        notes.append(
+            f"{len(log.records) - len(records)} records were left out, because the query on {source} set them aside: see "
+            f"`magnetar quarantine list {store}`"
+        )
+    merged = merge_partitions(records, None if store is None else _ticks(store))
     sent = produce_log(
         merged.log, ingress, partitions=partitions, config=config, paced=paced, progress=progress, stop=stop
     )
@@ -89,7 +98,7 @@ def repartition_topic(
             f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and start "
             "again with another topic"
         )
-    return Repartitioned(len(log.records), sent, [*merged.notes, *_other_choice(log)])
+    return Repartitioned(len(log.records), sent, [*notes, *merged.notes, *_other_choice(log)])
 
 
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
@@ -173,6 +182,11 @@ def _other_choice(log: TopicLog) -> list[str]:
         "are now: whoever writes them must choose that partition from now on, or each becomes two topics"
     )
     return [note]
+
+
+def _without(records: pa.Table, aside: Collection[Coordinates]) -> pa.Table:
+    places = zip(records["partition"].to_pylist(), records["offset"].to_pylist(), strict=True)
+    return records.filter(pa.array([place not in aside for place in places], pa.bool_()))
 
 
 def _ticks(store: str) -> pa.Table:

@@ -47,6 +47,16 @@ def check(checkpoint: str | Path, topic: str) -> None:
         )
 
 
+def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
+    """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or the checkpoint
+    is not on this machine."""
+    folder = Path(checkpoint)
+    if (commit := _latest(folder / "commits")) is None:
+        return {}
+    *_, last = _lines(folder / "offsets" / commit.name, 3)
+    return {int(partition): offset for partition, offset in last[topic].items()}
+
+
 def _latest(folder: Path) -> Path | None:
     """The file of the last micro-batch."""
     if not folder.is_dir():

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from schemas.outputs import Rows
 from sinks.base import Sink
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, Store
+from streaming.fold import BrokerType, SetAside, Store
 from streaming.quality.gate import Judge, judge
 from streaming.rows import concat, unpack
 from streaming.spark.keys import slot
@@ -51,6 +51,8 @@ def start(
     trigger: str,
     broker: BrokerType = Broker,
     judge: Judge = judge,
+    set_aside: SetAside | None = None,
+    max_ahead_ms: int | None = None,
     on_batch: Callable[[Written], None] | None = None,
     name: str | None = None,
 ) -> StreamingQuery:
@@ -61,9 +63,19 @@ def start(
         store: where the broker reads entries of earlier batches.
         checkpoint: Spark's folder of offsets and state. Spark refuses that of another query.
         trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
+        judge, set_aside, max_ahead_ms: see `streaming.spark.operator.operator`.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
     """
-    writer = operate(source, store=store, clock=clock, broker=broker, judge=judge).writeStream
+    chunks = operate(
+        source,
+        store=store,
+        clock=clock,
+        broker=broker,
+        judge=judge,
+        set_aside=set_aside,
+        max_ahead_ms=max_ahead_ms,
+    )
+    writer = chunks.writeStream
     if name is not None:
         writer = writer.queryName(name)
     triggered = (
@@ -86,12 +98,22 @@ def operate(
     clock: Clock,
     broker: BrokerType = Broker,
     judge: Judge = judge,
+    set_aside: SetAside | None = None,
+    max_ahead_ms: int | None = None,
 ) -> DataFrame:
     """Turn records (`RECORD`) into packed output rows (`CHUNKS`), by ingress partition."""
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
     keyed = source.withColumn("slot", slot(source["partition"]))
+    function = operator(
+        store=store,
+        clock=clock,
+        broker=broker,
+        judge=judge,
+        set_aside=set_aside,
+        max_ahead_ms=max_ahead_ms,
+    )
     return keyed.groupBy("partition", "slot").applyInPandasWithState(
-        operator(store=store, clock=clock, broker=broker, judge=judge), CHUNKS, STATE, "append", timeout
+        function, CHUNKS, STATE, "append", timeout
     )
 
 

@@ -16,6 +16,7 @@ from schemas.commands import (
     Lookup,
     PartitionedMetadata,
     SchemaData,
+    SubType,
 )
 from schemas.effect_fields import (
     LookupResponseFields,
@@ -46,6 +47,7 @@ from schemas.effects import (
 )
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.subscription.consumer import MAX_PERMITS
 from tests.broker.kit import TOPIC, Run, of, one, sent
 
 NOWHERE = "persistent://public/default/nowhere"
@@ -715,3 +717,21 @@ def test_messages_keep_the_brokers_order() -> None:
         run.publish(sequence_id)
     run.flow("s", 10)
     assert [m.entry_id for m in of(run.redeliver("s", (1, 3), (1, 1)), Message)] == [1, 3]
+
+
+@pytest.mark.feature("E1")
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared", "Key_Shared", "Failover"])
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/n"])
+def test_the_sum_of_permits_is_bounded(type_: SubType, topic: str) -> None:
+    """What a consumer may get from one record is at most what it asked for. In Pulsar, the sum overflows."""
+    run = Run()
+    run.subscribe("s", type_, topic=topic)
+    assert run.flow("s", MAX_PERMITS - 1, topic=topic) == []
+    assert run.flow("s", 1, topic=topic) == []
+    closed = one(run.flow("s", 1, topic=topic), CloseConnection)
+    assert closed.cause == "FLOW of 1 permits: the consumer would have 1000001, more than 1000000"
+    run.subscribe("s", type_, topic=topic)
+    run.flow("s", MAX_PERMITS, topic=topic)
+    run.wait(5)  # a Failover consumer becomes active
+    one(run.publish(0, topic=topic), Message)
+    assert run.flow("s", 1, topic=topic) == []

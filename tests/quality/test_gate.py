@@ -71,6 +71,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("SUBSCRIBE", {"keySharedMeta": {"keySharedMode": "STICKY", "hashRanges": [{"start": 0, "end": 1}] * 65537}},
      "keySharedMeta.hashRanges.count_range"),
     ("FLOW", {"consumer_id": -1}, "consumer_id_range"),
+    ("FLOW", {"messagePermits": 1_000_001}, "messagePermits_range"),
+    ("FLOW", {"messagePermits": 2**31 - 1}, "messagePermits_range"),
     ("ACK", {"consumer_id": -1}, "consumer_id_range"),
     ("ACK", {"request_id": -1}, "request_id_range"),
     ("REDELIVER_UNACKNOWLEDGED_MESSAGES", {"consumer_id": -1}, "consumer_id_range"),

@@ -161,6 +161,9 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
     """FLOW: permits for messages to come. Those of an unknown consumer are lost (protocol.md §6)."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         subscription, consumer = found
+        if (excess := consumer.exceeds(command.messagePermits)) is not None:
+            ctx.close_connection(topic.name, command.connection, excess)
+            return
         consumer.permits += command.messagePermits
         subscription.dispatcher.permits_changed(command.messagePermits)
 

@@ -87,6 +87,9 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
     elif name is not None:  # the FLOW of an unknown consumer is lost (protocol.md §6)
         subscription = topic.subscriptions[name]
         consumer = subscription.consumer(command.connection, command.consumer_id)
+        if (excess := consumer.exceeds(command.messagePermits)) is not None:
+            ctx.close_connection(topic.name, command.connection, excess)
+            return
         assert subscription.dispatcher is not None
         subscription.dispatcher.flow(topic.context_of(ctx, subscription), consumer, command.messagePermits)
 

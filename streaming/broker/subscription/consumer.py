@@ -9,6 +9,11 @@ Handle = tuple[str, int]
 """How a client identifies its producer or consumer: (connection, id)."""
 
 
+MAX_PERMITS = 1_000_000
+"""The most messages that a consumer may ask for at once. Since a record may have to put out all of them, this bounds what it
+costs. Pulsar's clients ask for 1,000; in Pulsar, the sum overflows above 2^31 − 1."""
+
+
 class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
 
@@ -41,6 +46,13 @@ class Consumer(msgspec.Struct, array_like=True):
     def available(self) -> bool:
         """Whether the consumer can receive now."""
         return not self.blocked and self.permits > 0
+
+    def exceeds(self, permits: int) -> str | None:
+        """Why a FLOW of so many permits is too much, or None if it isn't."""
+        total = self.permits + self.permits_while_blocked + permits
+        if total <= MAX_PERMITS:
+            return None
+        return f"FLOW of {permits} permits: the consumer would have {total}, more than {MAX_PERMITS}"
 
     @property
     def messages_per_entry(self) -> int:
