@@ -24,8 +24,6 @@ from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import TOPIC_NAME, LookupCommand
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.periodic_checks import CHECKS, last_due, next_due, quiet_until
-from streaming.broker.persistent import lifecycle, unacked_limit
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
 from streaming.broker.topic_commands import TopicCommand
@@ -53,8 +51,6 @@ class Summary(NamedTuple):
 class Broker:
     """Folds commands into state and effects. `apply` in offset order, then `take` and `encode`."""
 
-    _skips = True  # False in a test, which shows that it makes no difference
-
     def __init__(self, partition: int, entries: EntryReader) -> None:
         self._start(PartitionState(partition), entries)
 
@@ -74,10 +70,6 @@ class Broker:
         ctx.partitioned, ctx.schemas = state.partitioned, state.schemas
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
-        for name, block in state.topics.items():
-            if block.due >= 0:
-                ctx.wake(name, block.due)
-        self._next_check = next_due(ctx.config, state.origin, ctx.clock) if state.origin >= 0 else None
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -146,14 +138,14 @@ class Broker:
             case c.BrokerConfig():
                 return self._configure(command)
             case c.RunCheck():
-                self._run_checks([command.check], self._busy())
+                self._persistent.run_check(command.check)
                 return None
             case c.ConnectionLost():
                 self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
-                if (action := namespaces.call_namespace(self._ctx, command)) is not None:
-                    self._on_namespace(command.path, action)
+                if (found := namespaces.call_namespace(self._ctx, command, self._touch_all)) is not None:
+                    self._on_namespace(*found)
                 return None
         return self._fold_topic(name, command)
 
@@ -212,99 +204,49 @@ class Broker:
             self._domain(topic_name).connection_lost(topic_name, connection)
 
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
-        ctx = self._ctx
+        ctx, topics = self._ctx, self._persistent
         try:
-            ctx.config = configuration(command.profile, command.settings)
+            config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
+        for name in topics.names():
+            topics.touch(name)  # until now, the former configuration held
+        ctx.config = config
         ctx.policies_changed()
-        load = self._persistent.load
-        topics = [load(name) for name in self.topic_names() if not is_non_persistent(name)]
-        for topic in topics:  # its timers, and whether it is idle, depend on the configuration
-            if (due := lifecycle.next_due(ctx, topic)) >= 0:
-                ctx.wake(topic.name, due)
-        unacked_limit.configured(ctx, self._state.unacked, topics, load)
-        self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
+        topics.configured()
+        topics.recount_unacked()
         return None
 
-    def _on_namespace(self, path: str, action: namespaces.OnTopic) -> None:
-        namespace = "/".join(path.split("/")[2:4])
-        for name in self._state.topics:
-            if namespace_of(name) == namespace and not is_non_persistent(name):
-                topic = self._persistent.load(name)
-                action(self._ctx, topic)
-                self._persistent.check_unacked(topic)
+    def _on_namespace(self, namespace: str, action: namespaces.OnTopic) -> None:
+        for topic in self._touch_all(namespace):
+            action(self._ctx, topic)
+            self._persistent.check_unacked(topic)
+
+    def _touch_all(self, namespace: str) -> list[PersistentTopic]:
+        """The persistent topics of a namespace, to which something happens now."""
+        return [
+            self._persistent.touch(name)
+            for name in self._state.topics
+            if namespace_of(name) == namespace and not is_non_persistent(name)
+        ]
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _advance(self, timestamp: int) -> None:
         """Move the clock to `timestamp`, never back, stopping at every check and timer on the way.
 
-        A `timestamp` of 0 or less is none. Rounds of checks that would do nothing are passed over.
+        A `timestamp` of 0 or less is none.
         """
-        ctx = self._ctx
         if timestamp <= 0:
             return
-        busy: list[str] | None = None
+        ctx, topics = self._ctx, self._persistent
         if self._state.origin < 0:
             self._state.origin = ctx.clock = timestamp
-            self._next_check = next_due(ctx.config, timestamp, timestamp)
-        while True:
-            check = self._next_check
-            timer = ctx.timers[0][0] if ctx.timers else None
-            if timer is not None and timer <= timestamp and (check is None or timer <= check[0]):
-                ctx.clock = max(ctx.clock, timer)
-                topic = self._persistent.load(ctx.next_timer())
-                lifecycle.run_timers(ctx, topic)
-                self._persistent.check_unacked(topic)
-                busy = None
-            elif check is not None and check[0] <= timestamp:
-                ctx.clock = max(ctx.clock, check[0])
-                if busy is None:
-                    busy = self._busy()
-                before = ctx.ordinal
-                self._run_checks(check[1], busy)
-                self._next_check = next_due(ctx.config, self._state.origin, ctx.clock)
-                if ctx.ordinal != before:
-                    busy = None  # something happened: perhaps nothing is left to do
-                else:
-                    self._pass_over(busy, timestamp if timer is None else min(timestamp, timer - 1))
-            else:
-                break
-        ctx.clock = max(ctx.clock, timestamp)
-
-    def _pass_over(self, topics: list[str], until: int) -> None:
-        """Of the rounds of checks up to `until` that do nothing to the topics, run the last ones only: they are the
-        ones that leave their time."""
-        ctx, origin = self._ctx, self._state.origin
-        if not self._skips or self._next_check is None or self._next_check[0] > until:
-            return
-        until = min(until, quiet_until(ctx, map(self._persistent.load, topics)) - 1)
-        if self._next_check[0] > until:
-            return
-        for due, names in last_due(ctx.config, origin, ctx.clock, until):
-            ctx.clock = due
-            self._run_checks(names, topics)
-        self._next_check = next_due(ctx.config, origin, until)
-
-    def _busy(self) -> list[str]:
-        """The topics that aren't idle, by name."""
-        found = []
-        for name, block in self._state.topics.items():
-            if is_non_persistent(name):
-                continue
-            topic = self._persistent.loaded(name)
-            if not (block.idle if topic is None else lifecycle.is_idle(self._ctx, topic)):
-                found.append(name)
-        return sorted(found)
-
-    def _run_checks(self, names: list[str], topics: list[str]) -> None:
-        """Run periodic checks on topics, in this order."""
-        for topic_name in topics:
-            topic = self._persistent.load(topic_name)
-            for name in names:
-                CHECKS[name].run(self._ctx, topic)
-            self._persistent.check_unacked(topic)
+            topics.configured()
+        if topics.next_due() <= timestamp:
+            topics.advance(timestamp)
+        if timestamp > ctx.clock:
+            ctx.clock = timestamp
 
     # -- state ----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ class TopicBlock(msgspec.Struct, array_like=True):
     """An encoded topic, and what the broker must know without decoding it.
 
     `due` = when the topic's timer fires (ms; −1 if none is set). `idle`: periodic checks have nothing to do. `backlog` is
-    in entries, `storage` in bytes.
+    in entries, `storage` in bytes. `next_round` = when periodic checks next run on the topic (ms; −1: to be computed).
+    `settled`: the rounds of checks up to this time (ms) have left in `data` what they leave; 0: none leaves anything; −1:
+    something has happened on the topic since the last round.
     """
 
     data: bytes
@@ -36,6 +38,8 @@ class TopicBlock(msgspec.Struct, array_like=True):
     idle: bool = False
     backlog: int = 0
     storage: int = 0
+    next_round: int = -1
+    settled: int = -1
 
 
 class PartitionState(msgspec.Struct, array_like=True):

@@ -27,19 +27,27 @@ def call_of(path: str) -> tuple[str, str] | None:
     return None if match is None else (match["namespace"], match["policy"] or "")
 
 
-def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
-    """Answer a call on a namespace: its creation, a policy, or an operation on all of its topics, which is returned."""
+def call_namespace(
+    ctx: Context, command: Admin, before_change: Callable[[str], object]
+) -> tuple[str, OnTopic] | None:
+    """Answer a call on a namespace: its creation, a policy, or an operation on all of its topics.
+
+    Calls `before_change` with the namespace before its policies change. Returns the namespace, and what to do to each of
+    its topics.
+    """
     if (about := call_of(command.path)) is None:
         refuse_as_unsupported(ctx, None, command)
         return None
     namespace, call = about
     if (action := _on_each_topic(command, call)) is not None:
         respond(ctx, None, command, 204)
-        return action
+        return namespace, action
     policies = ctx.namespaces.get(namespace) or Policies()
     if (found := get_policy(policies, command, call)) is not None:
         respond(ctx, None, command, *found)
         return None
+    if call:
+        before_change(namespace)
     try:
         changed = call != "" and set_policy(policies, command, call)
     except AdminError as error:
@@ -51,7 +59,7 @@ def call_namespace(ctx: Context, command: Admin) -> OnTopic | None:
     ctx.namespaces[namespace] = policies
     ctx.policies_changed()
     respond(ctx, None, command, 204)
-    return policies_changed if changed else None
+    return (namespace, policies_changed) if changed else None
 
 
 def _on_each_topic(command: Admin, call: str) -> OnTopic | None:

@@ -1,13 +1,22 @@
 """The earliest time (ms) at which a periodic check can have an effect on a topic in its present state.
 
-After a long silence, the clock has to pass thousands of rounds of checks. Until this time they have no effect but the
-time of the last round, so `Broker._advance` skips the others. Each function mirrors the check of the same name in
-`streaming.broker.periodic_checks`. A time that is not after the clock means "at once".
+An effect is anything that a row or a later record can show, except for what `Check.skipped` makes up for. Until that time
+no round of the check runs on the topic. Each function mirrors the check of the same name in
+`streaming.broker.periodic_checks`. A time that is not after the clock means the next round. A time may be too early, but
+only finitely often: as each message expires, say.
 """
 
 from streaming.broker.context import Context
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
-from streaming.broker.persistent.backlog_quota import oldest_position, size_exceeded, time_exceeded
+from streaming.broker.persistent.backlog_quota import (
+    EVICTION_TARGET,
+    oldest_position,
+    over_age,
+    over_size,
+    size_exceeded,
+    time_exceeded,
+)
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.message_expiry import (
     CAUGHT_UP_FACTOR,
@@ -18,7 +27,7 @@ from streaming.broker.persistent.message_finder import find_newest_before
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import consumed_up_to
-from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
+from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import Position
 
 NEVER = 1 << 62
@@ -32,15 +41,14 @@ def cursor_flush(ctx: Context, topic: PersistentTopic) -> int:
 
 def message_expiry(ctx: Context, topic: PersistentTopic) -> int:
     """When the next entry of a subscription exceeds the TTL."""
-    seconds = ctx.policies_of(topic).messageTTL.value
-    if seconds <= 0 or not topic.subscriptions:
+    seconds, names = ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions()
+    if seconds <= 0 or not names:
         return NEVER
     if not ctx.config.messageExpirySharedPosition:
-        return min(_subscription_expiry(ctx, topic, each, seconds) for each in topic.subscriptions.values())
+        return min(_subscription_expiry(ctx, topic, topic.subscriptions[name], seconds) for name in names)
     if topic.slowest_cursor() is None:
         return NEVER
-    least = min(topic.cursors[name].mark_delete for name in topic.subscriptions)
-    return _search(ctx, topic, seconds, None, least)
+    return _search(ctx, topic, seconds, None, min(topic.cursors[name].mark_delete for name in names))
 
 
 def _subscription_expiry(
@@ -57,12 +65,19 @@ def _subscription_expiry(
         due = ctx.entries.get(topic.name, oldest).timestamp + int(seconds * CAUGHT_UP_FACTOR) * 1000 + 1
         if due > ctx.clock:
             return due
+    return _expiry_by_age(ctx, topic, cursor, seconds)
+
+
+def _expiry_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, seconds: int) -> int:
+    """When `message_expiry.expire_by_age` first moves the cursor."""
     flips: list[int] = []
-    limit = ctx.clock - seconds * 1000
-    end = closed_before(ctx, topic, cursor.mark_delete, limit, flips)
-    if end is not None and end > cursor.mark_delete:
-        return ctx.clock
-    start = ledger.next_valid(cursor.mark_delete) if ctx.config.messageExpirySearchActiveEntries else None
+    if seconds > 0:
+        end = closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000, flips)
+        if end is not None and end > cursor.mark_delete:
+            return ctx.clock
+    start = (
+        topic.ledger.next_valid(cursor.mark_delete) if ctx.config.messageExpirySearchActiveEntries else None
+    )
     searched = _search(ctx, topic, seconds, start, cursor.mark_delete)
     return min([searched, *(flip + seconds * 1000 for flip in flips)])
 
@@ -79,26 +94,35 @@ def _search(
 
 
 def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
-    """At once if a quota is exceeded, else when the oldest entry exceeds the quota of age."""
+    """When the oldest entry changes or exceeds the quota of age, or when an exceeded quota has an effect."""
+    oldest = oldest_position(ctx, topic)
+    if oldest != topic.oldest:
+        return ctx.clock
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return NEVER
-    size = ctx.policies_of(topic).destination_storage_quota.value
+    policies = ctx.policies_of(topic)
+    size, age = policies.destination_storage_quota.value, policies.message_age_quota.value
     if size_exceeded(topic, size):
-        return _exceeded(ctx, topic, size)
-    age = ctx.policies_of(topic).message_age_quota.value
-    oldest = oldest_position(ctx, topic)  # `topic.oldest` is only as new as the last check
-    if time_exceeded(ctx, oldest, age):
-        return _exceeded(ctx, topic, age)
-    return NEVER if age.limitTime <= 0 or oldest is None else oldest.timestamp + age.limitTime * 1000 + 1
+        if size.policy != "consumer_backlog_eviction":
+            return _blocked_producers(ctx, topic)
+        return NEVER if over_size(ctx, topic, size.limitSize) is None else ctx.clock
+    if not time_exceeded(ctx, oldest, age):
+        return NEVER if age.limitTime <= 0 or oldest is None else oldest.timestamp + age.limitTime * 1000 + 1
+    if age.policy != "consumer_backlog_eviction":
+        return _blocked_producers(ctx, topic)
+    if ctx.config.preciseTimeBasedBacklogQuotaCheck:
+        seconds = int(EVICTION_TARGET * age.limitTime)
+        cursors = (topic.cursors[name] for name in topic.known_subscriptions())
+        return min((_expiry_by_age(ctx, topic, cursor, seconds) for cursor in cursors), default=NEVER)
+    found = over_age(topic, age.limitTime)
+    return NEVER if found is None else found[0] + 1
 
 
-def _exceeded(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> int:
-    if quota.policy == "consumer_backlog_eviction" or topic.producers:
-        return ctx.clock  # every round has an effect
-    slowest = topic.slowest_cursor()
+def _blocked_producers(ctx: Context, topic: PersistentTopic) -> int:
+    slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
     if slowest is not None and slowest.name == DEDUP_CURSOR:
         return deduplication_snapshot(ctx, topic)
-    return NEVER
+    return ctx.clock if topic.producers else NEVER
 
 
 def consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:

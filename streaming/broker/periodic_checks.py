@@ -1,9 +1,10 @@
-"""The periodic checks of topics on the logical clock: which are due, and when the next ones are.
+"""The periodic checks of topics on the logical clock, and the rounds in which they run.
 
-Each check runs at the multiples of its interval after the partition's first record. An interval of 0 turns it off.
+Each check is due at the multiples of its interval after the partition's first record: these are its rounds. An interval
+of 0 turns it off. A round of a check in which it has no effect on a topic is skipped there.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from streaming.broker import next_effect
@@ -52,11 +53,15 @@ def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
 
 
 class Check(NamedTuple):
-    """A periodic check: its interval (ms), what it does to a topic, and when it can next have an effect there (ms)."""
+    """A periodic check: its interval (ms), what it does to a topic, and when it next has an effect there (ms).
+
+    `skipped`: what skipped rounds would have left behind, given their number, with the clock at the last one. None: nothing.
+    """
 
     interval: Callable[[ServiceConfiguration], float]
     run: Callable[[Context, PersistentTopic], None]
     next_effect: Callable[[Context, PersistentTopic], int]
+    skipped: Callable[[Context, PersistentTopic, int], None] | None = None
 
 
 CHECKS: dict[str, Check] = {
@@ -65,10 +70,11 @@ CHECKS: dict[str, Check] = {
     ),
     "messageExpiry": Check(
         lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check, next_effect.message_expiry,
+        lambda ctx, topic, _: message_expiry.check(ctx, topic),  # it expires nothing, but its time is in the stats
     ),
     "backlogQuota": Check(
         lambda c: c.backlogQuotaCheckIntervalInSeconds * 1000 if c.backlogQuotaCheckEnabled else 0, backlog_quota.check,
-        next_effect.backlog_quota,
+        next_effect.backlog_quota, backlog_quota.count_skipped,
     ),
     "consumedLedgers": Check(
         lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers, next_effect.consumed_ledgers,
@@ -89,40 +95,40 @@ CHECKS: dict[str, Check] = {
 """The checks by name. Those that are due at the same time run in this order."""
 
 
-def quiet_until(ctx: Context, topics: Iterable[PersistentTopic]) -> int:
-    """The first time (ms) at which an enabled check can have an effect on one of these topics."""
-    on = [check for check in CHECKS.values() if check.interval(ctx.config) > 0]
-    soonest = next_effect.NEVER
-    for topic in topics:
-        for check in on:
-            soonest = min(soonest, check.next_effect(ctx, topic))
-            if soonest <= ctx.clock:
-                return soonest
-    return soonest
+class Rounds:
+    """The times of the checks' rounds under one configuration. Times are in ms."""
 
+    def __init__(self, config: ServiceConfiguration, origin: int) -> None:
+        """`origin`: the time of the partition's first record. −1: there was none, so no round is due."""
+        self._origin = origin
+        intervals = ((check, int(check.interval(config))) for check in CHECKS.values())
+        self._checks = [(check, interval) for check, interval in intervals if interval > 0 and origin >= 0]
 
-def last_due(
-    config: ServiceConfiguration, origin: int, after: int, until: int
-) -> list[tuple[int, list[str]]]:
-    """The last time of each check in (`after`, `until`] (ms), and the checks that have it, sorted by time."""
-    last: dict[int, list[str]] = {}
-    for name, check in CHECKS.items():
-        interval = int(check.interval(config))
-        if interval > 0 and (due := until - (until - origin) % interval) > after:
-            last.setdefault(due, []).append(name)
-    return sorted(last.items())
+    def first_after(self, time: int) -> int:
+        """The first round of any check after `time`, or `NEVER`."""
+        return min((self._next(interval, time) for _, interval in self._checks), default=next_effect.NEVER)
 
+    def due(self, time: int) -> list[Check]:
+        """The checks that have a round at `time`, in the order in which they run."""
+        return [check for check, interval in self._checks if (time - self._origin) % interval == 0]
 
-def next_due(config: ServiceConfiguration, origin: int, after: int) -> tuple[int, list[str]] | None:
-    """The next time after `after` at which checks are due (ms), and which checks. None: all are off."""
-    soonest, names = None, []
-    for name, check in CHECKS.items():
-        interval = int(check.interval(config))
-        if interval <= 0:
-            continue
-        due = origin + ((after - origin) // interval + 1) * interval
-        if soonest is None or due < soonest:
-            soonest, names = due, [name]
-        elif due == soonest:
-            names.append(name)
-    return None if soonest is None else (soonest, names)
+    def next_effect(self, ctx: Context, topic: PersistentTopic, after: int) -> int:
+        """The first round after `after` in which a check has an effect on the topic, or `NEVER`."""
+        soonest = next_effect.NEVER
+        for check, interval in self._checks:
+            if (effect := check.next_effect(ctx, topic)) < soonest:
+                soonest = min(soonest, self._next(interval, max(after, effect - 1)))
+        return soonest
+
+    def skipped(self, ctx: Context, topic: PersistentTopic, since: int, until: int) -> None:
+        """No round after `since` and up to `until` was run on the topic. Make up for what they would have left behind."""
+        clock = ctx.clock
+        for check, interval in self._checks:
+            rounds = (until - self._origin) // interval - (since - self._origin) // interval
+            if rounds > 0 and check.skipped is not None:
+                ctx.clock = until - (until - self._origin) % interval
+                check.skipped(ctx, topic, rounds)
+        ctx.clock = clock
+
+    def _next(self, interval: int, time: int) -> int:
+        return self._origin + ((time - self._origin) // interval + 1) * interval

@@ -42,6 +42,9 @@ _CONSUMERS, _DISPATCHER, _MIN_REPLAYED, _HASH_RANGES = 3, 4, 17, 14
 """Where version 1 had `Subscription.consumers`, `Subscription.dispatcher`, `Consumer.hash_ranges` and, counting its tag,
 `StickyKeyMultipleConsumers.min_replayed`."""
 
+_ASLEEP = 11
+"""Where version 2 has `MultipleConsumers.asleep`, counting the dispatcher's tag."""
+
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
     """Delayed messages were in buckets. A partition keeps rounding times until it gets another configuration."""
@@ -71,10 +74,11 @@ def _sort_hash_ranges(consumers: list[list[Any]]) -> None:
 
 
 def _dispatcher_last(subscription: list[Any]) -> None:
-    """Version 2 has the dispatcher after a subscription's other fields, and no `min_replayed` in it."""
+    """Version 2 has the dispatcher after a subscription's other fields. In it is `asleep`, and no `min_replayed`."""
     dispatcher = subscription.pop(_DISPATCHER)
     if dispatcher is not None and dispatcher[0].startswith("sticky"):
         del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
+        dispatcher.insert(_ASLEEP, {})
     subscription.append(dispatcher)
 
 

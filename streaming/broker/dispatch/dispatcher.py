@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from schemas.commands import KeySharedMeta
-from streaming.broker.context import Context
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
@@ -75,8 +75,17 @@ class Dispatcher(msgspec.Struct, array_like=True):
         return -1
 
     @abstractmethod
-    def timer(self, sub: SubscriptionContext) -> None:
-        """Run the timers that are due at the current clock."""
+    def timer(self, sub: SubscriptionContext) -> bool:
+        """Run the timers that are due at the current clock.
+
+        Returns False if all they did was to judge entries again that an entry filter rescheduled, with the same result. A
+        filter depends only on its arguments, so until something happens on the topic, every later retry has that result,
+        too: none is made.
+        """
+
+    def resume_retries(self, now: int, delay: int) -> None:
+        """Something happens on the topic at `now` (ms). Make up for the retries that were not made, which are `delay` ms
+        apart, and schedule the next ones."""
 
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
@@ -137,6 +146,6 @@ class Dispatcher(msgspec.Struct, array_like=True):
         return {}
 
 
-def redelivery_time(ctx: Context) -> int:
-    """When to judge an entry again that a filter rescheduled now (ms). Always later than now, so that time goes on."""
-    return ctx.clock + max(ctx.config.dispatcherEntryFilterRescheduledMessageDelay, 1)
+def retry_delay(config: ServiceConfiguration) -> int:
+    """After how long to judge an entry again that a filter rescheduled (ms). Always positive, so that time goes on."""
+    return max(config.dispatcherEntryFilterRescheduledMessageDelay, 1)

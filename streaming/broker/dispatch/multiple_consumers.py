@@ -12,9 +12,10 @@ import msgspec
 
 from streaming.broker.dispatch.chunked_messages import assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
-from streaming.broker.dispatch.dispatcher import Dispatcher, redelivery_time
+from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.round_robin import next_available
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
+from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -27,8 +28,9 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to send before new ones;
     `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
 
-    `rescheduled`: time (ms) → positions that an entry filter rescheduled; `chunk_owners`: uuid of a chunked message →
-    (connection, id) of the consumer that gets its chunks.
+    `rescheduled`: time (ms) → positions that an entry filter rescheduled; `asleep`: the same, but it would only reschedule
+    them again (see `Dispatcher.timer`); `chunk_owners`: uuid of a chunked message → (connection, id) of the consumer that
+    gets its chunks.
 
     In the encoding, the fields of `StickyKeyMultipleConsumers` follow these, so a new field here needs a new
     `codec.VERSION`.
@@ -44,6 +46,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     delayed: DelayedDeliveryTracker = msgspec.field(default_factory=DelayedDeliveryTracker)
     rescheduled: dict[int, list[Position]] = msgspec.field(default_factory=dict)
     chunk_owners: dict[str, Handle] = msgspec.field(default_factory=dict)
+    asleep: dict[int, list[Position]] = msgspec.field(default_factory=dict)
 
     # -- consumers (§2) -------------------------------------------------------------------------------------------
 
@@ -135,16 +138,48 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """The earliest of the redelivery times that filters asked for and the delayed delivery timer."""
         return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
 
-    def timer(self, sub: SubscriptionContext) -> None:
+    def timer(self, sub: SubscriptionContext) -> bool:
         """Send delayed and rescheduled entries that are due. Rescheduled ones count as redelivered."""
-        if 0 <= self.delayed.timer <= sub.ctx.clock:
-            self.delayed.fired = sub.ctx.clock
-        for due in [due for due in self.rescheduled if due <= sub.ctx.clock]:
+        clock, dispatches = sub.ctx.clock, False
+        if 0 <= self.delayed.timer <= clock:
+            self.delayed.fired, dispatches = clock, True
+        for due in [due for due in self.rescheduled if due <= clock]:
             positions = self.rescheduled.pop(due)
-            for position in positions:
-                self.counts[position] = self.counts.get(position, 0) + 1
-            self._replay_all(sub, positions)
-        self.dispatch(sub)
+            self._count(positions, 1)
+            if self._are_rescheduled_again(sub, positions):
+                again = clock + retry_delay(sub.ctx.config)
+                self.asleep[again] = self.asleep.get(again, []) + positions
+            else:
+                self._replay_all(sub, positions)
+                dispatches = True
+        if dispatches:
+            self.dispatch(sub)
+        return dispatches
+
+    def _are_rescheduled_again(self, sub: SubscriptionContext, positions: list[Position]) -> bool:
+        """Whether a consumer could get each of the entries now, but the filters put all of them off again."""
+        cursor, config = sub.cursor, sub.ctx.config
+        if any(position <= cursor.mark_delete or position in cursor.acked for position in positions):
+            return False
+        if not config.entryFilterNames or self._read_size(sub) == 0:
+            return False
+        return not self.delayed.pauses_all(sub.ctx.clock, config) and all(
+            judge(config.entryFilterNames, entry.metadata, sub.subscription.properties) == "RESCHEDULE"
+            for entry in sub.ctx.entries.get_all(sub.topic, sorted(positions))
+        )
+
+    def _count(self, positions: list[Position], redeliveries: int) -> None:
+        for position in positions:
+            self.counts[position] = self.counts.get(position, 0) + redeliveries
+
+    def resume_retries(self, now: int, delay: int) -> None:
+        """They keep the rhythm of the first one, and each would have raised the redelivery counts."""
+        for due, positions in self.asleep.items():
+            missed = max((now - due) // delay + 1, 0)
+            if missed:
+                self._count(positions, missed)
+            self.rescheduled.setdefault(due + missed * delay, []).extend(positions)
+        self.asleep.clear()
 
     # -- acks (subscriptions.md §5) -------------------------------------------------------------------------------
 
@@ -377,7 +412,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
                 if position <= cursor.mark_delete or position in cursor.acked:
                     self.counts.pop(position, None)
         if rescheduled:
-            self.rescheduled.setdefault(redelivery_time(sub.ctx), []).extend(rescheduled)
+            due = sub.ctx.clock + retry_delay(sub.ctx.config)
+            self.rescheduled.setdefault(due, []).extend(rescheduled)
         charged = send(sub, consumer, run, self.counts)
         for (position, _), messages in zip(run, charged, strict=True):
             consumer.pending[position] = messages

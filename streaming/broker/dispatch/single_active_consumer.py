@@ -10,7 +10,7 @@ import msgspec
 from schemas.commands import IntRange
 from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import ActiveConsumerChange
-from streaming.broker.dispatch.dispatcher import Dispatcher, redelivery_time
+from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.dispatch.selectors import HashRangeExclusive
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
@@ -29,7 +29,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     """`active` = index in the subscription's consumers, or −1; `pending_read` = entries that a waiting read asked for.
 
     `takes_over` = when a new active consumer may start, after the failover delay (ms; −1 if none waits).
-    `redeliver_at` = times (ms) at which to read everything unacked again because an entry filter rescheduled something.
+    `redeliver_at` = times (ms) at which to read everything unacked again because an entry filter rescheduled something;
+    `asleep` = those of them at which nothing would come of it (see `Dispatcher.timer`).
     """
 
     failover: bool = False
@@ -37,6 +38,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     pending_read: int = 0
     takes_over: int = -1
     redeliver_at: list[int] = msgspec.field(default_factory=list)
+    asleep: list[int] = msgspec.field(default_factory=list)
 
     def active_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """The active consumer, or None."""
@@ -153,20 +155,36 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """The earliest of the takeover by the active consumer and the redelivery times that filters asked for."""
         return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
 
-    def timer(self, sub: SubscriptionContext) -> None:
+    def timer(self, sub: SubscriptionContext) -> bool:
         """Hand over to the consumer that is active now, and read rescheduled entries again.
 
         The cursor rewinds even if all consumers have left in the meantime.
         """
-        clock = sub.ctx.clock
-        if 0 <= self.takes_over <= clock:
+        ctx, cursor = sub.ctx, sub.cursor
+        before = ctx.ordinal, cursor.consumed, cursor.read_position, self.pending_read
+        if takes_over := 0 <= self.takes_over <= ctx.clock:
             self.takes_over = -1
             self._take_over(sub)
-        later = [at for at in self.redeliver_at if at > clock]
+        later = [at for at in self.redeliver_at if at > ctx.clock]
         if len(later) < len(self.redeliver_at):
             self.redeliver_at = later
             if self.active >= 0 and self.takes_over < 0:
                 self._read_again(sub)
+        if takes_over or (ctx.ordinal, cursor.consumed, cursor.read_position, self.pending_read) != before:
+            return True
+        again = ctx.clock + retry_delay(ctx.config)
+        if again in self.redeliver_at:
+            self.redeliver_at.remove(again)
+            self.asleep.append(again)
+        return False
+
+    def resume_retries(self, now: int, delay: int) -> None:
+        """They keep the rhythm of the first one."""
+        for at in self.asleep:
+            due = at + max((now - at) // delay + 1, 0) * delay
+            if due not in self.redeliver_at:
+                self.redeliver_at.append(due)
+        self.asleep.clear()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -191,7 +209,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             found = _in_ranges(found, active)
         found, rescheduled = filter_entries(sub, found, None)
         if rescheduled:
-            due = redelivery_time(sub.ctx)
+            due = sub.ctx.clock + retry_delay(sub.ctx.config)
             if due not in self.redeliver_at:
                 self.redeliver_at.append(due)
                 sub.wake(due)

@@ -181,11 +181,15 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
             self.unblocks_at = sub.ctx.clock + sub.ctx.config.keySharedUnblockingIntervalMs
             sub.wake(self.unblocks_at)
 
-    def timer(self, sub: SubscriptionContext) -> None:
+    def timer(self, sub: SubscriptionContext) -> bool:
         """Also cancel a waiting read if there are entries to replay (`RescheduleReadHandler`)."""
-        if 0 <= self.unblocks_at <= sub.ctx.clock and self.replay:
+        if not 0 <= self.unblocks_at <= sub.ctx.clock:
+            return super().timer(sub)
+        if self.replay:
             self.pending_read = 0
-        super().timer(sub)
+        if not super().timer(sub):
+            self.dispatch(sub)
+        return True
 
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position

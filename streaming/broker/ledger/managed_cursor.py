@@ -151,12 +151,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         Raises `CursorError` for a position before the mark-delete or past the end.
         """
-        last = ledger.last_confirmed
-        if position > last:
-            here = ledger.ledgers.get(self.mark_delete.ledger)
-            following = ledger.next_ledger(last.ledger)
-            if here is None or position.ledger != following or self.mark_delete.entry + 1 < here.entries:
-                raise CursorError(f"mark-delete position {position} is past the last confirmed entry {last}")
+        if self.is_past_the_end(ledger, position):
+            raise CursorError(
+                f"mark-delete position {position} is past the last confirmed entry {ledger.last_confirmed}"
+            )
         if position < self.mark_delete:
             raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
         before = self.mark_delete
@@ -165,6 +163,16 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self._forget_batches(before)
         if properties is not None:
             self.properties = properties
+
+    def is_past_the_end(self, ledger: ManagedLedger, position: Position) -> bool:
+        """Whether `move` refuses a position after the last confirmed entry. A cursor at the end of its ledger may move
+        into the next one."""
+        last = ledger.last_confirmed
+        if position <= last:
+            return False
+        here = ledger.ledgers.get(self.mark_delete.ledger)
+        following = ledger.next_ledger(last.ledger)
+        return here is None or position.ledger != following or self.mark_delete.entry + 1 < here.entries
 
     def _advance(self, ledger: ManagedLedger, position: Position) -> None:
         """Move the mark-delete, and past acked entries that follow. The caller updates the counter and the batches."""

@@ -3,7 +3,8 @@ backlog_quota.md)."""
 
 from schemas.effects import Evicted
 from streaming.broker.context import Context
-from streaming.broker.errors import BrokerError, CursorError
+from streaming.broker.errors import BrokerError
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.persistent import deduplication_snapshots
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.message_expiry import expire_by_age
@@ -81,6 +82,19 @@ def _oldest_timestamp(
     return info.timestamp if info is not None and info.timestamp > 0 else None
 
 
+def count_skipped(ctx: Context, topic: PersistentTopic, rounds: int) -> None:
+    """Count the evictions of periodic checks that evict nothing, as if they had run: `rounds` up to now."""
+    if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
+        return
+    policies = ctx.policies_of(topic)
+    size, age = policies.destination_storage_quota.value, policies.message_age_quota.value
+    if size_exceeded(topic, size):
+        if size.policy == "consumer_backlog_eviction":
+            topic.counters.size_evictions += rounds
+    elif age.policy == "consumer_backlog_eviction" and time_exceeded(ctx, topic.oldest, age):
+        topic.counters.time_evictions += rounds
+
+
 def check_producer_creation(ctx: Context, topic: PersistentTopic) -> None:
     """Raise `BrokerError` for a new producer while a quota that blocks producers is exceeded (§4)."""
     policies = ctx.policies_of(topic)
@@ -127,23 +141,31 @@ def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effe
 
 def _evict_by_size(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
     """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§3.2)."""
-    target = int(EVICTION_TARGET * limit)
-    ledger = topic.ledger
-    size, previous = topic.backlog_size(), None
-    while size > target:
-        cursor = topic.slowest_cursor()
-        if cursor is None or cursor is previous:
+    target, previous = int(EVICTION_TARGET * limit), None
+    while (found := over_size(ctx, topic, limit)) is not None:
+        cursor, position = found
+        if cursor is previous:
             return
-        skip = int((size - target) * float(cursor.backlog(ledger)) / size)
-        if ctx.config.backlogQuotaSkipByFactor:
-            skip = int((size - EVICTION_TARGET * limit) / size * cursor.backlog(ledger))
-        if skip == 0:
-            return
-        position = cursor.position_after(ledger, skip, exclude_acked=False)
-        if position > cursor.mark_delete:
-            reason = Reason(Evicted, f"backlog {size} B over its quota, down to {target} B", policy)
-            move_cursor(ctx, topic, cursor, reason, cursor.move, ledger, position, {})
-        size, previous = topic.backlog_size(), cursor
+        reason = Reason(
+            Evicted, f"backlog {topic.backlog_size()} B over its quota, down to {target} B", policy
+        )
+        move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, {})
+        previous = cursor
+
+
+def over_size(ctx: Context, topic: PersistentTopic, limit: int) -> tuple[ManagedCursor, Position] | None:
+    """The cursor that size eviction moves next, and where to. None: it evicts nothing (more)."""
+    target, ledger = int(EVICTION_TARGET * limit), topic.ledger
+    size, cursor = topic.backlog_size(), topic.slowest_cursor()
+    if size <= target or cursor is None:
+        return None
+    skip = int((size - target) * float(cursor.backlog(ledger)) / size)
+    if ctx.config.backlogQuotaSkipByFactor:
+        skip = int((size - EVICTION_TARGET * limit) / size * cursor.backlog(ledger))
+    if skip == 0:
+        return None
+    position = cursor.position_after(ledger, skip, exclude_acked=False)
+    return (cursor, position) if position > cursor.mark_delete else None
 
 
 def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
@@ -154,18 +176,23 @@ def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str
             reason = Reason(Evicted, "message age", policy)
             expire_by_age(ctx, topic, subscription, int(EVICTION_TARGET * limit), reason)
         return
-    ledger = topic.ledger
-    while True:
-        cursor = topic.slowest_cursor()
-        assert cursor is not None  # the quota check found its oldest entry too old
-        info = ledger.ledgers.get(cursor.mark_delete.ledger)
-        if info is not None and not (info.timestamp and ctx.clock - info.timestamp > limit * 1000):
-            return
-        following = ledger.next_ledger(cursor.mark_delete.ledger)
-        if following is None:
-            return
+    while (found := over_age(topic, limit)) is not None and found[0] < ctx.clock:
+        _, cursor, position = found
         reason = Reason(Evicted, "the ledger's entries are over their age quota", policy)
-        try:
-            move_cursor(ctx, topic, cursor, reason, cursor.move, ledger, Position(following, -1), {})
-        except CursorError:
-            return
+        move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, {})
+
+
+def over_age(topic: PersistentTopic, limit: int) -> tuple[int, ManagedCursor, Position] | None:
+    """The cursor that age eviction, if not precise, moves next over a whole ledger: after which time (ms), and where to.
+    None: its ledger is open, or the topic has nothing after it."""
+    cursor, ledger = topic.slowest_cursor(), topic.ledger
+    if cursor is None:
+        return None
+    info = ledger.ledgers.get(cursor.mark_delete.ledger)
+    following = ledger.next_ledger(cursor.mark_delete.ledger)
+    if following is None or (info is not None and not info.timestamp):
+        return None
+    position = Position(following, -1)
+    if cursor.is_past_the_end(ledger, position):
+        return None
+    return (0 if info is None else info.timestamp + limit * 1000), cursor, position

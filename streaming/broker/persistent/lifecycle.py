@@ -4,6 +4,7 @@
 
 from schemas.effects import LedgerClosed, TopicEvent
 from streaming.broker.context import Context
+from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry
 from streaming.broker.persistent.topic import PersistentTopic
@@ -30,14 +31,33 @@ def next_due(ctx: Context, topic: PersistentTopic) -> int:
     return min((at for at in due if at >= 0), default=-1)
 
 
-def run_timers(ctx: Context, topic: PersistentTopic) -> None:
-    """Run the timers that are due, and wake the topic again for the next one."""
+def run_timers(ctx: Context, topic: PersistentTopic) -> bool:
+    """Run the timers that are due, and wake the topic again for the next one. Returns False if nothing came of them."""
+    happened = False
     if not topic.ledger.rollover_checked and rollover_due(ctx, topic) <= ctx.clock:
-        check_rollover(ctx, topic)
+        happened = check_rollover(ctx, topic)
     for subscription in list(topic.subscriptions.values()):
         dispatcher = subscription.dispatcher
         if dispatcher is not None and 0 <= dispatcher.due() <= ctx.clock:
-            dispatcher.timer(topic.context_of(ctx, subscription))
+            happened |= dispatcher.timer(topic.context_of(ctx, subscription))
+    _wake_for_next(ctx, topic)
+    return happened
+
+
+def resume_retries(ctx: Context, topic: PersistentTopic) -> None:
+    """Something happens on the topic: entries that filters rescheduled are judged again when they are due next."""
+    asleep = [
+        dispatcher
+        for subscription in topic.subscriptions.values()
+        if (dispatcher := subscription.dispatcher) is not None and dispatcher.asleep
+    ]
+    for dispatcher in asleep:
+        dispatcher.resume_retries(ctx.clock, retry_delay(ctx.config))
+    if asleep:
+        _wake_for_next(ctx, topic)
+
+
+def _wake_for_next(ctx: Context, topic: PersistentTopic) -> None:
     if (due := next_due(ctx, topic)) >= 0:
         ctx.wake(topic.name, due)
 

@@ -52,11 +52,15 @@ def rollover_due(ctx: Context, topic: PersistentTopic) -> int:
     return topic.ledger.created + int(ctx.config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000)
 
 
-def check_rollover(ctx: Context, topic: PersistentTopic) -> None:
-    """Roll over at the open ledger's maximum age. It is checked once: an empty or too young ledger isn't checked again."""
-    topic.ledger.rollover_checked = True
-    if topic.ledger.current_entries and not topic.pending and topic.ledger.is_full(ctx.clock, ctx.config):
+def check_rollover(ctx: Context, topic: PersistentTopic) -> bool:
+    """Roll over at the open ledger's maximum age. It is checked once: an empty or too young ledger isn't checked again.
+    Returns True if the ledger rolled over."""
+    ledger = topic.ledger
+    ledger.rollover_checked = True
+    full = bool(ledger.current_entries) and not topic.pending and ledger.is_full(ctx.clock, ctx.config)
+    if full:
         roll_over(ctx, topic, "managedLedgerMaxLedgerRolloverTimeMinutes")
+    return full
 
 
 def check_inactive_ledger(ctx: Context, topic: PersistentTopic) -> None:
