@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import parse, shell_commands
+from tests.commands import inline_commands, missing_names, parse, shell_commands, unknown_words
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")])
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 named = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -29,9 +29,33 @@ def test_commands_can_be_typed(document: Path) -> None:
 
 
 @named
-def test_links_lead_to_files(document: Path) -> None:
-    missing = [link for link in _LINK.findall(document.read_text()) if not (document.parent / link).exists()]
+def test_commands_in_the_text_exist(document: Path) -> None:
+    for program, *words in inline_commands(document):
+        if program == "magnetar":
+            assert unknown_words(words) == [], words
+        else:
+            assert words[0] in TARGETS
+
+
+@named
+def test_python_imports_what_is_there(document: Path) -> None:
+    assert missing_names(document) == []
+
+
+@named
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    missing = []
+    for file, heading in _LINK.findall(document.read_text()):
+        target = document.parent / file if file else document
+        if not target.exists() or (heading and heading not in headings(target)):
+            missing.append(f"{file}#{heading}")
     assert missing == []
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a Markdown document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_documents_name_commands() -> None:
@@ -39,6 +63,7 @@ def test_documents_name_commands() -> None:
     found = [words for document in DOCUMENTS for words in shell_commands(document)]
     assert len([words for words in found if words[0] == "magnetar"]) > 15
     assert len([words for words in found if words[0] == "make"]) > 8
+    assert len([words for document in DOCUMENTS for words in inline_commands(document)]) > 20
 
 
 @pytest.mark.parametrize(
@@ -47,3 +72,9 @@ def test_documents_name_commands() -> None:
 def test_a_command_that_is_wrong(words: list[str]) -> None:
     with pytest.raises(Exception, match=r"(?i)missing|no such|valid integer"):
         parse(words)
+
+
+def test_words_that_do_not_exist() -> None:
+    assert unknown_words(["replay", "--policies", "--policy", "x"]) == ["--policy"]
+    assert unknown_words(["quarantine", "lst"]) == ["lst"]
+    assert unknown_words(["quarantine"]) == []

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streaming.cli.console import progress
+from streaming.cli.console import counted, progress
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Ingress, KafkaConfigFile, credentials
 
@@ -71,4 +71,4 @@ def produce_command(
             sent = produce_log(log, ingress, **common)
     for note in notes:
         typer.echo(f"magnetar: {note}", err=True)
-    typer.echo(f"{sent:,} records in {time.perf_counter() - begun:.1f} s to {ingress}")
+    typer.echo(f"{counted(sent, 'record')} in {time.perf_counter() - begun:.1f} s to {ingress}")

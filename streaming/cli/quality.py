@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import counted
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def quality_command(
         folder = docs or (
             path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
         )
-        notes = [f"{reason}: {count:,} records" for reason, count in report.malformed.items()]
+        notes = [f"{reason}: {counted(count, 'record')}" for reason, count in report.malformed.items()]
         notes += [f"quarantined by {rule}: {count:,}" for rule, count in report.quarantined.items()]
         index = data_docs.write(
             folder, f"Quality of {path.name}", [each.page for each in report.checked], notes
@@ -77,7 +78,7 @@ def _show(report: Report, console: Console) -> None:
         ("the query put in quarantine", report.quarantined),
     ):
         if counts:
-            console.print(f"\n[bold]{sum(counts.values()):,} records {title}[/]", highlight=False)
+            console.print(f"\n[bold]{counted(sum(counts.values()), 'record')} {title}[/]", highlight=False)
             for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:_REASONS]:
                 console.print(f"  {count:,}: {reason}", markup=False, highlight=False)
     rows = sum(each.rows for each in report.checked if each.suite.kind != "RECORD")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console
+from streaming.cli.console import console, counted
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import KafkaConfigFile, coordinates, credentials
 
@@ -68,7 +68,7 @@ def list_command(
     if found:
         _table(found)
     total, back = sum(each.records for each in found), sum(each.resubmitted for each in found)
-    typer.echo(f"{total:,} records in quarantine, {back:,} of them resubmitted")
+    typer.echo(f"{counted(total, 'record')} in quarantine, {back:,} of them resubmitted")
 
 
 @quarantine_app.command("show")
@@ -124,7 +124,7 @@ def export_command(
             written += 1
     sys.stdout.buffer.flush()
     notes = f"; {left_out:,} were resubmitted before (--all includes them)" * bool(left_out)
-    typer.echo(f"{written:,} records{notes}", err=True)
+    typer.echo(f"{counted(written, 'record')}{notes}", err=True)
 
 
 @quarantine_app.command("resubmit")
@@ -169,10 +169,10 @@ def resubmit_command(
                 f"{each.origin} as {place}" for each, place in zip(records[:_NAMED], places, strict=False)
             )
             more = f" and {len(records) - _NAMED:,} more" * (len(records) > _NAMED)
-            typer.echo(f"{len(records):,} records to {ingress}: {shown}{more}")
+            typer.echo(f"{counted(len(records), 'record')} to {ingress}: {shown}{more}")
         elif log is not None and out is not None:
             resubmit.to_log(quarantine, records, log, out, partitions=partitions, again=again)
-            typer.echo(f"{log} with {len(records):,} records repaired -> {out}")
+            typer.echo(f"{log} with {counted(len(records), 'record')} repaired -> {out}")
 
 
 def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repaired]:

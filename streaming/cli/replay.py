@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, progress
+from streaming.cli.console import console, counted, progress
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Clock, RecordsSetAside, coordinates
 
@@ -159,12 +159,11 @@ def _summary(result: ReplayResult) -> str:
     bad = result.rows.get("QUARANTINED", 0)
     unsupported = result.rows.get("UNSUPPORTED", 0)
     notes = f", {bad:,} in quarantine" * bool(bad) + f", {unsupported:,} unsupported" * bool(unsupported)
-    batches = "micro-batch" if result.batches == 1 else "micro-batches"
     copies = f" ({result.copied:,} without a topic, copied to {result.partitions} partitions)" * bool(
         result.copied
     )
     return (
-        f"{result.records:,} records{copies} in {result.seconds:.1f} s ({result.batches:,} {batches}): "
+        f"{counted(result.records, 'record')}{copies} in {result.seconds:.1f} s ({counted(result.batches, 'micro-batch')}): "
         f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
     )
 

@@ -101,7 +101,7 @@ def test_out_of_quarantine_and_through_the_query(
             assert sent.stdout == f"3 records to {ingress}: 0:0 as 1:1, 1:0 as 1:2, 3:1 as 3:5\n", sent.output
             (tmp_path / "value").write_text(json.dumps(message(5)))
             one = magnetar("resubmit", store, "3:3", "--value", tmp_path / "value", "--ingress", ingress)
-            assert one.stdout == f"1 records to {ingress}: 3:3 as 3:6\n", one.output
+            assert one.stdout == f"1 record to {ingress}: 3:3 as 3:6\n", one.output
             assert complaint("resubmit", store, good, "--ingress", ingress).startswith(
                 "resubmitted before: 0:0 (20"
             )

@@ -41,4 +41,4 @@ def test_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert WRONG not in said
         assert "No such file" in complaint(*resubmit, tmp_path / "absent.properties")
         sent = magnetar(*resubmit, file)
-        assert sent.stdout == f"1 records to kafka://{bootstrap}/ingress: 0:0 as 0:0\n", sent.output
+        assert sent.stdout == f"1 record to kafka://{bootstrap}/ingress: 0:0 as 0:0\n", sent.output
