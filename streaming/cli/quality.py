@@ -70,12 +70,12 @@ def _show(report: Report, console: Console) -> None:
     console.print(table)
     for each in report.checked:
         for rule, count in each.broken.items():
-            console.print(f"\n[bold]{rule}[/]: {count:,} times", highlight=False)
+            console.print(f"\n[bold]{rule}[/]: {counted(count, 'time')}", highlight=False)
             for example in each.examples[rule]:
                 console.print(f"  {example}", markup=False, highlight=False)
     for title, counts in (
-        ("no command at all (malformed)", report.malformed),
-        ("the query put in quarantine", report.quarantined),
+        ("malformed", report.malformed),
+        ("quarantined by the query", report.quarantined),
     ):
         if counts:
             console.print(f"\n[bold]{counted(sum(counts.values()), 'record')} {title}[/]", highlight=False)
