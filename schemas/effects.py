@@ -36,9 +36,13 @@ class SendReceipt(NamedTuple):
     cause: str | None = None
     """Why nothing was stored, or why a non-persistent topic dropped the message. Null: it was stored or delivered."""
     size: int | None = None
+    """The size of the entry as stored: headers, metadata and payload. Null: a duplicate."""
     messages: int | None = None
+    """The number of messages in the entry. Null: a duplicate."""
     publish_time: int | None = None
+    """The client's publish time. Null: a duplicate."""
     partition_key: str | None = None
+    """The message's key. Null: it has none, or is a duplicate."""
     metadata: MessageMetadata | None = None
     payload: bytes | None = None
     broker_timestamp: int | None = None
@@ -81,7 +85,7 @@ class Success(NamedTuple):
 class Error(NamedTuple):
     """A request is refused. Answers PRODUCER, SUBSCRIBE, UNSUBSCRIBE, SEEK and GET_LAST_MESSAGE_ID."""
 
-    topic: str | None
+    topic: str
     connection: str
     request_id: int
     error: str
@@ -114,7 +118,7 @@ class CloseConsumer(NamedTuple):
 class CloseConnection(NamedTuple):
     """The broker closes a connection whose client broke the protocol, with all its producers and consumers."""
 
-    topic: str | None
+    topic: str
     """The topic of the command that broke the protocol."""
     connection: str
     cause: str
@@ -195,7 +199,9 @@ class PartitionedMetadataResponse(NamedTuple):
     request_id: int
     fields: f.PartitionedMetadataResponseFields
     error: str | None = None
+    """The error's name in the protocol (ServerError). Null: the request succeeded."""
     cause: str | None = None
+    """Why the request failed, in words. Null: it succeeded."""
 
 
 class LookupResponse(NamedTuple):
@@ -215,7 +221,9 @@ class GetSchemaResponse(NamedTuple):
     request_id: int
     fields: f.GetSchemaResponseFields
     error: str | None = None
+    """The error's name in the protocol (ServerError). Null: the request succeeded."""
     cause: str | None = None
+    """Why the request failed, in words. Null: it succeeded."""
 
 
 class GetOrCreateSchemaResponse(NamedTuple):
@@ -269,7 +277,8 @@ class Expired(NamedTuple):
     entries: int
     """How many entries left the backlog."""
     cause: str
-    policy: str | None = None
+    policy: str
+    """The value of the policy that caused it, and the level that sets it; or what the admin call asked for."""
 
 
 class Evicted(NamedTuple):
@@ -285,7 +294,8 @@ class Evicted(NamedTuple):
     entries: int
     """How many entries left the backlog."""
     cause: str
-    policy: str | None = None
+    policy: str
+    """The value of the policy that caused it, and the level that sets it."""
 
 
 class LedgerClosed(NamedTuple):
@@ -320,6 +330,7 @@ class TopicEvent(NamedTuple):
     cause: str
     """What happened, and why."""
     fields: f.TopicEventFields | None = None
+    """What only this kind has, as JSON. Null: nothing."""
 
 
 class SubscriptionEvent(NamedTuple):
@@ -335,7 +346,7 @@ class Tick(NamedTuple):
     """The trigger of a live query advanced the clock, not a record. As TICK commands in the log, these rows make a replay
     of a live run exact."""
 
-    topic: str | None = None
+    topic: None = None
     """Always null."""
 
 

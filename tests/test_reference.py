@@ -1,20 +1,30 @@
 """The reference in `docs/` and the JSON Schema say what the code says, and say it of everything."""
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
 
 import jsonschema
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from schemas import commands as c
 from schemas import effect_fields
-from schemas.effects import KINDS
-from schemas.outputs import OUTPUT
+from schemas.effects import KINDS, Tick
+from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
-from streaming.broker.config import ServiceConfiguration
+from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from streaming.replay import replay_in_process
+from streaming.traces import RECORDED
+from streaming.traces.importer import import_traces
+from tests.broker.kit import START
+from tests.state.lives import lives
 from tools import example
 from tools.descriptions import descriptions, fields
 from tools.json_schema import COORDINATES, command_schema
@@ -56,6 +66,117 @@ def test_every_column_has_a_description(column: Any) -> None:
 def test_every_part_of_a_command_is_on_the_page() -> None:
     public = {each for each in vars(c).values() if isinstance(each, type) and issubclass(each, c.Part)}
     assert set(PARTS) == public - {c.Part}
+
+
+# -- what the pages say of columns and defaults -------------------------------------------------------------------
+
+
+def documented() -> dict[tuple[str, str], str]:
+    """(Kind, column) → when docs/outputs.md says that it is filled."""
+    found: dict[tuple[str, str], str] = {}
+    for section in re.split(r"^### ", (ROOT / "docs" / "outputs.md").read_text(), flags=re.MULTILINE)[1:]:
+        kind, _, text = section.partition("\n")
+        for head, *rows in tables(text):
+            if "filled" in head:
+                found |= {(kind, row[0].strip("`")): row[head.index("filled")] for row in rows}
+    return found
+
+
+def tables(text: str) -> Iterator[list[list[str]]]:
+    """The tables of a Markdown text, as rows of cells; the head comes first."""
+    for found in re.findall(r"^(?:\|.*\|\n)+", text, re.MULTILINE):
+        lines = [re.split(r" ?(?<!\\)\| ?", line)[1:-1] for line in found.splitlines()]
+        yield [lines[0], *lines[2:]]
+
+
+RARE: list[tuple[str | None, bytes]] = [
+    (topic, command if isinstance(command, bytes) else json.dumps(command).encode())
+    for topic, command in (
+        (None, {"command": "BROKER_CONFIG", "settings": {"managedLedgerMaxEntriesPerLedger": 2, "managedLedgerMinLedgerRolloverTimeMinutes": 0}}),
+        (None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/compact"}),
+        (None, b"no command"),
+        ("persistent://a/b/t", {"command": "GET_SCHEMA", "connection": "c", "request_id": 1}),
+        ("persistent://a/b/t", {"command": "SUBSCRIBE", "connection": "c", "consumer_id": 0, "request_id": 2, "subscription": "reader",
+                                "subType": "Exclusive", "durable": False, "initialPosition": "Earliest"}),
+        *(("persistent://a/b/t", {"producer": "p", "sequence_id": number, "payload": "x"}) for number in range(5)),
+        (None, {"command": "RUN_CHECK", "check": "consumedLedgers"}),
+        ("persistent://a/b/u", {"command": "SUBSCRIBE", "connection": "c", "consumer_id": 1, "request_id": 3, "subscription": "s",
+                                "subType": "Shared"}),
+        *(("persistent://a/b/u", {"producer": "p", "sequence_id": number, "payload": "x"}) for number in range(5)),
+        ("persistent://a/b/u", {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/u/truncate"}),
+    )
+]  # fmt: skip
+"""Records whose rows have what is rare in other traffic."""
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[int, int]]:
+    """(Kind, column) → how many nulls and how many values came out of recorded and synthetic traffic."""
+    folder = tmp_path_factory.mktemp("observed")
+    import_traces([RECORDED], folder / "traces.jsonl")
+    logs = [[*life.before, *life.after] for life in lives().values()]
+    logs.append([(START + number, topic, value) for number, (topic, value) in enumerate(RARE)])
+    synthetic = [
+        {"partition": partition, "offset": offset, "timestamp": timestamp, "topic": topic, "value": value}
+        for partition, log in enumerate(logs)
+        for offset, (timestamp, topic, value) in enumerate(log)
+    ]
+    found: Counter[tuple[str, str, bool]] = Counter()
+    for name, log in (
+        ("traces", folder / "traces.jsonl"),
+        ("synthetic", pa.Table.from_pylist(synthetic, RECORD)),
+        ("example", example.LOG),
+    ):
+        replay_in_process(log, folder / name)
+        for kind in KINDS.values():
+            for file in (folder / name / "tables" / f"kind={kind}").glob("*.parquet"):
+                rows = pq.read_table(file, partitioning=None)
+                for column in rows.column_names:
+                    found[kind, column, True] += rows[column].null_count
+                    found[kind, column, False] += len(rows) - rows[column].null_count
+    tick = example.rows()[KINDS[Tick]].row  # only the trigger of a live query ticks
+    found.update((KINDS[Tick], column, value is None) for column, value in tick.items())
+    return {
+        (kind, column): (found[kind, column, True], found[kind, column, False])
+        for kind, column, _ in [*found]
+    }
+
+
+COMMON = {*IDENTITY, "clock"}
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_columns_are_filled_as_documented(
+    kind: str, observed: dict[tuple[str, str], tuple[int, int]]
+) -> None:
+    """The page names every column of the table and no other, and says rightly which can be null."""
+    said = {column: filled for (of, column), filled in documented().items() if of == kind}
+    seen = {
+        column: counts for (of, column), counts in observed.items() if of == kind and column not in COMMON
+    }
+    assert said.keys() == seen.keys()
+    truth = {
+        column: "never" if not values else "not always" if nulls else "always"
+        for column, (nulls, values) in seen.items()
+    }
+    assert said == truth
+
+
+def test_settings_have_the_documented_defaults() -> None:
+    """The pages' defaults are those of the configurations that a broker gets."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+    said: dict[str, dict[str, Any]] = {profile: {} for profile in PROFILES}
+    for head, *rows in tables(page):
+        if not {*PROFILES} <= {*head}:
+            continue
+        for row in rows:
+            for profile in PROFILES:
+                text = row[head.index(profile)]
+                said[profile][row[0].strip("`")] = json.loads(text.strip("*`"))
+    for profile in PROFILES:
+        given = configuration(profile, {})
+        truth = {name: getattr(given, name) for name in given.__struct_fields__ if name != "profile"}
+        assert said[profile] == json.loads(msgspec.json.encode(truth))
 
 
 # -- the example log ----------------------------------------------------------------------------------------------

@@ -259,7 +259,8 @@ OUTPUTS = """\
 
 Everything the broker does is a row: an answer to a client, a delivered message, an expiry, a deleted ledger. Each row has a
 **kind**, and each kind has its own columns. `magnetar replay` and `magnetar run` write one table per kind,
-`tables/kind=KIND/*.parquet`. [Reading them](#reading-the-tables) shows how to query one kind or all of them.
+`tables/kind=KIND/*.parquet`. [Reading them](#reading-the-tables) shows how to query one kind or all of them. A table has the
+[columns of every row](#columns-of-every-row) and those listed for its kind. One that is not always filled may be null.
 
 The examples are rows of [example.jsonl](example.jsonl), a small log with every command. "Line 12" is the line of the record
 that caused the row.
@@ -382,24 +383,33 @@ def outputs() -> str:
     return "".join(page)
 
 
+def filled(effect: type[effects.Effect], column: str) -> str:
+    """Whether a column of a kind's table is filled: always, not always, or never."""
+    hint = typing.get_type_hints(effect)[column]
+    if hint is type(None):
+        return "never"
+    return "not always" if type(None) in typing.get_args(hint) else "always"
+
+
 def _kind(effect: type[effects.Effect], kind: str) -> str:
     described, shown = descriptions(effect), example.rows()[kind]
     rows = []
     for name in effect._fields:
+        if name not in TABLES[kind].names:
+            continue
         field = OUTPUT.field(name)
-        text = described.get(name, _doc(field))
-        value = _code(shown.row[name]) if name in shown.row else "*not in the table*"
         rows.append(
             (
                 f"`{name}`",
                 str(field.type).replace("list<item: int64>", "list of int64"),
                 _unit(field),
-                text,
-                value,
+                filled(effect, name),
+                described.get(name, _doc(field)),
+                _code(shown.row[name]),
             )
         )
     left_out = [f"`{name}`" for name in effect._fields if name not in TABLES[kind].names]
-    note = f"\nThe table has no {' and '.join(left_out)}: the ledger store has them.\n" if left_out else ""
+    note = f"\nThe {' and '.join(left_out)} of the entry are in the ledger store.\n" if left_out else ""
     where = (
         "The example comes from the trigger"
         if shown.record is None
@@ -409,7 +419,7 @@ def _kind(effect: type[effects.Effect], kind: str) -> str:
     answer = " It goes to the client's connection." if kind in RESPONSES else ""
     return (
         f"\n### {kind}\n\n{doc(effect)}{answer}\n\n"
-        f"{table(('column', 'type', 'unit', 'description', 'example'), rows)}{note}\n{where}: {identity}.\n"
+        f"{table(('column', 'type', 'unit', 'filled', 'description', 'example'), rows)}{note}\n{where}: {identity}.\n"
         f"{_structures(effect)}"
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ class FakeBroker:
         for topic, state in sorted(self.topics.items()):
             if self.clock - state[2] >= 1000 and state[0]:
                 state[2] = self.clock
-                self._emit(Expired(topic, "s", 1, -1, 1, state[0] - 1, state[0], "ttl"))
+                self._emit(Expired(topic, "s", 1, -1, 1, state[0] - 1, state[0], "ttl", "messageTTL 1 s"))
 
     def _emit(self, effect: Effect) -> None:
         self.rows.append(Row(self.offset, self.ordinal, self.clock, effect))

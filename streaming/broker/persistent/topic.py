@@ -22,7 +22,7 @@ P = ParamSpec("P")
 class Reason(NamedTuple):
     """Why the broker moves a cursor: the kind of effect, the cause in words, and the policy that demands it."""
 
-    kind: type[CursorMoved] | type[Expired] | type[Evicted]
+    kind: Callable[..., CursorMoved | Expired | Evicted]
     cause: str
     policy: str | None = None
 
