@@ -333,28 +333,68 @@ milliseconds since the epoch, all sizes in bytes.
 
 ## The response topic
 
-`magnetar run --responses kafka://HOST:PORT/TOPIC` sends the rows that answer a client to a Kafka topic: those of the kinds
-marked "answer", if their `connection` is not empty. Each row is one Kafka record.
+`magnetar run --responses kafka://HOST:PORT/TOPIC` sends the answers to clients to a Kafka topic: one Kafka record for each row
+of a kind marked "answer" whose `connection` is not empty. A missing topic is created with as many partitions as the ingress
+has, and without retention. Give each query a response topic of its own.
 
 | part | content |
 |---|---|
-| key | The client's connection, in UTF-8. All answers to a connection are in one Kafka partition, in order. |
+| key | The client's connection, in UTF-8. |
+| partition | Kafka's default choice for the key (murmur2): all answers to a connection are in one Kafka partition. |
+| timestamp | The time of sending. |
 | header `magnetar.partition` | The row's ingress partition, as decimal text. |
 | header `magnetar.offset` | The row's offset, as decimal text. |
 | header `magnetar.ordinal` | The row's ordinal, as decimal text. |
 | header `magnetar.batch` | The micro-batch that sent the record, as decimal text. |
-| value | The row as a JSON object: the columns that are not null. `fields` is an object, not text. |
+| value | A JSON object: `kind`, and the row's other columns that are not null. `fields` is an object, not text. |
 
-SEND_RECEIPT has no `metadata` and no `payload` here. MESSAGE has both: `metadata` is an object with the fields of
-[MessageMetadata](commands.md#messagemetadata), `payload` is base64. For the PRODUCER_SUCCESS below, the value is
+For the PRODUCER_SUCCESS below, the value is
 
 ```json
 {value}
 ```
 
-After a failure a micro-batch is sent again, to the same Kafka partitions, before any later one. So drop a record if its
-three identity headers were seen before in the same `magnetar.batch`, or if its batch is earlier than the last one seen from
-its ingress partition. `sinks.kafka.read_responses` does both.
+* **A MESSAGE** also has the entry: `metadata`, an object with the fields of [MessageMetadata](commands.md#messagemetadata), and
+  `payload` in base64, as it was published. The payload of a batch is therefore Pulsar's encoding of a batch.
+* **A SEND_RECEIPT** has neither. The client knows what it sent.
+* **A message in the short form gets no answer**, because it has no connection. Its SEND_RECEIPT or SEND_ERROR is only in the
+  tables. A client that needs receipts creates a producer with [PRODUCER](commands.md#producer) and publishes with
+  [SEND](commands.md#send). An [ADMIN](commands.md#admin) command without a `connection` gets no answer either.
+* **Other kinds are not sent**: EXPIRED, EVICTED, TOPIC_EVENT and the like are only in the tables. Quarantined records have
+  [a topic of their own](quality.md#dead-letters).
+* **Order.** A connection gets the answers about the topics of one ingress partition in the order in which the broker gave them.
+  Answers from different ingress partitions interleave in any order. An ADMIN command for a namespace is answered once by each
+  ingress partition.
+* **Repeats.** After a failure a micro-batch is sent again, to the same Kafka partitions, before any later one. So drop a record
+  if its three identity headers were seen before in the same `magnetar.batch`, or if its batch is earlier than the last one seen
+  from its ingress partition in the same Kafka partition. It is enough to remember the headers of one micro-batch. A query with a
+  new checkpoint counts batches from 0 again.
+
+This prints each message that a connection received, once, and needs only kafka-python:
+
+```python
+import base64, json
+from kafka import KafkaConsumer
+
+consumer = KafkaConsumer("responses", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest",
+                         enable_auto_commit=False, consumer_timeout_ms=5000)
+latest = {{}}  # Kafka partition and ingress partition → the last micro-batch, and the rows seen of it
+for record in consumer:
+    headers = {{name: int(text) for name, text in record.headers}}
+    batch, row = headers["magnetar.batch"], (headers["magnetar.offset"], headers["magnetar.ordinal"])
+    source = record.partition, headers["magnetar.partition"]
+    last, seen = latest.get(source, (-1, set()))
+    if batch > last:
+        last, seen = latest[source] = batch, set()
+    if batch < last or row in seen:
+        continue  # a repeat
+    seen.add(row)
+    answer = json.loads(record.value)
+    if answer["kind"] == "MESSAGE":
+        print(answer["connection"], answer["ledger_id"], answer["entry_id"], base64.b64decode(answer["payload"]).decode())
+```
+
+In Python with Magnetar installed, `sinks.kafka.read_responses` does the same.
 
 ## Kinds
 """

@@ -1,4 +1,7 @@
 import pickle
+import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,43 @@ def test_a_rerun_sends_repeats_that_the_reader_drops(kafka: LocalKafka, topic: s
         sink.write(0, 0, output([Success(TOPIC, "c", i) for i in range(10)]))
     sink.write(1, 0, output([Success(TOPIC, "c", 10)], offset=10))
     assert [r["request_id"] for r in read(kafka, topic, 11)] == list(range(11))
+
+
+@pytest.mark.feature("J5")
+@pytest.mark.kafka
+def test_the_documented_consumer(kafka: LocalKafka, topic: str, tmp_path: Path) -> None:
+    """The program in docs/outputs.md, as it stands, reads what the documents promise, and drops repeats."""
+    text = (Path(__file__).parents[2] / "docs" / "outputs.md").read_text()
+    (program,) = re.findall(r"```python\n(import base64.*?)```", text, re.DOTALL)
+    for name, own in (('"responses"', repr(topic)), ("127.0.0.1:9092", kafka.bootstrap)):
+        assert name in program
+        program = program.replace(name, own)
+
+    store = LedgerStore(str(tmp_path))
+    sink = KafkaResponses(kafka.bootstrap, topic, store=store)
+    short_form = receipt(1, 0)._replace(connection="", producer_id=None)
+    rows = output(
+        [
+            short_form,
+            Success(TOPIC, "c1", 1),
+            message(1, 0),
+            receipt(1, 1, connection="c2"),
+            message(1, 1, "c2"),
+        ]
+    )
+    store.write(0, 0, rows)
+    for _ in range(2):
+        sink.write(0, 0, rows)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    printed = [
+        f"{connection} 1 {entry} {payload_of(TOPIC, 1, entry).decode()}"
+        for connection, entry in (("c1", 0), ("c2", 1))
+    ]
+    assert sorted(done.stdout.splitlines()) == printed
+    kinds = [answer["kind"] for answer in read_responses(kafka.bootstrap, topic, timeout=1.5)]
+    assert sorted(kinds) == ["MESSAGE", "MESSAGE", "SEND_RECEIPT", "SUCCESS"]
 
 
 @pytest.mark.feature("B3", "J5")
