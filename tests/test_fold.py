@@ -194,7 +194,7 @@ def failing(where: str, error: Exception) -> type[Broker]:
             if where == "apply":
                 raise error
             if where == "rows":
-                self._ctx.emit(Expired(str(topic), "s", 2**80, 0, 0, 0, 0, "ttl"))
+                self._ctx.emit(Expired(str(topic), "s", 2**80, 0, 0, 0, 0, "ttl", "messageTTL 1 s"))
 
         def encode(self) -> bytes:
             if where == "encode":

@@ -376,8 +376,13 @@ This prints each message that a connection received, once, and needs only kafka-
 import base64, json
 from kafka import KafkaConsumer
 
-consumer = KafkaConsumer("responses", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest",
-                         enable_auto_commit=False, consumer_timeout_ms=5000)
+consumer = KafkaConsumer(
+    "responses",
+    bootstrap_servers="127.0.0.1:9092",
+    auto_offset_reset="earliest",
+    enable_auto_commit=False,
+    consumer_timeout_ms=5000,
+)
 latest = {{}}  # Kafka partition and ingress partition → the last micro-batch, and the rows seen of it
 for record in consumer:
     headers = {{name: int(text) for name, text in record.headers}}
@@ -391,7 +396,8 @@ for record in consumer:
     seen.add(row)
     answer = json.loads(record.value)
     if answer["kind"] == "MESSAGE":
-        print(answer["connection"], answer["ledger_id"], answer["entry_id"], base64.b64decode(answer["payload"]).decode())
+        payload = base64.b64decode(answer["payload"])
+        print(answer["connection"], answer["ledger_id"], answer["entry_id"], payload.decode())
 ```
 
 In Python with Magnetar installed, `sinks.kafka.read_responses` does the same.
