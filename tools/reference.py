@@ -19,7 +19,7 @@ from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from sinks.tables import TABLES
-from streaming.broker.config import PROFILES, WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
@@ -510,14 +510,17 @@ The command [BROKER_CONFIG](commands.md#broker_config) gives settings in its fie
 `broker.conf`. The defaults are those of its `profile`, `4.x` or `2.x`; where they differ, the table shows **both**, and
 [profiles.md](profiles.md) says why. Policies of a namespace or a topic ([admin calls](commands.md#admin-calls)) take
 precedence over the settings that are their defaults.
+
+A number outside its range, an unknown name, or a text of more than {longest} characters puts the whole BROKER_CONFIG into
+quarantine (rule `broker_config`), with a cause that names the setting.
 """
 
 
 def settings() -> str:
     """``docs/settings.md``: the broker's settings and their defaults by profile."""
     titles = sections(ServiceConfiguration)
-    page, rows = [NOTE, SETTINGS], list[Sequence[str]]()
-    heads = ("setting", "unit", *PROFILES, "description")
+    page, rows = [NOTE, SETTINGS.format(longest=f"{LONGEST:,}")], list[Sequence[str]]()
+    heads = ("setting", "range", "unit", *PROFILES, "description")
     for setting in fields(ServiceConfiguration):
         if setting.name in titles:
             if rows:
@@ -532,7 +535,8 @@ def settings() -> str:
         texts = [f"`{msgspec.json.encode(value).decode()}`" for value in values]
         if len(set(texts)) > 1:
             texts = [f"**{text}**" for text in texts]
-        rows.append((f"`{setting.name}`", setting.unit, *texts, setting.description))
+        allowed = str(RANGES.get(setting.name, ""))
+        rows.append((f"`{setting.name}`", allowed, setting.unit, *texts, setting.description))
     page.append(table(heads, rows))
     page.append("\n## Settings without effect\n\nA real broker has these, and here they change nothing. They are accepted, "
                 "so that a `broker.conf` need not be edited: "

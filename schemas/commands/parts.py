@@ -10,7 +10,7 @@ from schemas.units import Bytes32, EpochMillis, Int32, Int64, Messages
 _UINT64 = 2**64
 
 LARGEST_BATCH = 10**6
-"""The most messages that an entry can have under any configuration, see the setting `maxMessagesPerBatch`."""
+"""The most messages that an entry can have under any configuration, the largest value of `maxMessagesPerBatch`."""
 
 ServerError = Literal[
     "UnknownError", "MetadataError", "PersistenceError", "AuthenticationError", "AuthorizationError", "ConsumerBusy",
@@ -154,9 +154,11 @@ class MessageMetadata(Part):
     compression: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] | None = None
     """The codec of the payload. Not used: the broker stores payloads as they come."""
     uncompressed_size: Bytes32 | None = None
-    """The size of the payload before compression. Not used."""
+    """The size of the payload before compression. Limits the number of messages in a compressed batch."""
     num_messages_in_batch: Messages | None = None
-    """The number of messages in a batch. Absent: one message, not a batch."""
+    """The number of messages in a batch. Absent: one message, not a batch. Refused (NotAllowedError): more than
+    `maxMessagesPerBatch`, or more than fit into the payload at 4 bytes each, before compression (`uncompressed_size`). An
+    empty payload, as in a log that leaves payloads out, is not compared."""
     event_time: EpochMillis | None = None
     """The application's own time. Not used."""
     encryption_keys: list[EncryptionKeys] = []

@@ -21,7 +21,8 @@ from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2
-"""The version of the encoding written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes."""
+"""The version of the encoding written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes,
+maxMessagesPerBatch."""
 
 
 class TopicBlock(msgspec.Struct, array_like=True):

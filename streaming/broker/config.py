@@ -3,25 +3,44 @@
 Names are Pulsar's. A difference between versions is a setting here, never a test of the version elsewhere.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
-from schemas.units import unit
+from schemas.commands.parts import LARGEST_BATCH
 from streaming.broker import entry_filters
 
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
-Millis = Annotated[int, unit("ms")]
-Seconds = Annotated[int, unit("s")]
-FractionalSeconds = Annotated[float, unit("s")]
-Minutes = Annotated[int, unit("min")]
-FractionalMinutes = Annotated[float, unit("min")]
-Bytes = Annotated[int, unit("bytes")]
-Mebibytes = Annotated[int, unit("MiB")]
-Gibibytes = Annotated[float, unit("GiB")]
-Entries = Annotated[int, unit("entries")]
-Messages = Annotated[int, unit("messages")]
+MOST = 2**31 - 1
+"""The largest number of most settings, as in Pulsar."""
+
+
+class Range(NamedTuple):
+    """The numbers that a setting takes: `least` to `most`, and `also`."""
+
+    least: float
+    most: float
+    also: float | None = None
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and (self.least <= value <= self.most or value == self.also)
+
+    def __str__(self) -> str:
+        text = f"{self.least:,} to {self.most:,}".replace("-", "−")
+        return text if self.also is None else f"{self.also:,} or {text}"
+
+
+def between(least: float, most: float, unit: str = "", *, or_: float | None = None) -> msgspec.Meta:
+    """The annotation of a setting that takes numbers from `least` to `most`, and `or_`.
+
+    No bound in the sense of msgspec: a state keeps settings that an earlier version took.
+    """
+    return msgspec.Meta(extra={"range": Range(least, most, or_)} | ({"unit": unit} if unit else {}))
+
+
+LONGEST = 1024
+"""The most characters of a setting that is text."""
 
 
 class BadSetting(ValueError):
@@ -29,9 +48,6 @@ class BadSetting(ValueError):
 
 
 BROKER_TIMESTAMP = "AppendBrokerTimestampMetadataInterceptor"
-
-LARGEST = 10**15
-"""The largest number in a configuration. It keeps times in any unit within 64 bits as milliseconds."""
 
 
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,67 +58,71 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """The profile of the defaults. It comes from the command's field `profile`, not from its `settings`."""
     clusterName: str = "standalone"
     """The cluster's name. Generated producer names start with it."""
-    statsUpdateFrequencyInSecs: Seconds = 60
+    statsUpdateFrequencyInSecs: Annotated[int, between(0, 86_400, "s")] = 60
     """The length of the intervals over which the rates in stats are averaged. Less than 1 counts as 1."""
 
     # Ledgers and retention
-    managedLedgerMaxEntriesPerLedger: Entries = 50000
+    managedLedgerMaxEntriesPerLedger: Annotated[int, between(1, 1_000_000, "entries")] = 50000
     """A ledger with this many entries is full: it closes, and another one opens."""
-    managedLedgerMinLedgerRolloverTimeMinutes: FractionalMinutes = 10
+    managedLedgerMinLedgerRolloverTimeMinutes: Annotated[float, between(0, MOST, "min")] = 10
     """A full ledger stays open until it is older than this. 0: it closes immediately."""
-    managedLedgerMaxLedgerRolloverTimeMinutes: FractionalMinutes = 240
+    managedLedgerMaxLedgerRolloverTimeMinutes: Annotated[float, between(0.01, MOST, "min")] = 240
     """A ledger of this age is full."""
-    managedLedgerMaxSizePerLedgerMbytes: Mebibytes = 2048
+    managedLedgerMaxSizePerLedgerMbytes: Annotated[int, between(1, 1_048_576, "MiB")] = 2048
     """A ledger of this size is full."""
-    managedLedgerInactiveLedgerRolloverTimeSeconds: Seconds = 0
+    managedLedgerInactiveLedgerRolloverTimeSeconds: Annotated[int, between(0, MOST, "s")] = 0
     """A ledger that got no entry for longer than this closes at the next retention check. 0: off."""
-    retentionCheckIntervalInSeconds: Seconds = 120
+    retentionCheckIntervalInSeconds: Annotated[int, between(0, MOST, "s")] = 120
     """The interval of the retention check (`consumedLedgers`), which trims ledgers. 0: off."""
-    defaultRetentionTimeInMinutes: Minutes = 0
+    defaultRetentionTimeInMinutes: Annotated[int, between(-1, MOST, "min")] = 0
     """How long ledgers are kept after every subscription has acknowledged them, unless a policy says so. −1: forever."""
-    defaultRetentionSizeInMB: Mebibytes = 0
+    defaultRetentionSizeInMB: Annotated[int, between(-1, MOST, "MiB")] = 0
     """How much is kept after every subscription has acknowledged it, unless a policy says so. −1: everything."""
 
     # Cursors
-    managedLedgerDefaultMarkDeleteRateLimit: float = 1.0
+    managedLedgerDefaultMarkDeleteRateLimit: Annotated[float, between(-1, 1_000_000)] = 1.0
     """How often each cursor's position may be written, in writes per second. A position whose write is delayed trims no
     ledgers until it is written. 0 or less: no limit."""
-    managedLedgerCursorPositionFlushSeconds: Seconds = 60
+    managedLedgerCursorPositionFlushSeconds: Annotated[int, between(0, MOST, "s")] = 60
     """The interval of the check (`cursorFlush`) that writes the delayed positions. 0: off."""
-    managedLedgerMaxUnackedRangesToPersist: int = 10000
+    managedLedgerMaxUnackedRangesToPersist: Annotated[int, between(0, 10_000_000)] = 10000
     """How many runs of individual acks of a subscription survive an unload. Messages acknowledged beyond them are
     delivered again."""
-    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Millis = 60000
+    managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Annotated[
+        int, between(-1, MOST, "ms")
+    ] = 60000
     """How far clients' clocks may differ when the closing times of ledgers narrow a search by time. −1: the search covers
     all stored entries."""
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     """Whether single messages of a batch can be acknowledged. If not, a batch is acknowledged as a whole."""
 
     # Producers
-    maxMessageSize: Bytes = 5 * 1024 * 1024
+    maxMessageSize: Annotated[int, between(1, 134_217_728, "bytes")] = 5 * 1024 * 1024
     """The largest payload. Chunks may be larger."""
-    maxConcurrentNonPersistentMessagePerConnection: Messages = 1000
+    maxMessagesPerBatch: Annotated[int, between(1, LARGEST_BATCH, "messages")] = 100_000
+    """The most messages in a batch. Pulsar limits them in clients only (`batchingMaxMessages`)."""
+    maxConcurrentNonPersistentMessagePerConnection: Annotated[int, between(0, 1_000_000, "messages")] = 1000
     """How many messages of a connection may be in flight on a non-persistent topic; further ones are dropped."""
-    maxProducersPerTopic: int = 0
+    maxProducersPerTopic: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of producers of a topic. 0: no limit."""
     encryptionRequireOnProducer: bool = False
     """Whether producers must encrypt."""
-    keepAliveIntervalSeconds: Seconds = 30
+    keepAliveIntervalSeconds: Annotated[int, between(0, 86_400, "s")] = 30
     """For this long after the broker closed a producer, what its client still sends is ignored. After it, a SEND closes
     the connection."""
 
     # Deduplication
     brokerDeduplicationEnabled: bool = False
     """Whether messages are deduplicated by producer name and sequence id."""
-    brokerDeduplicationMaxNumberOfProducers: int = 10000
+    brokerDeduplicationMaxNumberOfProducers: Annotated[int, between(1, 1_000_000)] = 10000
     """How many producers' sequence ids a snapshot holds."""
-    brokerDeduplicationEntriesInterval: Entries = 1000
+    brokerDeduplicationEntriesInterval: Annotated[int, between(1, MOST, "entries")] = 1000
     """A snapshot of the sequence ids is taken after this many entries."""
-    brokerDeduplicationSnapshotIntervalSeconds: Seconds = 120
+    brokerDeduplicationSnapshotIntervalSeconds: Annotated[int, between(-1, MOST, "s")] = 120
     """The periodic check takes a snapshot if the last one is at least this old. 0 or less: never."""
-    brokerDeduplicationSnapshotFrequencyInSeconds: Seconds = 120
+    brokerDeduplicationSnapshotFrequencyInSeconds: Annotated[int, between(0, MOST, "s")] = 120
     """The interval of that check (`deduplicationSnapshot`). 0: off."""
-    brokerDeduplicationProducerInactivityTimeoutMinutes: Minutes = 360
+    brokerDeduplicationProducerInactivityTimeoutMinutes: Annotated[int, between(0, MOST, "min")] = 360
     """The sequence ids of a producer that has been disconnected for longer than this are forgotten. The check
     (`inactiveProducers`) runs three times in this interval. 0: off."""
 
@@ -113,53 +133,53 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Whether SUBSCRIBE creates a subscription that does not exist. If not, it is refused (SubscriptionNotFound)."""
     allowAutoTopicCreation: bool = True
     """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
-    maxTopicsPerNamespace: int = 0
+    maxTopicsPerNamespace: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
-    maxSubscriptionsPerTopic: int = 0
+    maxSubscriptionsPerTopic: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of subscriptions of a topic. 0: no limit."""
-    maxConsumersPerTopic: int = 0
+    maxConsumersPerTopic: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of consumers of a topic. 0: no limit."""
-    maxConsumersPerSubscription: int = 0
+    maxConsumersPerSubscription: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of consumers of a subscription. 0: no limit."""
-    maxUnackedMessagesPerConsumer: Messages = 50000
+    maxUnackedMessagesPerConsumer: Annotated[int, between(-1, MOST, "messages")] = 50000
     """A consumer of Shared or Key_Shared with this many unacknowledged messages gets no more. 0 or less: no limit."""
-    maxUnackedMessagesPerSubscription: Messages = 200000
+    maxUnackedMessagesPerSubscription: Annotated[int, between(-1, MOST, "messages")] = 200000
     """A Shared or Key_Shared subscription with this many unacknowledged messages gets no more. 0 or less: no limit."""
-    dispatcherMaxReadBatchSize: Entries = 100
+    dispatcherMaxReadBatchSize: Annotated[int, between(1, 100_000, "entries")] = 100
     """How many entries a dispatcher reads at a time."""
-    dispatcherMaxRoundRobinBatchSize: Entries = 20
+    dispatcherMaxRoundRobinBatchSize: Annotated[int, between(1, 100_000, "entries")] = 20
     """How many entries a consumer of Shared gets in a turn."""
     preciseDispatcherFlowControl: bool = False
     """Whether dispatchers convert permits to entries by the average size of a consumer's batches. If not, an entry counts
     as one message."""
-    subscriptionExpirationTimeMinutes: Minutes = 0
+    subscriptionExpirationTimeMinutes: Annotated[int, between(0, MOST, "min")] = 0
     """A durable subscription that has had no consumers for longer than this is deleted. 0: off."""
-    subscriptionExpiryCheckIntervalInMinutes: Minutes = 5
+    subscriptionExpiryCheckIntervalInMinutes: Annotated[int, between(0, MOST, "min")] = 5
     """The interval of that check (`inactiveSubscriptions`). 0: off."""
-    activeConsumerFailoverDelayTimeMillis: Millis = 1000
+    activeConsumerFailoverDelayTimeMillis: Annotated[int, between(0, MOST, "ms")] = 1000
     """How long a Failover subscription waits before another consumer takes over."""
     activeConsumerFailoverConsistentHashing: bool = False
     """Whether a hash ring chooses the active consumer on partitions, too. If not, the partition's number does."""
     delayedDeliveryEnabled: bool = True
     """Whether messages wait for their `deliver_at_time`."""
-    delayedDeliveryTickTimeMillis: Millis = 1000
+    delayedDeliveryTickTimeMillis: Annotated[int, between(1, 3_600_000, "ms")] = 1000
     """The precision of delivery times, and the minimum time between two checks for delayed messages."""
     isDelayedDeliveryDeliverAtTimeStrict: bool = False
     """Whether no message is delivered before its time. If not, it may come up to a tick early."""
-    delayedDeliveryMaxDelayInMillis: Millis = 0
+    delayedDeliveryMaxDelayInMillis: Annotated[int, between(0, 10**14, "ms")] = 0
     """A message with a longer delay is refused (NotAllowedError). 0: no limit."""
-    delayedDeliveryFixedDelayDetectionLookahead: Messages = 50000
+    delayedDeliveryFixedDelayDetectionLookahead: Annotated[int, between(0, MOST, "messages")] = 50000
     """With this many delayed messages that all have about the same delay, the dispatcher reads no more until one is due.
     0: off."""
-    dispatcherEntryFilterRescheduledMessageDelay: Millis = 1000
+    dispatcherEntryFilterRescheduledMessageDelay: Annotated[int, between(0, MOST, "ms")] = 1000
     """How long after a filter rescheduled an entry it judges the entry again. At least 1."""
     entryFilterNames: str = ""
     """The entry filters in force, separated by commas. `PropertyFilter` is built in: a subscription with a property
     ``filter.NAME`` gets only messages whose property NAME has the same value. `entry_filters.register` adds others."""
-    maxUnackedMessagesPerBroker: Messages = 0
+    maxUnackedMessagesPerBroker: Annotated[int, between(-1, MOST, "messages")] = 0
     """With this many unacknowledged messages in the ingress partition, the subscriptions that have most of them get no
     more, until there are less than half. 0: no limit."""
-    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: Annotated[float, between(0, 1)] = 0.16
     """The fraction of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
 
     # Key_Shared
@@ -167,37 +187,39 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Whether Key_Shared is allowed."""
     subscriptionKeySharedUseConsistentHashing: bool = True
     """Whether a hash ring divides the keys among consumers. If not, each new consumer halves the widest range."""
-    subscriptionKeySharedConsistentHashingReplicaPoints: int = 100
+    subscriptionKeySharedConsistentHashingReplicaPoints: Annotated[int, between(1, 1_000)] = 100
     """How many points a consumer has on the hash ring."""
     subscriptionKeySharedUseClassicPersistentImplementation: bool = False
     """Whether a new consumer waits until all messages read before it joined are acknowledged (2.x). If not, it waits for
     those of its own keys (4.x)."""
-    keySharedLookAheadMsgInReplayThresholdPerConsumer: Messages = 2000
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: Annotated[int, between(0, MOST, "messages")] = 2000
     """With this many messages per consumer that wait for their keys' consumers, nothing new is read. 0: off."""
-    keySharedLookAheadMsgInReplayThresholdPerSubscription: Messages = 20000
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: Annotated[int, between(0, MOST, "messages")] = (
+        20000
+    )
     """With this many messages that wait for their keys' consumers, nothing new is read. 0: off."""
-    keySharedUnblockingIntervalMs: Millis = 10
+    keySharedUnblockingIntervalMs: Annotated[int, between(0, 3_600_000, "ms")] = 10
     """How long acks that free a key are collected before messages of that key are sent."""
 
     # Time to live
     brokerEntryMetadataInterceptors: str = ""
     """AppendBrokerTimestampMetadataInterceptor, with or without its package: entries get the broker's time, which takes
     precedence over the client's publish time. Empty: none."""
-    ttlDurationDefaultInSeconds: Seconds = 0
+    ttlDurationDefaultInSeconds: Annotated[int, between(0, MOST, "s")] = 0
     """Messages older than this expire, unless a policy says otherwise. 0: never."""
-    messageExpiryCheckIntervalInMinutes: FractionalMinutes = 5
+    messageExpiryCheckIntervalInMinutes: Annotated[float, between(0.01, MOST, "min", or_=0)] = 5
     """The interval of the check (`messageExpiry`). 0: off."""
 
     # Backlog quotas
     backlogQuotaCheckEnabled: bool = True
     """Whether backlog quotas are checked periodically. The creation of a producer checks them in any case."""
-    backlogQuotaCheckIntervalInSeconds: FractionalSeconds = 60
+    backlogQuotaCheckIntervalInSeconds: Annotated[float, between(1, MOST, "s", or_=0)] = 60
     """The interval of the check (`backlogQuota`). 0: off."""
-    backlogQuotaDefaultLimitGB: Gibibytes = -1
+    backlogQuotaDefaultLimitGB: Annotated[float, between(-1, 1_000_000, "GiB")] = -1
     """The largest backlog of a topic, unless a policy says so. 0 or less: `backlogQuotaDefaultLimitBytes` applies."""
-    backlogQuotaDefaultLimitBytes: Bytes = -1
+    backlogQuotaDefaultLimitBytes: Annotated[int, between(-1, 10**15, "bytes")] = -1
     """The largest backlog of a topic, unless a policy says so. Less than 0: no limit."""
-    backlogQuotaDefaultLimitSecond: Seconds = -1
+    backlogQuotaDefaultLimitSecond: Annotated[int, between(-1, MOST, "s")] = -1
     """The maximum age of a topic's oldest unacknowledged message, unless a policy says so. 0 or less: no limit."""
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
     """What happens when those limits are exceeded. producer_request_hold and producer_exception close producers and refuse
@@ -260,6 +282,17 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     that position is in the next one (2.x)."""
 
 
+_HINTS = get_type_hints(ServiceConfiguration, include_extras=True)
+RANGES: dict[str, Range] = {
+    name: hint.__metadata__[0].extra["range"]
+    for name, hint in _HINTS.items()
+    if get_origin(hint) is Annotated
+}
+"""The numbers that each setting takes, by its name."""
+
+_SHOWN = 60
+"""Characters of a bad value in an error."""
+
 PROFILES: dict[str, dict[str, Any]] = {
     "4.x": {},
     "2.x": {
@@ -301,6 +334,11 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
     if str(settings.get("transactionCoordinatorEnabled", "false")).lower() == "true":
         raise BadSetting("transactionCoordinatorEnabled: transactions are not supported")
+    for name, value in given.items():
+        if isinstance(value, str) and len(value) > LONGEST:
+            raise BadSetting(
+                f"broker setting {name}: {len(value):,} characters, at most {LONGEST:,} are allowed"
+            )
     interceptors = str(given.get("brokerEntryMetadataInterceptors", ""))
     if [name for name in interceptors.split(",") if name and not name.endswith(BROKER_TIMESTAMP)]:
         raise BadSetting(f"brokerEntryMetadataInterceptors: only {BROKER_TIMESTAMP} is supported")
@@ -312,9 +350,19 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
             {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
         )
     except msgspec.ValidationError as error:
-        raise BadSetting(f"broker settings: {error}") from None
-    for name in known:
-        value = getattr(config, name)
-        if isinstance(value, int | float) and not abs(value) <= LARGEST:
-            raise BadSetting(f"broker setting {name}: {value} is no number up to {LARGEST}")
+        cause, _, path = str(error).rpartition(" - at `$.")
+        raise _bad(path.removesuffix("`"), given, cause) from None
+    for name, allowed in RANGES.items():
+        if name in given and getattr(config, name) not in allowed:
+            raise _bad(name, given, "")
     return config
+
+
+def _bad(name: str, given: dict[str, Any], cause: str) -> BadSetting:
+    """The error for the value of a setting: what was expected, or else the `cause` in msgspec's words."""
+    if name in RANGES:
+        kind = "an integer" if _HINTS[name].__origin__ is int else "a number"
+        unit = _HINTS[name].__metadata__[0].extra.get("unit", "")
+        cause = f"expected {kind}, {RANGES[name]} {unit}".rstrip()
+    shown = f"{given.get(name)!r}"[:_SHOWN]
+    return BadSetting(f"broker setting {name}: {shown}: {cause}")

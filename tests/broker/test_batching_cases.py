@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from schemas.commands import MessageMetadata, Send
-from schemas.effects import Message, SendReceipt
+from schemas.effects import Message, SendError, SendReceipt
 from streaming.broker.ledger.ack_set import to_bits, to_words
 from streaming.broker.subscription.consumer import Consumer
-from tests.broker.kit import Run, of, one, sent
+from tests.broker.kit import TOPIC, Run, of, one, sent
 
 ODD = sum(1 << index for index in range(1, 100, 2))
 
@@ -316,3 +316,51 @@ def test_a_corrupt_entry_is_acked_like_any_other() -> None:
         b' "message_id": [{"ledgerId": 1, "entryId": 0}], "validation_error": "ChecksumMismatch"}'
     )
     assert (run.backlog("s"), consumer(run).unacked) == (0, 0)
+
+
+# -- how many messages an entry may have
+
+
+@pytest.mark.feature("E1")
+def test_a_batch_has_at_most_as_many_messages_as_the_broker_takes() -> None:
+    run = Run()
+    run.create_producer()
+    assert one(run.send(0, 99_999), SendReceipt).messages == 100_000
+    refused = one(run.send(100_000, 200_000), SendError)
+    assert (refused.error, refused.sequence_id) == ("NotAllowedError", 200_000)
+    assert "100001 messages, the broker takes 100000" in refused.cause
+    run.configure(maxMessagesPerBatch=2)
+    assert one(run.send(0, 2), SendError).error == "NotAllowedError"
+    assert one(run.send(0, num_messages_in_batch=2**31 - 1, chunk_id=0), SendError).error == "NotAllowedError"
+    assert run.topic.ledger.number_of_entries == 1
+
+
+@pytest.mark.feature("E1")
+@pytest.mark.parametrize("topic", [TOPIC, TOPIC.replace("persistent", "non-persistent")])
+@pytest.mark.parametrize(
+    ("payload", "metadata", "fits"),
+    [
+        ("x" * 12, {}, True),
+        ("x" * 11, {}, False),
+        ("x" * 11, {"compression": "NONE", "uncompressed_size": 99}, False),
+        ("x", {"compression": "LZ4", "uncompressed_size": 12}, True),
+        ("x", {"compression": "LZ4", "uncompressed_size": 11}, False),
+        ("", {}, True),
+    ],
+)
+def test_a_batch_has_no_more_messages_than_fit_into_its_payload(
+    topic: str, payload: str, metadata: dict[str, Any], fits: bool
+) -> None:
+    run = Run()
+    run.create_producer(topic=topic)
+    batch = MessageMetadata("p", 0, run.now, num_messages_in_batch=3, **metadata)
+    (answer,) = run.do(
+        Send(
+            connection="client", producer_id=1, sequence_id=0, num_messages=3, metadata=batch, payload=payload
+        ),
+        topic,
+    )
+    assert isinstance(answer, SendReceipt) == fits
+    if not fits:
+        assert isinstance(answer, SendError)
+        assert "each takes at least 4" in answer.cause

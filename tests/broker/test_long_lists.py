@@ -4,7 +4,6 @@ Work is counted in bytecode instructions, from the record's bytes to its effects
 """
 
 import sys
-import timeit
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, get_args
@@ -13,7 +12,6 @@ import pytest
 from msgspec import inspect as types
 
 from schemas import commands as c
-from streaming.broker.ledger.ack_set import from_words, to_words
 from streaming.quality.gate import gate
 from tests.broker.kit import TOPIC, Run
 from tests.quality.helpers import SCHEMA, value
@@ -218,13 +216,3 @@ def test_all_lists_are_here() -> None:
     }
     unused = {path for path in found if ".first_chunk_message_id." in path or path.startswith("Admin.body[")}
     assert {case[0] for case in CASES} == found - unused
-
-
-def test_ack_sets_are_converted_in_linear_time() -> None:
-    """Counting instructions does not see integers that grow word by word, so this compares times."""
-
-    def seconds(words: int) -> float:
-        ack_set = [-1] * words
-        return min(timeit.repeat(lambda: to_words(from_words(ack_set)), number=1, repeat=5))
-
-    assert seconds(64_000) <= 16 * 4 * seconds(4_000)

@@ -10,6 +10,9 @@ from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.broker.producer.producer import Producer
 
+SMALLEST_IN_BATCH = 4
+"""The fewest bytes of a message in a batch: those that give the size of its metadata (batching.md §2)."""
+
 
 def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite | None:
     """A SEND as a write. None: the connection has no such producer, and is closed for that unless the broker closed the
@@ -83,7 +86,10 @@ def may_publish(
 
 
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
-    """Why a message is too large; None: it is not. Chunks are not checked."""
+    """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
+    messages = write.metadata.num_messages_in_batch
+    if messages is not None and (refusal := _too_many(ctx, write, messages)) is not None:
+        return refusal
     if write.metadata.chunk_id is not None:
         return None
     largest = ctx.config.maxMessageSize
@@ -92,6 +98,19 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
     limit = policies.maxMessageSize
     if 0 < limit < largest and write.size > limit:
         return f"entry of {write.size} bytes, the topic takes {limit}"
+    return None
+
+
+def _too_many(ctx: Context, write: PendingWrite, messages: int) -> str | None:
+    """Why a batch can't have so many messages. Without a payload, as in a log that leaves payloads out, only the broker's
+    limit counts."""
+    most = ctx.config.maxMessagesPerBatch
+    if messages > most:
+        return f"a batch of {messages} messages, the broker takes {most}"
+    metadata = write.metadata
+    size = len(write.payload) if metadata.compression in (None, "NONE") else metadata.uncompressed_size
+    if write.payload and size is not None and size < messages * SMALLEST_IN_BATCH:
+        return f"a batch of {messages} messages in {size} bytes, each takes at least {SMALLEST_IN_BATCH}"
     return None
 
 
