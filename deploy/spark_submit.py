@@ -12,7 +12,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from streaming.kafka.config import KafkaConfig
-from streaming.run import run_query, stop_signals
+from streaming.run import run_query
+from streaming.signals import stop_signals
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",

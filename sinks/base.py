@@ -34,8 +34,9 @@ class ForeignFiles(RuntimeError):
 
     @classmethod
     def found(cls, where: str, batch_id: int, found: int) -> "ForeignFiles":
-        """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id`."""
+        """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id` (−1: it is new)."""
+        at = f"at micro-batch {batch_id}" if batch_id >= 0 else "new"
         return cls(
-            f"{where} holds output of micro-batch {found}, but the query is at micro-batch {batch_id}: it was written "
-            "with another checkpoint. Give this query an empty folder, or the checkpoint that goes with this one."
+            f"{where} holds output of micro-batch {found}, but the query is {at}: it was written "
+            "with another checkpoint. Give this query a new folder, or the checkpoint that goes with this one."
         )

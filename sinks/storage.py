@@ -9,12 +9,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 RESTORE = (
-    "Restore it from a copy, or give the query a new checkpoint and an empty store: the log, if Kafka still has all of "
+    "Restore it from a copy, or give the query a new checkpoint and a new store: the log, if Kafka still has all of "
     "it, recreates both"
 )
 """What to do about a store that differs from what was written. A clause of a sentence."""
 
 _TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
+_TRIES = 100
 
 
 class Damaged(OSError):
@@ -23,6 +24,10 @@ class Damaged(OSError):
 
 class NotStored(OSError):
     """A file could not be written, because the disk is full or gone. Existing files are unchanged."""
+
+
+class BadUrl(ValueError):
+    """pyarrow can't open a URL. The text says why."""
 
 
 class Storage:
@@ -58,7 +63,10 @@ class Storage:
             if self._given is not None:
                 self._open = self._given, self.url
             elif ":/" in self.url:
-                self._open = fs.FileSystem.from_uri(self.url)
+                try:
+                    self._open = fs.FileSystem.from_uri(self.url)
+                except (OSError, pa.ArrowException) as error:
+                    raise BadUrl(f"{self.url} can't be opened: {plain(error)}") from error
             else:
                 self._open = fs.LocalFileSystem(), self.url
         filesystem, root = self._open
@@ -95,18 +103,40 @@ class Storage:
         filesystem, temporary = self._at(f"{_TEMPORARY}/{uuid4().hex}")
         target = self._at(path)[1]
         try:
-            for file in (temporary, target):
-                filesystem.create_dir(file.rpartition("/")[0], recursive=True)
-            with filesystem.open_output_stream(temporary, compression=None) as stream:
+            filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+            with self._create(filesystem, temporary) as stream:
                 write(stream)
             filesystem.move(temporary, target)
+            self._tidy()
         except BaseException as error:
             # Keep the first error, the cause: a failure to delete would only hide it.
             with suppress(OSError):
                 self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
+            self._tidy()
             if isinstance(error, OSError) and not isinstance(error, Damaged | FileNotFoundError):
                 raise NotStored(f"{self.url}/{path} could not be written: {plain(error)}") from error
             raise
+
+    def _create(self, filesystem: fs.FileSystem, temporary: str) -> pa.NativeFile:
+        """A stream to a new file in the folder of temporary files, which another publication may just have removed."""
+        for left in reversed(range(_TRIES)):
+            filesystem.create_dir(temporary.rpartition("/")[0], recursive=True)
+            with suppress(*([FileNotFoundError] if left else [])):
+                return filesystem.open_output_stream(temporary, compression=None)
+        raise AssertionError
+
+    def _tidy(self) -> None:
+        """Remove the folder of temporary files if no publication uses it. Object stores have no empty folders."""
+        filesystem, full = self._at(_TEMPORARY)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            with suppress(OSError):
+                Path(full).rmdir()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on this machine's file system, or None if the storage is elsewhere. Raises `BadUrl`."""
+        filesystem, root = self._at("")
+        return Path(root) if isinstance(filesystem, fs.LocalFileSystem) else None
 
     def delete(self, path: str) -> None:
         """Delete a file if it exists."""
@@ -120,6 +150,7 @@ class Storage:
         """Delete the remains of killed publications. Call it only while none is in progress."""
         filesystem, full = self._at(_TEMPORARY)
         filesystem.delete_dir_contents(full, missing_dir_ok=True)
+        self._tidy()
 
 
 def plain(error: BaseException) -> str:

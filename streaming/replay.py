@@ -14,7 +14,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,12 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD, Coordinates
+from sinks.lock import LOCK, exclusive
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, set_aside_by_name, stats
-from streaming.log.files import read_log
+from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
 from streaming.quality.gate import Judge, decode_only, judge
+from streaming.runtime.java import spark_java_home
 
 if TYPE_CHECKING:
     from sinks.base import Sink
@@ -41,6 +44,8 @@ RECORDS_PER_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
 
 STAGED = "staged"
+
+_WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, "_temporary"}
 
 Progress = Callable[[int, int, int], None]
 """Called after each micro-batch: batches done, batches in all, output rows so far."""
@@ -107,56 +112,64 @@ def replay_log(
     Raises:
         LogError, FileNotFoundError: the log, or the policies (`PolicyError` names each mistake in them).
         NotEmptyError: `out` is not empty.
+        InUse: another process uses `out`.
+        NotWritable: `out` can't be written.
+        JavaNotFoundError: there is no Java for Spark.
         NoSuchRecord: the log lacks a record to set aside.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
-    from streaming.spark import query, source, state
-    from streaming.spark.session import spark_session
+    with _results(out, overwrite) as out:
+        _check_logs(log, policies)
+        if spark is None:
+            spark_java_home()
+        loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
+        aside = _set_aside(loaded, set_aside, quarantined)
+        _clear(out)
 
-    loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
-    aside = _set_aside(loaded, set_aside, quarantined)
-    out = _prepare(out, overwrite)
-    count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
-    shuffle_partitions = shuffle_partitions or min(cores, count)
-    if spark is None:
-        spark = spark_session(
-            "magnetar replay", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]"
+        from streaming.spark import query, source, state
+        from streaming.spark.session import spark_session
+
+        count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
+        shuffle_partitions = shuffle_partitions or min(cores, count)
+        if spark is None:
+            spark = spark_session(
+                "magnetar replay", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]"
+            )
+        spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+
+        folder = out / STAGED
+        total = source.stage(loaded.records, folder, batches=batches or _batches(loaded.records))
+        store, sinks = _sinks(out, gates=gates)
+        rows: Counter[str] = Counter()
+
+        def written(batch: Written) -> None:
+            for (_, kind), count in batch.rows.items():
+                rows[kind] += count
+            if progress is not None:
+                progress(batch.batch_id + 1, total, rows.total())
+
+        begun = time.perf_counter()
+        running = query.start(
+            spark,
+            source.staged(spark, folder),
+            sinks=sinks,
+            store=store,
+            checkpoint=out / "checkpoint",
+            clock=clock,
+            trigger=query.AVAILABLE_NOW,
+            broker=broker,
+            judge=judge if gates else decode_only,
+            set_aside=aside,
+            on_batch=written,
         )
-    spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
-
-    folder = out / STAGED
-    total = source.stage(loaded.records, folder, batches=batches or _batches(loaded.records))
-    store, sinks = _sinks(out, gates=gates)
-    rows: Counter[str] = Counter()
-
-    def written(batch: Written) -> None:
-        for (_, kind), count in batch.rows.items():
-            rows[kind] += count
-        if progress is not None:
-            progress(batch.batch_id + 1, total, rows.total())
-
-    begun = time.perf_counter()
-    running = query.start(
-        spark,
-        source.staged(spark, folder),
-        sinks=sinks,
-        store=store,
-        checkpoint=out / "checkpoint",
-        clock=clock,
-        trigger=query.AVAILABLE_NOW,
-        broker=broker,
-        judge=judge if gates else decode_only,
-        set_aside=aside,
-        on_batch=written,
-    )
-    try:
-        running.awaitTermination()
-    finally:
-        running.stop()
-    seconds = time.perf_counter() - begun
-    shutil.rmtree(folder)
-    found = stats(state.partition_states(spark, out / "checkpoint"), broker=broker)
-    return _result(out, loaded, total, seconds, rows, found)
+        try:
+            running.awaitTermination()
+        finally:
+            running.stop()
+        seconds = time.perf_counter() - begun
+        shutil.rmtree(folder)
+        found = stats(state.partition_states(spark, out / "checkpoint"), broker=broker)
+        return _result(out, loaded, total, seconds, rows, found)
 
 
 def replay_in_process(
@@ -173,25 +186,27 @@ def replay_in_process(
     broker: BrokerType = Broker,
 ) -> ReplayResult:
     """Like `replay` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
-    loaded = load(log, policies=policies, partitions=partitions)
-    aside = _set_aside(loaded, set_aside, quarantined)
-    out = _prepare(out, overwrite)
-    store, sinks = _sinks(out)
-    total = batches or _batches(loaded.records)
-    rows: Counter[str] = Counter()
-    begun = time.perf_counter()
-    fold = Fold(store, broker=broker, set_aside=aside)
-    for batch_id, part in enumerate(slices(loaded.records, total)):
-        for sink in sinks:
-            sink.begin(batch_id)
-        for partition, own in fold.apply(part):
+    with _results(out, overwrite) as out:
+        _check_logs(log, policies)
+        loaded = load(log, policies=policies, partitions=partitions)
+        aside = _set_aside(loaded, set_aside, quarantined)
+        _clear(out)
+        store, sinks = _sinks(out)
+        total = batches or _batches(loaded.records)
+        rows: Counter[str] = Counter()
+        begun = time.perf_counter()
+        fold = Fold(store, broker=broker, set_aside=aside)
+        for batch_id, part in enumerate(slices(loaded.records, total)):
             for sink in sinks:
-                sink.write(batch_id, partition, own)
-            rows.update({kind: len(table) for kind, table in own.items()})
-        if progress is not None:
-            progress(batch_id + 1, total, rows.total())
-    seconds = time.perf_counter() - begun
-    return _result(out, loaded, total, seconds, rows, stats(fold.states(), broker=broker))
+                sink.begin(batch_id)
+            for partition, own in fold.apply(part):
+                for sink in sinks:
+                    sink.write(batch_id, partition, own)
+                rows.update({kind: len(table) for kind, table in own.items()})
+            if progress is not None:
+                progress(batch_id + 1, total, rows.total())
+        seconds = time.perf_counter() - begun
+        return _result(out, loaded, total, seconds, rows, stats(fold.states(), broker=broker))
 
 
 def _result(
@@ -279,22 +294,35 @@ def _batches(records: pa.Table) -> int:
     return -(-len(records) // RECORDS_PER_BATCH) or 1
 
 
-def _prepare(out: str | Path, overwrite: bool) -> Path:
+def _check_logs(*logs: object) -> None:
+    """Raises `LogError` or `FileNotFoundError` for a path at which no log can be, before anything is read."""
+    for each in logs:
+        if isinstance(each, str | Path):
+            check_log(each)
+
+
+@contextmanager
+def _results(out: str | Path, overwrite: bool) -> Iterator[Path]:
+    """The folder for the results, for this replay alone, after a check that it may be filled."""
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not overwrite:
+    with exclusive([str(out)], "magnetar replay"):
+        found = {each.name for each in out.iterdir()} - {LOCK}
+        if found and not overwrite:
             raise NotEmptyError(
                 f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"
             )
-        known = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, "_temporary"}
-        if not out.is_dir() or (foreign := sorted({each.name for each in out.iterdir()} - known)):
-            what = ", ".join(foreign) if out.is_dir() else "a file"
+        if foreign := sorted(found - _WRITTEN):
             raise NotEmptyError(
-                f"{out} holds what no replay wrote ({what}): remove that by hand, or choose another folder"
+                f"{out} holds what no replay wrote ({', '.join(foreign)}): remove that by hand, or choose another folder"
             )
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+        yield out
+
+
+def _clear(out: Path) -> None:
+    """Delete an earlier replay's results."""
+    for each in _WRITTEN:
+        if (out / each).exists():
+            shutil.rmtree(out / each)
 
 
 def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:

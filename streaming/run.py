@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from schemas.records import Coordinates
+from sinks.lock import exclusive
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, NoSuchRecord, set_aside_by_name
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
-from streaming.kafka.topics import ensure_topic, records_within, topic_offsets
+from streaming.kafka.topics import are_distinct, ensure_topic, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 
@@ -32,6 +31,8 @@ records; how many of them are so many bytes is what the topic's average says at 
 MAX_AHEAD_MS = 3_600_000
 """A record whose timestamp is so far ahead of the query's own time is quarantined. Kafka 4's default, too, is an hour
 (``message.timestamp.after.max.ms``)."""
+
+_A_TOPIC_EACH = "ingress, responses and dead letters need a topic each"
 
 _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
@@ -63,6 +64,8 @@ def run_query(
 ) -> None:
     """Runs the query until `stop` is set, then lets the micro-batch at hand finish.
 
+    All arguments are checked before Spark starts.
+
     Args:
         ingress: ``kafka://HOST:PORT/TOPIC``; the topic is made, with `partitions`, if it is absent.
         checkpoint: Spark's offsets and the brokers' states. With the same one the query goes on where it was.
@@ -85,10 +88,14 @@ def run_query(
         on_batch, on_start: called on the driver.
 
     Raises:
-        KafkaUrlError, KafkaConfigError, BadTrigger: an address or the trigger can't be read.
+        KafkaUrlError, KafkaConfigError, BadTrigger, BadUrl: an address, the trigger or the store's URL can't be read.
+        InUse: another process uses the checkpoint or the store.
+        NotWritable: the checkpoint or the store can't be written.
+        JavaNotFoundError, JarsUnavailableError: there is no Java for Spark, or no Kafka source.
         KafkaUnreachable: no Kafka there.
         NoSuchRecord: the topic has no such record to set aside, or the query is past it.
-        BadCheckpoint, IngressChanged: the checkpoint or the topic isn't what the query left.
+        BadCheckpoint, IngressChanged, ForeignFiles: checkpoint, store and topic don't belong together.
+        LeaseLost: another process took the store over while this one stalled.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
     from sinks.base import Sink
@@ -96,77 +103,105 @@ def run_query(
     from sinks.quarantine import QuarantineSink
     from sinks.tables import TableSink
     from streaming.quality.sink import QualitySink
-    from streaming.spark import query, source
+    from streaming.runtime.jars import spark_kafka_jars
+    from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import check as check_checkpoint
-    from streaming.spark.checkpoint import committed_offsets
-    from streaming.spark.session import spark_session
+    from streaming.spark.checkpoint import committed_offsets, next_batch
+    from streaming.spark.trigger import interval
 
-    query.interval(trigger)  # before anything is made
+    interval(trigger)
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
     letters = KafkaUrl.parse(dead_letters) if dead_letters is not None else None
     topics = [each for each in (url, answers, letters) if each is not None]
     if len(set(topics)) < len(topics):
-        raise KafkaUrlError(f"{ingress}: ingress, responses and dead letters need a topic each")
-    check_checkpoint(checkpoint, url.topic)
-    count = ensure_ingress(url, store, partitions, config)
-    if set_aside:
-        _check_set_aside(set_aside, url, config, committed_offsets(checkpoint, url.topic), store)
-    if records_per_batch is None:
-        records_per_batch = min(
-            records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
+        raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}")
+    stop = stop or threading.Event()
+    # Spark may keep a checkpoint where this process can't look; then the store alone shows that it is in use.
+    folders = [store] if "://" in str(checkpoint) else [str(checkpoint), store]
+    with exclusive(folders, "magnetar run") as held:
+        check_checkpoint(checkpoint, url.topic)
+        ledgers = LedgerStore(store)
+        sinks: list[Sink] = [ledgers, QuarantineSink(store)]
+        if tables:
+            sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
+        if (batch := next_batch(checkpoint)) is not None:
+            for sink in sinks:
+                sink.begin(batch)
+        if spark is None:
+            spark_java_home()
+        if not are_distinct(topics, config):
+            raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}; these addresses lead to the same Kafka")
+        count = ensure_ingress(url, store, partitions, config)
+        if set_aside:
+            _check_set_aside(set_aside, url, config, committed_offsets(checkpoint, url.topic), store)
+        if records_per_batch is None:
+            records_per_batch = min(
+                records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
+            )
+        checks = [QualitySink(store, live=True)] if quality else []
+        sinks += checks
+        if letters is not None:
+            from sinks.dead_letters import KafkaDeadLetters
+
+            ensure_topic(letters, count, config)
+            sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
+        if answers is not None:
+            from sinks.kafka import KafkaResponses
+
+            ensure_topic(answers, count, config)
+            # Last: an answer may leave only when what it tells of is stored.
+            sinks.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=ledgers))
+        shuffle_partitions = shuffle_partitions or min(cores, count)
+        if spark is None:
+            spark_kafka_jars()
+        if stop.is_set():
+            return
+
+        from streaming.spark import query, source
+        from streaming.spark.session import spark_session
+
+        if spark is None:
+            try:
+                spark = spark_session(
+                    "magnetar run",
+                    shuffle_partitions=shuffle_partitions,
+                    master=f"local[{cores},{_ATTEMPTS}]",
+                    with_kafka=True,
+                )
+            except Exception:
+                # Spark's launcher, a shell script, ends by a signal to the process group.
+                if not stop.is_set():
+                    raise
+        if spark is None or stop.is_set():
+            return
+        spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+        running = query.start(
+            spark,
+            source.kafka(
+                spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_per_batch, config=config
+            ),
+            sinks=sinks,
+            store=ledgers,
+            checkpoint=checkpoint,
+            clock=clock,
+            trigger=trigger,
+            broker=broker,
+            set_aside=set_aside_by_name(set_aside),
+            max_ahead_ms=max_ahead_ms,
+            on_batch=on_batch,
+            name="magnetar",
         )
-    ledgers = LedgerStore(store)
-    sinks: list[Sink] = [ledgers, QuarantineSink(store)]
-    if tables:
-        sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
-    checks = [QualitySink(store, live=True)] if quality else []
-    sinks += checks
-    if letters is not None:
-        from sinks.dead_letters import KafkaDeadLetters
-
-        ensure_topic(letters, count, config)
-        sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
-    if answers is not None:
-        from sinks.kafka import KafkaResponses
-
-        ensure_topic(answers, count, config)
-        # Last: an answer may leave only when what it tells of is stored.
-        sinks.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=ledgers))
-
-    shuffle_partitions = shuffle_partitions or min(cores, count)
-    if spark is None:
-        spark = spark_session(
-            "magnetar run",
-            shuffle_partitions=shuffle_partitions,
-            master=f"local[{cores},{_ATTEMPTS}]",
-            with_kafka=True,
-        )
-    spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
-    running = query.start(
-        spark,
-        source.kafka(
-            spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_per_batch, config=config
-        ),
-        sinks=sinks,
-        store=ledgers,
-        checkpoint=checkpoint,
-        clock=clock,
-        trigger=trigger,
-        broker=broker,
-        set_aside=set_aside_by_name(set_aside),
-        max_ahead_ms=max_ahead_ms,
-        on_batch=on_batch,
-        name="magnetar",
-    )
-    try:
-        if on_start is not None:
-            on_start(running)
-        query.wait(running, stop or threading.Event())
-    finally:
-        running.stop()
-        for check in checks:
-            check.close()
+        try:
+            held.on_loss(running.stop)
+            if on_start is not None:
+                on_start(running)
+            query.wait(running, stop)
+        finally:
+            running.stop()
+            for check in checks:
+                check.close()
+        held.check()
 
 
 def _check_set_aside(
@@ -197,25 +232,3 @@ def _check_set_aside(
                 f"--quarantine {at}: the query has folded that record already, and is at offset "
                 f"{committed[at.partition]} of partition {at.partition}: it can't be set aside any more"
             )
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; the second time they end the process as ever. Main thread only."""
-    stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def handle(number: int, frame: Any) -> None:
-        stop.set()
-        restore()
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        restore()

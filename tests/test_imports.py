@@ -31,17 +31,18 @@ ROOMS = {
     ),
     "streaming.cli": Room(
         "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.traces "
-        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.runtime streaming schemas",
+        "streaming.kafka streaming.fold streaming.quality streaming.log sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.replay": Room(
-        "streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas",
+        "streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
         "pyarrow",
     ),
     "streaming.run": Room(
-        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas"
+        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas "
+        "streaming.runtime"
     ),
     "streaming.spark": Room(
         "streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker streaming.rows sinks schemas "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from streaming import __version__
 from streaming.cli.demo import demo_command
+from streaming.cli.errors import Group
 from streaming.cli.kafka import kafka_app
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
@@ -15,9 +16,30 @@ from streaming.cli.quarantine import quarantine_app
 from streaming.cli.replay import replay_command
 from streaming.cli.run import run_command
 from streaming.cli.traces import conform_command, import_command
+from streaming.signals import ending_signals, late_signals
 
-app = typer.Typer(
+
+class Application(typer.Typer):
+    """The command as a process, which signals end without a traceback."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command and exits."""
+        code = 0
+        with late_signals(lambda: code), ending_signals():
+            try:
+                return super().__call__(*args, **kwargs)
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 0
+                if code > _SIGNALLED:
+                    typer.echo("magnetar: interrupted", err=True)
+                raise
+
+
+_SIGNALLED = 128
+
+app = Application(
     name="magnetar",
+    cls=Group,
     help="Apache Pulsar's broker semantics as one Spark Structured Streaming query.",
     no_args_is_help=True,
     add_completion=False,

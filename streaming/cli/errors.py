@@ -4,15 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+
+WRONG = 2
+"""The exit code if the command line names something that can't be used: nothing was done."""
+FAILED = 1
+"""The exit code if the command failed while it ran."""
 
 
 @contextmanager
-def expected_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
-    """Turn errors of these kinds, whose messages are written for people, into their text and an exit code."""
+def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn errors whose messages are written for people into one line and an exit code.
+
+    `wrong` and the operating system's errors about a path give `WRONG`, `failed` gives `FAILED`.
+    """
     try:
         yield
-    except kinds as error:
-        typer.echo(f"magnetar: {error}", err=True)
-        raise typer.Exit(code) from error
+    except wrong as error:
+        _end(str(error), WRONG, error)
+    except failed as error:
+        _end(str(error), FAILED, error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        no_folder = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is not a folder" if no_folder else error.strerror
+        _end(f"{error.filename}: {why}", WRONG, error)
+
+
+def _end(text: str, code: int, error: Exception) -> None:
+    typer.echo(f"magnetar: {text}", err=True)
+    raise typer.Exit(code) from error
+
+
+class Group(TyperGroup):
+    """The commands. A wrong option is one line, too."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command and exits."""
+        try:
+            code = super().main(*args, **kwargs | {"standalone_mode": False})
+        except typer.Abort:
+            code = FAILED
+        except Exception as error:
+            # click's errors; what class they have depends on typer's version.
+            if not hasattr(error, "format_message"):
+                raise
+            text = error.format_message()
+            if "\n" in text:  # a group without a command shows its help
+                error.show()  # type: ignore[attr-defined]
+            else:
+                where = getattr(getattr(error, "ctx", None), "command_path", "magnetar")
+                typer.echo(f"magnetar: {text.rstrip('.')} (see {where} --help)", err=True)
+            code = WRONG
+        raise SystemExit(code or 0)

@@ -25,11 +25,13 @@ def up_command(
     directory: Directory = DIRECTORY,
 ) -> None:
     """Start the broker and leave it running. It takes 2 s; the first start on a machine downloads 44 MB."""
-    from streaming.kafka.local import LocalKafka, LocalKafkaError
+    from sinks.lock import InUse, NotWritable
+    from streaming.kafka.local import LocalKafka, LocalKafkaError, NotStarted
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
 
-    with expected_errors(LocalKafkaError, JarsUnavailableError, JavaNotFoundError):
+    wrong = (NotStarted, InUse, NotWritable, JarsUnavailableError, JavaNotFoundError)
+    with expected_errors(*wrong, failed=(LocalKafkaError,)):
         running = LocalKafka(directory, port).start()
         typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
 
@@ -40,7 +42,7 @@ def down_command(directory: Directory = DIRECTORY) -> None:
     from streaming.kafka.local import LocalKafka, LocalKafkaError
 
     kafka = LocalKafka(directory)
-    with expected_errors(LocalKafkaError):
+    with expected_errors(failed=(LocalKafkaError,)):
         was_up = kafka.status() is not None
         kafka.stop()
         typer.echo("Kafka is down" if was_up else f"Kafka was not up in {directory}")

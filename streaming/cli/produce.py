@@ -10,6 +10,7 @@ import typer
 from streaming.cli.console import counted, progress
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Ingress, KafkaConfigFile, credentials
+from streaming.signals import stop_signals
 
 
 def produce_command(
@@ -37,13 +38,13 @@ def produce_command(
 
     Topics are given as kafka://HOST:PORT/TOPIC.
     """
+    from sinks.storage import BadUrl
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.produce import NotProduced, produce_log
     from streaming.kafka.repartition import repartition_topic
     from streaming.kafka.url import KafkaUrlError
     from streaming.log.table import LogError
-    from streaming.run import stop_signals
 
     topic = log.startswith("kafka://")
     if ticks is not None and not topic:
@@ -51,7 +52,13 @@ def produce_command(
     notes: list[str] = []
     with (
         expected_errors(
-            LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError, KafkaUnreachable, NotProduced
+            LogError,
+            FileNotFoundError,
+            KafkaUrlError,
+            KafkaConfigError,
+            KafkaUnreachable,
+            BadUrl,
+            failed=(NotProduced,),
         ),
         stop_signals() as stop,
         progress() as bar,
@@ -71,4 +78,7 @@ def produce_command(
             sent = produce_log(log, ingress, **common)
     for note in notes:
         typer.echo(f"magnetar: {note}", err=True)
+    if stop.number is not None:
+        typer.echo(f"magnetar: stopped after {counted(sent, 'record')}, which {ingress} has", err=True)
+        raise typer.Exit(128 + stop.number)
     typer.echo(f"{counted(sent, 'record')} in {time.perf_counter() - begun:.1f} s to {ingress}")

@@ -30,20 +30,24 @@ def quality_command(
     """Run the expectation suites over a log or an output folder and write Data Docs. The exit code is 1 if a rule is broken."""
     from rich.console import Console
 
+    from sinks.lock import InUse, NotWritable, exclusive
     from streaming.log.table import LogError
     from streaming.quality import data_docs
     from streaming.quality.check import NothingToCheck, check
     from streaming.quality.suites import SuiteError
 
+    folder = docs or (
+        path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
+    )
     with (
-        expected_errors(LogError, FileNotFoundError, NothingToCheck, SuiteError),
+        expected_errors(
+            InUse, NotWritable, LogError, FileNotFoundError, NothingToCheck, failed=(SuiteError,)
+        ),
+        exclusive([str(folder)], "magnetar quality"),
         Console(stderr=True).status("reading") as status,
     ):
         report = check(path, progress=status.update)
         status.update("writing Data Docs")
-        folder = docs or (
-            path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
-        )
         notes = [f"{reason}: {counted(count, 'record')}" for reason, count in report.malformed.items()]
         notes += [f"quarantined by {rule}: {count:,}" for rule, count in report.quarantined.items()]
         index = data_docs.write(

@@ -34,6 +34,8 @@ TopicOption = Annotated[str | None, typer.Option(help="Only records of this topi
 
 @contextmanager
 def _expected() -> Iterator[None]:
+    from sinks.lock import InUse, NotWritable
+    from sinks.storage import BadUrl, NotStored
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.produce import NotProduced
@@ -41,8 +43,8 @@ def _expected() -> Iterator[None]:
     from streaming.log.table import LogError
     from streaming.quarantine.store import QuarantineError
 
-    unusable = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError)
-    with expected_errors(*unusable, KafkaUnreachable, NotProduced):
+    unusable = (QuarantineError, LogError, FileNotFoundError, KafkaUrlError, KafkaConfigError, BadUrl, InUse)
+    with expected_errors(*unusable, KafkaUnreachable, NotWritable, failed=(NotProduced, NotStored)):
         yield
 
 
@@ -156,15 +158,17 @@ def resubmit_command(
             "give --ingress for the records of a run, or --log and --out for those of a replay"
         )
     with _expected():
+        from streaming.kafka.url import KafkaUrl
         from streaming.quarantine import resubmit
         from streaming.quarantine.store import Quarantine
 
+        if ingress is not None:
+            KafkaUrl.parse(ingress)
+        config = credentials(kafka_config)
         quarantine = Quarantine(store)
         records = _repaired(quarantine, repaired, value)
         if ingress is not None:
-            places = resubmit.to_ingress(
-                quarantine, records, ingress, config=credentials(kafka_config), again=again
-            )
+            places = resubmit.to_ingress(quarantine, records, ingress, config=config, again=again)
             shown = ", ".join(
                 f"{each.origin} as {place}" for each, place in zip(records[:_NAMED], places, strict=False)
             )

@@ -70,6 +70,7 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Replay a command log: what would the broker have done?"""
+    from sinks.lock import InUse, NotWritable
     from streaming.fold import NoSuchRecord
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
@@ -78,11 +79,20 @@ def replay_command(
     from streaming.spark.failure import QueryFailed, explained
     from streaming.summary import what_happened
 
+    if not spark and clock != Clock.log:
+        raise typer.BadParameter("--no-spark has no trigger, so its clock is always the log's")
     with (
         expected_errors(
-            LogError, FileNotFoundError, NoSuchRecord, NotEmptyError, JavaNotFoundError, QueryFailed
+            LogError,
+            PolicyError,
+            FileNotFoundError,
+            NoSuchRecord,
+            NotEmptyError,
+            InUse,
+            NotWritable,
+            JavaNotFoundError,
+            failed=(QueryFailed,),
         ),
-        expected_errors(PolicyError, code=2),
         progress() as bar,
         explained(f"The results in {out} are not complete"),
     ):
@@ -101,8 +111,6 @@ def replay_command(
             "progress": show,
         }
         if not spark:
-            if clock != Clock.log:
-                raise typer.BadParameter("--no-spark has no trigger, so its clock is always the log's")
             result = replay_in_process(log, out, **common)
         else:
             result = replay_log(log, out, clock=clock.value, cores=cores, **common)

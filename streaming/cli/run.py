@@ -20,6 +20,7 @@ from streaming.cli.options import (
     credentials,
     milliseconds,
 )
+from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,16 +89,19 @@ def run_command(
 
     Topics are given as kafka://HOST:PORT/TOPIC.
     """
+    from sinks.base import ForeignFiles
+    from sinks.lock import InUse, LeaseLost, NotWritable
+    from sinks.storage import BadUrl
     from streaming.fold import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
     from streaming.kafka.url import KafkaUrlError
-    from streaming.run import run_query, stop_signals
+    from streaming.run import run_query
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
-    from streaming.spark.query import BadTrigger
+    from streaming.spark.trigger import BadTrigger
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
@@ -106,13 +110,15 @@ def run_command(
         expected_errors(
             KafkaUrlError,
             KafkaConfigError,
-            KafkaUnreachable,
-            IngressChanged,
             NoSuchRecord,
             BadTrigger,
+            BadUrl,
+            InUse,
+            NotWritable,
+            KafkaUnreachable,
             JarsUnavailableError,
             JavaNotFoundError,
-            QueryFailed,
+            failed=(QueryFailed, IngressChanged, ForeignFiles, LeaseLost),
         ),
         stop_signals() as stop,
         live,
@@ -136,7 +142,7 @@ def run_command(
             set_aside=set_aside,
             max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
-            on_start=lambda _: live.say("running; Ctrl-C stops it"),
+            on_start=lambda _: live.started(),
             stop=stop,
         )
 
@@ -148,7 +154,8 @@ class Live:
         self._console = console
         self._rows: Counter[str] = Counter()
         self._said = 0.0
-        self._status = console.status("starting Spark")
+        self._started = False
+        self._status = console.status("starting")
 
     def __enter__(self) -> Live:
         if self._console.is_terminal:
@@ -157,7 +164,15 @@ class Live:
 
     def __exit__(self, *error: object) -> None:
         self._status.stop()
-        self.say("stopped" if error[0] is None else "failed")
+        if error[0] is None:
+            self.say("stopped")
+        elif self._started:
+            self.say("failed")
+
+    def started(self) -> None:
+        """Says that the query runs: `streaming.run.run_query`'s `on_start`."""
+        self._started = True
+        self.say("running; Ctrl-C stops it")
 
     def batch(self, written: Written) -> None:
         """Counts what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""

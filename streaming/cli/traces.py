@@ -12,7 +12,7 @@ from streaming.cli.errors import expected_errors
 
 def import_command(
     traces: Annotated[list[Path], typer.Argument(help="Trace files, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The command log to write (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="The command log to write: .jsonl or .jsonl.gz.")],
 ) -> None:
     """Convert traces recorded from a real Pulsar broker into a command log."""
     from rich.console import Console

@@ -6,6 +6,8 @@ kafka-python retries until its time is up and then reports only that. The reason
 from __future__ import annotations
 
 import logging
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,8 +20,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_MS = 5_000
-"""How long to try an address at which nothing may be. kafka-python's default is 30 s."""
+PATIENCE_MS = 8_000
+"""How long to wait for a broker that accepts a connection, however busy it is. kafka-python's default is 30 s."""
+
+PROBE_SECONDS = 2.0
+"""How long to try an address at which nothing listens."""
+
+_RETRY_SECONDS = 0.2
 
 
 class KafkaUnreachable(RuntimeError):
@@ -31,6 +38,7 @@ def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **sett
     from kafka.errors import KafkaError
 
     credentials = config.client()
+    _probe(url)
     with _failures() as said:
         try:
             return client(
@@ -41,6 +49,25 @@ def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **sett
             )
         except (KafkaError, ValueError) as error:
             raise KafkaUnreachable(explain(said, url.bootstrap, config, PATIENCE_MS // 1000)) from error
+
+
+def _probe(url: KafkaUrl) -> None:
+    """Returns when one of the hosts accepts a connection. Raises `KafkaUnreachable` after `PROBE_SECONDS`."""
+    deadline = time.monotonic() + PROBE_SECONDS
+    while True:
+        for address in url.bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+                return
+            except (OSError, UnicodeError) as error:
+                reason = str(getattr(error, "strerror", None) or error).lower()
+        if time.monotonic() + _RETRY_SECONDS > deadline:
+            raise KafkaUnreachable(
+                f"no Kafka answered at {url.bootstrap} within {PROBE_SECONDS:.0f} s ({reason}): check the address, and that "
+                "Kafka is up"
+            )
+        time.sleep(_RETRY_SECONDS)
 
 
 @contextmanager

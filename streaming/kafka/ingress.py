@@ -18,7 +18,7 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
 _FILE = "ingress.json"
-_ANEW = "Give the query a new checkpoint and an empty store, or the Kafka that belongs to these"
+_ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
 class IngressChanged(RuntimeError):
@@ -56,13 +56,13 @@ def ensure_ingress(
     elif before.id != now.id and before.id is not None:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is skipped silently: "
-            "give the query a new checkpoint and an empty store, and it begins with what the topic has now"
+            "give the query a new checkpoint and a new store, and it begins with what the topic has now"
         )
     elif before.partitions != now.partitions:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} has {now.partitions} partitions, and had {before.partitions} when this query "
             f"began: the commands of one Pulsar topic may now be in two of them. Copy the log to a new topic (magnetar produce "
-            f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and an empty store"
+            f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and a new store"
         )
     return now.partitions
 

@@ -21,6 +21,7 @@ from typing import Self
 
 import psutil
 
+from sinks.lock import exclusive
 from streaming.runtime.jars import kafka_broker_jars
 from streaming.runtime.java import java_binary
 
@@ -40,10 +41,15 @@ _LOGGING = {
     "dateTimeFormat": "yyyy-MM-dd HH:mm:ss.SSS",
 }
 _UP = "Kafka Server started"
+_CONFIG = "server.properties"
 
 
 class LocalKafkaError(RuntimeError):
     """The broker could not do what it was asked to. The message says why and what to do."""
+
+
+class NotStarted(LocalKafkaError):
+    """There was no attempt to start the broker, because it is up, or its port is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class LocalKafka:
         self._wanted_port = port
         self._properties = dict(properties or {})
         self._state = self.directory / "kafka.json"
-        self._config = self.directory / "server.properties"
+        self._mark = f"-Dmagnetar.folder={self.directory}"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -93,40 +99,47 @@ class LocalKafka:
         """Start the broker and wait until it serves clients (2 s; 5 s after a kill).
 
         Raises:
-            LocalKafkaError: a broker is already up in this folder, the port is taken, or the broker did not come up.
+            NotStarted: a broker is already up in this folder, or the port is taken.
+            InUse, NotWritable: another process starts one in this folder, or the folder can't be written.
+            LocalKafkaError: the broker did not come up.
             JavaNotFoundError, JarsUnavailableError: there is no Java, or there are no jars.
         """
-        running = self.status()
-        if running is not None:
-            raise LocalKafkaError(f"Kafka is already up at {running.bootstrap} (pid {running.pid})")
-        last = self._last()
-        port = _choose_port(self._wanted_port, last.port if last else 0)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        ours = _properties(self.directory / "data", port, free_port())
-        self._config.write_text(
-            "".join(f"{key}={value}\n" for key, value in (ours | self._properties).items())
-        )
-        logging = [f"-Dorg.slf4j.simpleLogger.{key}={value}" for key, value in _LOGGING.items()]
-        classpath = os.pathsep.join(map(str, kafka_broker_jars()))
-        java = [str(java_binary()), *_JVM, *logging, "-cp", classpath]
-        with self.log.open("ab") as log:
-            self._format(java, log.fileno())
-            start_of_log = log.tell()
-            # A session of its own: Ctrl-C in the terminal that started it must not reach it.
-            # The folder as working directory: crash files land there.
-            self._process = subprocess.Popen(
-                [*java, "kafka.Kafka", str(self._config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                start_new_session=True,
+        with exclusive([str(self.directory)], "magnetar kafka up"):
+            running = self.status()
+            if running is not None:
+                raise NotStarted(f"Kafka is already up at {running.bootstrap} (pid {running.pid})")
+            last = self._last()
+            port = _choose_port(self._wanted_port, last.port if last else 0)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            settings = _properties(port, free_port()) | self._properties
+            (self.directory / _CONFIG).write_text(
+                "".join(f"{key}={value}\n" for key, value in settings.items())
             )
-        running = Running(self._process.pid, port)
-        # Written at once: an impatient caller who is interrupted can still stop the broker.
-        self._state.write_text(json.dumps(asdict(running)))
-        self._wait_until_up(self._process, start_of_log)
-        return running
+            logging = [f"-Dorg.slf4j.simpleLogger.{key}={value}" for key, value in _LOGGING.items()]
+            classpath = os.pathsep.join(map(str, kafka_broker_jars()))
+            java = [str(java_binary()), *_JVM, *logging, "-cp", classpath]
+            with self.log.open("ab") as log:
+                self._format(java, log.fileno())
+                start_of_log = log.tell()
+                # A session of its own: Ctrl-C in the terminal that started it must not reach it.
+                # The folder as working directory: crash files land there. And Kafka gets relative paths, because it
+                # splits a path at commas, and Java reads arguments in the locale's encoding.
+                self._process = subprocess.Popen(
+                    [*java, self._mark, "kafka.Kafka", _CONFIG],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    start_new_session=True,
+                )
+            running = Running(self._process.pid, port)
+            self._state.write_text(json.dumps(asdict(running)))
+            try:
+                self._wait_until_up(self._process, start_of_log)
+            except BaseException:  # the caller was interrupted
+                self.kill()
+                raise
+            return running
 
     def stop(self) -> None:
         """Shut the broker down, by force if that takes longer than 30 s. Does nothing if it is not up."""
@@ -181,14 +194,14 @@ class LocalKafka:
     def _last(self) -> Running | None:
         try:
             return Running(**json.loads(self._state.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
             return None
 
     def _is_alive(self, pid: int) -> bool:
         if self._process is not None and self._process.pid == pid:
             return self._process.poll() is None
         # The number alone proves nothing: after a reboot it may be anybody's.
-        return _runs(pid, str(self._config))
+        return _runs(pid, self._mark)
 
     def _is_gone(self, pid: int) -> bool:
         if self._process is not None and self._process.pid == pid:
@@ -205,7 +218,7 @@ class LocalKafka:
             "format",
             f"--cluster-id={cluster}",
             "--config",
-            str(self._config),
+            _CONFIG,
         ]
         done = subprocess.run([*java, *format_], stdout=log, stderr=log, cwd=self.directory, check=False)
         if done.returncode != 0:
@@ -259,7 +272,7 @@ def _runs(pid: int, argument: str) -> bool:
 def _choose_port(wanted: int, last: int) -> int:
     if wanted:
         if not _is_free(wanted):
-            raise LocalKafkaError(f"port {wanted} on {HOST} is taken; choose another (0: any free one)")
+            raise NotStarted(f"port {wanted} on {HOST} is taken; choose another (0: any free one)")
         return wanted
     return last if last and _is_free(last) else free_port()
 
@@ -282,7 +295,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _properties(data: Path, port: int, controller_port: int) -> dict[str, object]:
+def _properties(port: int, controller_port: int) -> dict[str, object]:
     return {
         # Broker and controller in one process.
         "process.roles": "broker,controller",
@@ -292,7 +305,7 @@ def _properties(data: Path, port: int, controller_port: int) -> dict[str, object
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": data,
+        "log.dirs": "data",
         # One broker, so one replica.
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from schemas.records import LARGEST
+from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.log.files import read_log
+from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import LogError, ordered
 
@@ -58,6 +59,10 @@ def produce_log(
     from kafka import KafkaProducer
 
     url = KafkaUrl.parse(ingress)
+    if not isinstance(log, pa.Table):
+        check_log(log)
+    with administration(url, config):  # before a large log is read
+        pass
     table = log if isinstance(log, pa.Table) else read_log(log)
     own = "partition" in table.column_names
     least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -17,11 +17,14 @@ from sinks.quarantine import read_set_aside
 from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
-from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import ingress_partition
 from streaming.log.table import LogError
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
 
 _CHUNK = 1 << 16
 _POLL_MS = 1000
@@ -69,15 +72,16 @@ def repartition_topic(
         LogError, KafkaUrlError, KafkaConfigError: an argument is wrong, or `source` is incomplete or cannot be given other
             partitions.
         KafkaUnreachable: no Kafka answers.
-        NotProduced: Kafka refused a record, the copy was stopped, or `source` grew: start again with another topic.
+        NotProduced: Kafka refused a record, the copy was stopped, `source` grew, or another process wrote: start again with another topic.
     """
     old, new = KafkaUrl.parse(source), KafkaUrl.parse(ingress)
-    if old == new:
+    if old == new or not are_distinct([old, new], config):
         raise LogError(f"{source} can't be read and written at once: choose another topic to write")
-    log = read_topic(old, config)
     with administration(new, config) as admin:
-        if any(end for _, end in topic_offsets(admin, new.topic).values()):
+        if _records(admin, new):
             raise LogError(f"topic {new.topic} has records already: choose another topic to write")
+    ticks = None if store is None else _ticks(store)
+    log = read_topic(old, config)
     records, notes = log.records, []
     if store is not None and (aside := read_set_aside(store)):
         records = _without(records, aside)
@@ -85,20 +89,31 @@ def repartition_topic(
             f"{len(log.records) - len(records)} records were left out, because the query on {source} set them aside: see "
             f"`magnetar quarantine list {store}`"
         )
-    merged = merge_partitions(records, None if store is None else _ticks(store))
+    merged = merge_partitions(records, ticks)
     sent = produce_log(
         merged.log, ingress, partitions=partitions, config=config, paced=paced, progress=progress, stop=stop
     )
     if stop is not None and stop.is_set():
         raise NotProduced(f"stopped after {sent} records: start again with another topic than {new.topic}")
+    with administration(new, config) as admin:
+        if (found := _records(admin, new)) != sent:
+            raise NotProduced(
+                f"topic {new.topic} has {found} records, of which this copy sent {sent}: somebody else wrote to it; start again "
+                "with another topic"
+            )
     with administration(old, config) as admin:
-        now = topic_offsets(admin, old.topic)
-    if more := sum(end for _, end in now.values()) - sum(end for _, end in log.offsets.values()):
+        now = _records(admin, old)
+    if more := now - sum(end for _, end in log.offsets.values()):
         raise NotProduced(
             f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and start "
             "again with another topic"
         )
     return Repartitioned(len(log.records), sent, [*notes, *merged.notes, *_other_choice(log)])
+
+
+def _records(admin: KafkaAdminClient, url: KafkaUrl) -> int:
+    """The number of records that were ever written to a topic."""
+    return sum(end for _, end in topic_offsets(admin, url.topic).values())
 
 
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:

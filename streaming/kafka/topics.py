@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,22 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
                 admin.create_topics({url.topic: spec}, wait_for_metadata=True)
         (topic,) = admin.describe_topics([url.topic])
         return len(topic["partitions"])
+
+
+def are_distinct(topics: Iterable[KafkaUrl], config: KafkaConfig = PLAIN) -> bool:
+    """Whether the topics differ, even if two addresses lead to one Kafka. Connects to each address, unless there is one.
+
+    Raises `KafkaUnreachable`.
+    """
+    urls = list(topics)
+    addresses = {url.bootstrap: url for url in urls}
+    if len(addresses) == 1:
+        return len(set(urls)) == len(urls)
+    clusters = {}
+    for bootstrap, url in addresses.items():
+        with administration(url, config) as admin:
+            clusters[bootstrap] = admin.describe_cluster()["cluster_id"] or bootstrap
+    return len({(clusters[url.bootstrap], url.topic) for url in urls}) == len(urls)
 
 
 def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int | None:

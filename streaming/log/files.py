@@ -37,6 +37,21 @@ _encode_json = msgspec.json.Encoder().encode
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def check_log(path: str | Path) -> None:
+    """Whether there is a log whose name tells its form, without reading it. Raises `LogError`, `FileNotFoundError`."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such log")
+    if not path.is_dir():
+        check_log_name(path)
+
+
+def check_log_name(path: str | Path) -> None:
+    """Whether `write_log` and `read_log` accept the name of a file. Raises `LogError`."""
+    if not str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")):
+        raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
+
+
 def read_log(path: str | Path) -> pa.Table:
     """The log in `path`: columns `RECORD` if it has partitions, else `LOGICAL`.
 
@@ -44,13 +59,10 @@ def read_log(path: str | Path) -> pa.Table:
     previous one in the partition plus one. Raises `LogError`, `FileNotFoundError`.
     """
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such log")
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return _read_lines(path)
+    check_log(path)
     if path.is_dir() or path.suffix == ".parquet":
         return _read_parquet(path)
-    raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
+    return _read_lines(path)
 
 
 def line_numbers(path: str | Path) -> list[int] | None:
@@ -69,14 +81,13 @@ def write_log(path: str | Path, records: pa.Table) -> None:
     stands, without its coordinates. Parquet keeps every byte. Raises `LogError` if a value does not fit the format.
     """
     path = Path(path)
+    check_log_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(records, path, compression="zstd", row_group_size=_CHUNK)
-    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+    else:
         with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
             file.writelines(_lines(records))
-    else:
-        raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
 
 
 # ---- JSON Lines

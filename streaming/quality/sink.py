@@ -33,6 +33,9 @@ SAMPLE = "msgpack"
 EVERY_SECONDS = 60.0
 """The minimum time between two samples of a partition, and between two runs of Great Expectations."""
 
+LAST_SECONDS = 10.0
+"""How long the end of the query waits for a last check. It runs at low priority, so on a busy machine it may take minutes."""
+
 ROWS_PER_KIND = 200
 """The maximum rows per kind in a sample. It limits the live check to seconds per minute, whatever the traffic."""
 
@@ -96,12 +99,20 @@ class QualitySink:
             self._watcher = subprocess.Popen(
                 [sys.executable, "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
                 stdin=subprocess.PIPE,
+                process_group=0,  # Ctrl-C is for the driver, also while this process still imports
             )
 
     def close(self) -> None:
-        """End the process of the live check, if there is one. Log a WARNING if it died before."""
+        """End the process of the live check, if there is one, by force if its last check takes more than `LAST_SECONDS`.
+
+        Log a WARNING if it died before, or by force.
+        """
         if self._watcher is not None:
-            self._watcher.communicate()
+            try:
+                self._watcher.communicate(timeout=LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._watcher.kill()
+                self._watcher.communicate()
             if self._watcher.returncode:
                 self._warn(self._watcher.returncode, "the last rows were not validated")
             self._watcher = None

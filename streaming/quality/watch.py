@@ -9,7 +9,6 @@ results in ``<url>/quality/live/results.jsonl``. It ends when its standard input
 
 import os
 import select
-import signal
 import sys
 import time
 from collections import Counter
@@ -152,7 +151,6 @@ def read_results(url: str) -> list[Result]:
 def main(url: str, seconds: float) -> None:
     """Check once per interval until standard input closes, then once more."""
     os.nice(19)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, and this process ends with it
     watch = Watch(url)
     ended = False
     while not ended:

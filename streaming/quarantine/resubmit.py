@@ -16,7 +16,7 @@ from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced
 from streaming.kafka.url import KafkaUrl
-from streaming.log.files import read_log, write_log
+from streaming.log.files import check_log, check_log_name, read_log, write_log
 from streaming.log.partition import PARTITIONS, ingress_partition, partition_log
 from streaming.log.table import LOGICAL
 from streaming.quarantine.store import Quarantine, QuarantineError, Repaired, coordinates_of
@@ -44,6 +44,7 @@ def to_ingress(
 
     Raises:
         QuarantineError, KafkaUrlError, KafkaConfigError, KafkaUnreachable: nothing was sent.
+        InUse, NotWritable: another process resubmits records, or the store can't be written; nothing was sent.
         NotProduced: Kafka did not confirm some records; the quarantine's notes say which.
     """
     url = KafkaUrl.parse(ingress)
@@ -54,14 +55,15 @@ def to_ingress(
         )
     now = int(time.time() * 1000)
     repaired = [each._replace(timestamp=now) for each in repaired]
-    quarantine.check(repaired, again=again)
-    producer, partitions = _connect(url, config)
-    try:
-        places = _places(quarantine, repaired, url, partitions)
-        notebook = quarantine.note(ingress, [each.origin for each in repaired])
-        return _send(producer, url, repaired, places, notebook.write)
-    finally:
-        producer.close()
+    with quarantine.exclusive():
+        quarantine.check(repaired, again=again)
+        producer, partitions = _connect(url, config)
+        try:
+            places = _places(quarantine, repaired, url, partitions)
+            notebook = quarantine.note(ingress, [each.origin for each in repaired])
+            return _send(producer, url, repaired, places, notebook.write)
+        finally:
+            producer.close()
 
 
 def _connect(url: KafkaUrl, config: KafkaConfig) -> tuple[KafkaProducer, int]:
@@ -166,9 +168,11 @@ def to_log(
 
     Raises `QuarantineError`, `LogError`, `FileNotFoundError`; then nothing was written.
     """
-    quarantine.check(repaired, again=again)
+    check_log(log)
+    check_log_name(out)
     if (out := Path(out)).exists():
         raise QuarantineError(f"{out} already exists: choose another file; nothing was resubmitted")
+    quarantine.check(repaired, again=again)
     records = read_log(log)
     originals = _originals(quarantine, repaired)
     rows: dict[int, Repaired] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +27,14 @@ import pyarrow.compute as pc
 
 from schemas.effects import SET_ASIDE, Quarantined
 from schemas.records import Coordinates
+from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.storage import Storage
 from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
 
 _NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore
+_RESUBMITTING = "quarantine/_resubmitting"
 _COORDINATES = ("partition", "offset", "timestamp", "topic")
 _VALUE, _VALUE_BASE64 = "value", "value_base64"
 _NAMED = 5  # records that an error names
@@ -166,6 +169,10 @@ class Quarantine:
                 origin = Coordinates(put.partition, put.offset)
                 found[origin] = Resubmission(note.at, note.to, put.place)
         return found
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Keeps other processes from resubmitting records, which could be the same. Raises `InUse`, `NotWritable`."""
+        return exclusive([f"{self.url.rstrip('/')}/{_RESUBMITTING}"], "magnetar quarantine resubmit")
 
     def note(self, to: str, origins: Sequence[Coordinates]) -> Notebook:
         """Notes that records are about to be resubmitted."""

@@ -3,6 +3,9 @@
 Spark's launcher always asks for the module `jdk.incubator.vector`, which only speeds up some linear algebra. The wheel and
 other reduced Javas lack that module, and a JVM does not start without a module that it is asked for. A full Java prints a
 warning at every start. So Spark gets its Java through a small script, the shim, which drops that argument.
+
+The shim also makes Java ignore the signals that end the command. A terminal or a service manager sends them to all
+processes of a group, and without its JVM, the driver could not finish the micro-batch. The JVM ends when the driver does.
 """
 
 from __future__ import annotations
@@ -70,13 +73,14 @@ def spark_java_home() -> Path:
 
 
 def make_shim(java: Path) -> Path:
-    """A folder to use as JAVA_HOME whose `bin/java` calls `java` without asking for the vector module."""
+    """A folder to use as JAVA_HOME whose `bin/java` calls `java` without asking for the vector module, and ignores signals."""
     text = f"""#!/bin/sh
 # Spark's launcher always asks for a module that nothing here uses and that some Javas lack.
 for argument do
   shift
   [ "$argument" = {_VECTOR_MODULE} ] || set -- "$@" "$argument"
 done
+trap '' HUP INT TERM
 exec {shlex.quote(str(java))} "$@"
 """
     home = cache_dir() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

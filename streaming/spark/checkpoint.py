@@ -39,7 +39,7 @@ def check(checkpoint: str | Path, topic: str) -> None:
     if topic not in last:
         raise BadCheckpoint(
             f"{folder} is the checkpoint of a query over topic {' and '.join(map(repr, last))}, not {topic!r}: give the "
-            "query its own topic, or a new checkpoint and an empty store"
+            "query its own topic, or a new checkpoint and a new store"
         )
     if (commit := _latest(folder / "commits")) is not None:
         _lines(
@@ -55,6 +55,17 @@ def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
         return {}
     *_, last = _lines(folder / "offsets" / commit.name, 3)
     return {int(partition): offset for partition, offset in last[topic].items()}
+
+
+def next_batch(checkpoint: str | Path) -> int | None:
+    """The micro-batch with which the query starts: the last one that was planned, unless it is committed. −1 if none was
+    ever planned; None if the checkpoint is not on this machine."""
+    if "://" in str(checkpoint):
+        return None
+    planned, committed = (_latest(Path(checkpoint) / name) for name in ("offsets", "commits"))
+    if planned is None:
+        return -1
+    return _number(planned) + (committed is not None and committed.name == planned.name)
 
 
 def _latest(folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Explains in a sentence why a query ended. Spark's own message fills three screens, mostly with Java."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -31,7 +32,7 @@ class _Known(NamedTuple):
     """What to do, or None for the general advice."""
 
 
-_ANEW = "give the query a new checkpoint and an empty store, and it begins with what Kafka has"
+_ANEW = "give the query a new checkpoint and a new store, and it begins with what Kafka has"
 _ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
 _KNOWN = [
     _Known(
@@ -98,16 +99,24 @@ def explained(advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Imported late, because reading logs doesn't need them.
-        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-        from pyspark.errors.exceptions.captured import CapturedException
-
         if isinstance(error, Damaged | EntryNotFound | FoldError | OffsetError | StateVersionError):
             raise QueryFailed(str(error)) from error
         if isinstance(error, NotStored):
             raise QueryFailed(f"{error}. {advice}") from error
+        # Then the error is not Spark's. The import would take seconds on a busy machine.
+        if "pyspark" not in sys.modules:
+            raise
+
+        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.errors.exceptions.captured import CapturedException
+
         if isinstance(error, CapturedException | Py4JJavaError):
             raise QueryFailed(explanation(str(error), advice)) from error
+        if isinstance(error, PySparkRuntimeError):
+            raise QueryFailed(
+                f"Spark failed: {str(error).strip().splitlines()[0].rstrip('.')}. {advice}"
+            ) from error
         if isinstance(error, Py4JError | ConnectionError):
             raise QueryFailed(
                 f"Spark's Java process is gone: was it killed for using too much memory? {advice}"

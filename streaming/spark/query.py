@@ -22,15 +22,12 @@ from streaming.rows import concat, unpack
 from streaming.spark.keys import slot
 from streaming.spark.operator import Clock, operator
 from streaming.spark.schema import CHUNKS, STATE, WRITTEN
+from streaming.spark.trigger import interval
 
 AVAILABLE_NOW = "availableNow"
 
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 0.01
-
-
-class BadTrigger(ValueError):
-    """The text is not an interval."""
 
 
 class Written(NamedTuple):
@@ -189,13 +186,3 @@ def wait(query: StreamingQuery, stop: threading.Event) -> None:
 def _batch(query: StreamingQuery) -> int:
     progress = query.lastProgress
     return -1 if progress is None else int(progress["batchId"])
-
-
-def interval(text: str) -> str:
-    """A trigger's interval in Spark's syntax: ``1s`` → ``1 seconds``. Raises `BadTrigger`."""
-    units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = text[len(number):].strip()  # fmt: skip
-    if not number.strip().isdigit() or (unit not in units and unit not in units.values()):
-        raise BadTrigger(f"trigger {text!r}: expected a number and a unit, such as 500ms, 1s or 2m")
-    return f"{int(number)} {units.get(unit, unit)}"

@@ -1,5 +1,6 @@
 """Converts recorded traces to a command log that can be replayed by itself."""
 
+import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,7 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streaming.traces.session import Session
-from streaming.traces.trace import read_trace, trace_files
+from streaming.traces.trace import TraceError, read_trace, trace_files
+
+_NAMES = (".jsonl", ".jsonl.gz")
+"""Of command logs in JSON Lines, see `streaming.log.files`."""
 
 
 class Imported(NamedTuple):
@@ -25,14 +29,16 @@ def import_traces(
     """Write the traces in `paths` (files or folders) to `out` (JSON Lines), the earliest first.
 
     Ledger ids in acks, seeks and admin calls become those that Magnetar assigns. Connections are prefixed with the name of
-    their trace to keep them apart. Raises `TraceError`.
+    their trace to keep them apart. Raises `TraceError`, also for an `out` that no command would read.
     """
+    if not out.name.endswith(_NAMES):
+        raise TraceError(f"{out}: expected a name ending in {' or '.join(_NAMES)}")
     traces = [read_trace(path) for path in trace_files(paths)]
     traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
     commands: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("wb") as lines:
+    with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
         for trace in traces:
             if progress is not None:
                 progress(trace.name)

@@ -38,7 +38,7 @@ def test_the_cause(story: str, sentence: str) -> None:
     assert cause(HEAD + story + TAIL) == sentence
 
 
-ANEW = "give the query a new checkpoint and an empty store, and it begins with what Kafka has"
+ANEW = "give the query a new checkpoint and a new store, and it begins with what Kafka has"
 ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
 
 RECORDED = {

@@ -182,7 +182,7 @@ def test_a_bad_file_is_a_sentence(tmp_path: Path) -> None:
         done = CliRunner().invoke(
             app, [*command, "--ingress", "kafka://127.0.0.1:1/t", "--kafka-config", str(of.file)]
         )
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert f"magnetar: {of.file}: the property 'nonsense' is not supported" in done.output
 
 

@@ -58,7 +58,7 @@ def magnetar(*arguments: object) -> Result:
 def complaint(*arguments: object) -> str:
     """What a command that fails says: one line."""
     ran = magnetar(*arguments)
-    assert (ran.exit_code, ran.stdout) == (1, ""), ran.output
+    assert (ran.exit_code, ran.stdout) == (2, ""), ran.output
     (only,) = ran.stderr.splitlines()
     return only.removeprefix("magnetar: ")
 

@@ -1,7 +1,5 @@
 """Stopping the live query, and what its trigger may be."""
 
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,9 @@ from typing import Any
 import pytest
 
 from streaming.kafka.url import KafkaUrlError
-from streaming.run import run_query, stop_signals
-from streaming.spark.query import interval, wait
+from streaming.run import run_query
+from streaming.spark.query import wait
+from streaming.spark.trigger import interval
 
 
 class Query:
@@ -40,17 +39,6 @@ def test_the_batch_at_hand_is_finished() -> None:
 def test_what_ended_the_query_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         wait(Query(ZeroDivisionError()), threading.Event())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_stop_it(number: int) -> None:
-    before = signal.getsignal(number)
-    with stop_signals() as stop:
-        assert not stop.is_set()
-        os.kill(os.getpid(), number)
-        assert stop.wait(5)
-        assert signal.getsignal(number) == before  # the second ends the process
-    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize(

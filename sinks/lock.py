@@ -1,0 +1,259 @@
+"""Exclusive use of folders and stores: one process writes to each, and a dead one never keeps the others out.
+
+A folder on this machine's file systems is locked with `flock`, which the kernel releases when the process ends, however it
+ends. The file ``_lock`` in it names the holder for the error message. It disappears with the lock, or counts for nothing.
+
+A store on another file system, or on one without `flock`, has a *lease* instead: ``_lock`` contains the holder and a number
+that the holder raises every `RENEW_SECONDS`. Whoever finds a lease waits for `EXPIRE_SECONDS` of its own time. If the lease
+changes meanwhile, its holder lives. If not, it is dead, and the lease is taken over. No clock of another machine counts. A
+holder that finds another's lease in place of its own, or could not renew it for too long, has lost it (`Exclusive.lost`).
+
+What a lease does not cover: two processes that find no lease, of which one then stalls for more than `SETTLE_SECONDS` before
+it writes its own; and a holder that stalls for `EXPIRE_SECONDS` in the middle of a write. Either is noticed at the next
+renewal. The filesystem must replace files atomically and show new contents at once, as S3, GCS and HDFS do.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from sinks.storage import NotStored, Storage, plain
+
+log = logging.getLogger(__name__)
+
+RENEW_SECONDS = 5.0
+EXPIRE_SECONDS = 20.0
+SETTLE_SECONDS = 1.0
+
+LOCK = "_lock"  # readers of data folders skip names that start with an underscore
+_TRIES = 100
+_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
+_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+class InUse(RuntimeError):
+    """Another process uses the folder or the store. The text says which one and what to do."""
+
+
+class NotWritable(RuntimeError):
+    """A folder or store can't be written. The text says why."""
+
+
+class LeaseLost(RuntimeError):
+    """The lease of a store was lost while this process used it."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who uses a folder. `since`: ms since the epoch; `id` and `renewal` tell the states of a lease apart."""
+
+    command: str
+    host: str
+    pid: int
+    since: int
+    id: str
+    renewal: int = 0
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"{self.command} (pid {self.pid} on {self.host}, since {since})"
+
+
+class Exclusive:
+    """What `exclusive` holds. `lost`: why this process must not write any more, if it lost a lease."""
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+        self._on_loss: list[Callable[[], None]] = []
+
+    def on_loss(self, call: Callable[[], None]) -> None:
+        """Call `call` in another thread when a lease is lost."""
+        self._on_loss.append(call)
+        if self.lost is not None:
+            call()
+
+    def check(self) -> None:
+        """Raises `LeaseLost`."""
+        if self.lost is not None:
+            raise LeaseLost(self.lost)
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        for call in self._on_loss:
+            call()
+
+
+@contextmanager
+def exclusive(urls: Iterable[str], command: str) -> Iterator[Exclusive]:
+    """Use folders and stores as their only process. Creates folders; removes those again that stay empty.
+
+    Args:
+        urls: paths or URLs as of `Storage`. One that occurs twice counts once.
+        command: names this use in the errors of others, such as ``magnetar run``.
+
+    Raises:
+        InUse: another process uses one of them.
+        NotWritable: one of them can't be written.
+        BadUrl: pyarrow can't open one.
+    """
+    holder = Holder(command, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000, uuid4().hex)
+    held = Exclusive()
+    with ExitStack() as stack:
+        for storage in {storage.url: storage for storage in map(Storage, urls)}.values():
+            folder = storage.folder
+            if folder is None or not stack.enter_context(_locked(folder, holder)):
+                stack.enter_context(_leased(storage, holder, held))
+        yield held
+
+
+def in_use(where: object, holder: Holder | None) -> InUse:
+    """The error for a folder or store that `holder` uses."""
+    return InUse(
+        f"{where} is in use by {holder or 'another process'}: wait until that has ended, or stop it, or choose another "
+        "folder here"
+    )
+
+
+# -- folders
+
+
+@contextmanager
+def _locked(folder: Path, holder: Holder) -> Iterator[bool]:
+    """Holds the lock of a folder. Gives False if its file system has none."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    path = folder / LOCK
+    try:
+        file = _lock(path)
+    except OSError as error:
+        _remove_empty(missing)
+        if error.errno in _NO_FLOCK:
+            yield False
+            return
+        why = "it is not a folder" if error.errno in _NO_FOLDER else error.strerror
+        raise NotWritable(f"{folder} can't be written: {why}") from error
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, msgspec.json.encode(holder), 0)
+        yield True
+    finally:
+        # Removed before the lock ends: a process that opened it meanwhile sees that it is gone, and starts over.
+        path.unlink(missing_ok=True)
+        os.close(file)
+        _remove_empty(missing)
+
+
+def _lock(path: Path) -> int:
+    """An open file with the lock of its path. Raises `InUse`."""
+    for left in reversed(range(_TRIES)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # its last user may just have removed the folder
+            if not left:
+                raise
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
+        except BlockingIOError:
+            holder = _read(os.pread(file, os.fstat(file).st_size, 0))
+            os.close(file)
+            raise in_use(path.parent, holder) from None
+        except OSError:
+            os.close(file)
+            raise
+        os.close(file)
+    raise in_use(path.parent, None)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):
+        for each in folders:
+            each.rmdir()
+
+
+def _read(text: bytes) -> Holder | None:
+    try:
+        return msgspec.json.decode(text, type=Holder)
+    except msgspec.MsgspecError:
+        return None
+
+
+# -- leases
+
+
+@contextmanager
+def _leased(storage: Storage, holder: Holder, held: Exclusive) -> Iterator[None]:
+    found = _lease(storage)
+    if found is not None:
+        log.warning("%s was in use by %s: waiting %d s to see whether that still lives", storage.url, found, EXPIRE_SECONDS)  # fmt: skip
+        deadline = time.monotonic() + EXPIRE_SECONDS
+        while time.monotonic() < deadline and found is not None:
+            time.sleep(min(SETTLE_SECONDS, EXPIRE_SECONDS))
+            now = _lease(storage)
+            if now is not None and now != found:
+                raise in_use(storage.url, now)
+            found = now
+    try:
+        _renew(storage, holder)
+    except NotStored as error:
+        raise NotWritable(str(error)) from error
+    time.sleep(SETTLE_SECONDS)  # if two come at once, the one who wrote last has the lease
+    if (now := _lease(storage)) != holder:
+        raise in_use(storage.url, now)
+    ended = threading.Event()
+    renewing = threading.Thread(target=_keep, args=(storage, holder, held, ended), daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+        if held.lost is None:
+            with suppress(OSError):
+                storage.delete(LOCK)
+
+
+def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Event) -> None:
+    """Renews a lease until `ended` is set or the lease is lost."""
+    renewed = time.monotonic()
+    while not ended.wait(RENEW_SECONDS):
+        try:
+            now = _lease(storage)
+            if now != mine:
+                held._lose(f"{storage.url} was taken over by {now or 'another process'} while this process stalled; it has "
+                           "stopped, and the other one continues")  # fmt: skip
+                return
+            mine = msgspec.structs.replace(mine, renewal=mine.renewal + 1)
+            _renew(storage, mine)
+            renewed = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - renewed > EXPIRE_SECONDS - RENEW_SECONDS:
+                held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}")
+                return
+
+
+def _lease(storage: Storage) -> Holder | None:
+    try:
+        with storage.open(LOCK) as file:
+            return _read(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def _renew(storage: Storage, holder: Holder) -> None:
+    storage.publish(LOCK, lambda stream: stream.write(msgspec.json.encode(holder)))
