@@ -90,6 +90,10 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "clock"): others(RUN, "--clock", ("sundial", "sundial")),
     ("run", "partitions"): others(RUN, "--partitions", ("0", TOO_SMALL)),
     ("run", "cores"): others(RUN, "--cores", ("0", TOO_SMALL)),
+    ("run", "quarantine"): others(RUN, "--quarantine", ("one", "PARTITION:OFFSET"), ("3:", "PARTITION:OFFSET")),
+    ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
+    ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
+    ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
     ("run", "max_offsets"): others(RUN, "--max-offsets", ("0", TOO_SMALL)),
     ("produce", "log"): [

@@ -71,6 +71,7 @@ def replay_command(
 ) -> None:
     """Replay a command log: what would the broker have done?"""
     from sinks.lock import InUse, NotWritable
+    from sinks.storage import BadUrl
     from streaming.fold import NoSuchRecord
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
@@ -90,6 +91,7 @@ def replay_command(
             NotEmptyError,
             InUse,
             NotWritable,
+            BadUrl,
             JavaNotFoundError,
             failed=(QueryFailed,),
         ),
