@@ -109,7 +109,7 @@ def test_the_command_says_how_many_are_equal(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"format": 99}\n')
     result = CliRunner().invoke(app, ["conform", str(tmp_path)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "not a trace of format 1" in result.output
 
 
@@ -140,7 +140,7 @@ def test_a_bad_file_gives_one_sentence(tmp_path: Path, text: str, sentence: str)
     file = tmp_path / "x.jsonl"
     file.write_bytes(text.encode("latin-1"))
     result = CliRunner().invoke(app, ["conform", str(file)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert sentence in result.output
     assert "Traceback" not in result.output
 

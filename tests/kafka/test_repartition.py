@@ -184,7 +184,7 @@ def test_the_command(kafka: LocalKafka, tmp_path: Path) -> None:
     assert "20 records in " in run.stdout
     assert run.stderr.startswith("magnetar: the log doesn't begin with one record for all partitions")
     again = CliRunner().invoke(app, ["produce", old, "--ingress", new, "--partitions", "3"])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "to-there has records already" in again.stderr
     no_ticks = CliRunner().invoke(
         app, ["produce", old, "--ingress", topic(kafka, "x"), "--ticks", str(tmp_path)]

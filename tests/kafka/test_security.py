@@ -145,7 +145,7 @@ def test_a_wrong_password_is_one_sentence_on_the_terminal(secured: SecuredKafka,
     arguments = ["--ingress", f"kafka://{secured.kafka.bootstrap}/t", "--kafka-config"]
     file = secured.file("wrong", {"sasl.password": WRONG})
     done = CliRunner().invoke(app, ["produce", str(log), *arguments, str(file)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     (line,) = done.output.splitlines()
     assert line.startswith(
         f"magnetar: Kafka at {secured.kafka.bootstrap} did not let user 'magnetar' in: check "

@@ -86,5 +86,5 @@ def test_partitions_and_offsets_name_a_record(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     ran = quality(tmp_path / name)
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "magnetar: " in ran.output
