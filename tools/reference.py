@@ -71,8 +71,7 @@ A record is a command and its coordinates.
 
 * In **JSON Lines** a record is one object per line: the coordinates and the fields of the command side by side. A record
   without `timestamp` takes that of the previous line. `offset` is counted from 0 if it is absent. If no line has a
-  `partition`, the log is spread over partitions by topic. A record without a topic is copied to all of them, and each copy
-  counts as a record.
+  `partition`, the log is spread over partitions by topic, and a record without a topic is copied to all of them.
 * In **Kafka** the key is the topic, the value is the command, and Kafka's own partition, offset and timestamp count.
 * In **Parquet** each coordinate is a column, and the column `value` holds the command.
 
@@ -310,7 +309,8 @@ entries = read_entries("out/store", "persistent://shop/day/orders").to_pandas() 
 
 ## The printed table
 
-`magnetar replay` prints one row per topic and one per subscription. With `--json` it prints the same numbers as JSON.
+`magnetar replay` prints one row per topic and one per subscription, 40 at most. On a terminal of fewer than 130 columns,
+columns that hold nothing but zeros are left out. With `--json` it prints the same numbers as JSON, of all topics.
 
 | column | of a topic | of a subscription |
 |---|---|---|
@@ -323,6 +323,10 @@ entries = read_entries("out/store", "persistent://shop/day/orders").to_pandas() 
 | backlog | the largest backlog of its subscriptions | the entries that are not acknowledged |
 | storage | the size of the ledgers | the size of the backlog |
 | mark-delete | | the last position up to which everything is acknowledged |
+
+The line below the table counts the records of the log. Those without a topic are copied to every ingress partition, and count
+once. Then "What happened, and why" says what was quarantined, refused, closed, dropped, expired, evicted and trimmed, the most
+frequent first: up to six sentences for each kind of row. The tables have every single case.
 
 ## Columns of every row
 
@@ -462,7 +466,7 @@ def _kind(effect: type[effects.Effect], kind: str) -> str:
         else f"The example comes from line {shown.record}"
     )
     identity = ", ".join(f"{name} {shown.row[name]}" for name in (*IDENTITY, "clock"))
-    answer = " It goes to the client's connection." if kind in RESPONSES else ""
+    answer = " The row goes to the client's connection." if kind in RESPONSES else ""
     return (
         f"\n### {kind}\n\n{doc(effect)}{answer}\n\n"
         f"{table(('column', 'type', 'unit', 'filled', 'description', 'example'), rows)}{note}\n{where}: {identity}.\n"
