@@ -75,7 +75,11 @@ class _Tables(NamedTuple):
             return []
         needed = {*by, *_SUMS, "cause", "topic", "partition"} | ({"fields"} if "status" in by else set())
         scanner = ds.dataset(self.folder / f"kind={kind}", TABLES[kind], "parquet").scanner(
-            [name for name in TABLES[kind].names if name in needed], filter=where, batch_size=_ROWS
+            [name for name in TABLES[kind].names if name in needed],
+            filter=where,
+            batch_size=_ROWS,
+            batch_readahead=1,
+            fragment_readahead=1,
         )
         found: dict[tuple[str, ...], _Group] = {}
         for batch in scanner.to_batches():
