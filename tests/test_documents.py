@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.effects import RULES_OF_A_RUN
 from tests.commands import inline_commands, missing_names, parse, shell_commands, unknown_words
 
 ROOT = Path(__file__).parent.parent
@@ -78,3 +79,14 @@ def test_words_that_do_not_exist() -> None:
     assert unknown_words(["replay", "--policies", "--policy", "x"]) == ["--policy"]
     assert unknown_words(["quarantine", "lst"]) == ["lst"]
     assert unknown_words(["quarantine"]) == []
+
+
+def test_every_rule_outside_the_suites_is_documented() -> None:
+    """The rules with which the code refuses records are in docs/quality.md."""
+    rules = {*RULES_OF_A_RUN}
+    for file in [*ROOT.glob("schemas/**/*.py"), *ROOT.glob("streaming/**/*.py")]:
+        rules |= {*re.findall(r"""Refused\(\s*"(\w+)\"""", file.read_text())}
+        rules |= {*re.findall(r"""Quarantined\(\w+, "(\w+)\"""", file.read_text())}
+    text = (ROOT / "docs" / "quality.md").read_text()
+    assert {rule for rule in rules if f"`{rule}`" not in text} == set()
+    assert len(rules) > 7
