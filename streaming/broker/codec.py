@@ -29,7 +29,7 @@ class TopicBlock(msgspec.Struct, array_like=True):
     """An encoded topic, and what the broker must know without decoding it.
 
     `due` = when the topic's timer fires (ms; −1 if none is set). `idle`: periodic checks have nothing to do. `backlog` is
-    in entries, `storage` in bytes. `next_round` = when periodic checks next run on the topic (ms; −1: to be computed).
+    in entries, `storage` in bytes. `next_round` = when periodic checks next run on the topic (ms; −1: not before something happens).
     `settled`: the rounds of checks up to this time (ms) have left in `data` what they leave; 0: none leaves anything; −1:
     something has happened on the topic since the last round.
     """

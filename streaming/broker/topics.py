@@ -115,11 +115,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
-        for name, block in state.topics.items():
-            if block.due >= 0:
-                ctx.wake(name, block.due)
-            if block.next_round < 0 and not is_non_persistent(name):  # an older version's
-                block.next_round = self._rounds.first_after(ctx.clock)
+        ctx.timers = [(block.due, name) for name, block in state.topics.items() if block.due >= 0]
+        heapq.heapify(ctx.timers)
         self._queue = self._scheduled()
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -147,19 +144,18 @@ class PersistentTopics(Topics[PersistentTopic]):
             block.settled = until
 
     def _schedule(self, name: str, block: TopicBlock, at: int) -> None:
+        at = at if at < NEVER else -1
         if block.next_round == at:
             return
         block.next_round = at
-        if at < NEVER:
+        if at >= 0:
             heapq.heappush(self._queue, (at, name))
             if len(self._queue) > 4 * len(self._state.topics) + 64:
                 self._queue = self._scheduled()  # without the entries that no longer hold
 
     def _scheduled(self) -> list[tuple[int, str]]:
         queue = [
-            (block.next_round, name)
-            for name, block in self._state.topics.items()
-            if 0 <= block.next_round < NEVER
+            (block.next_round, name) for name, block in self._state.topics.items() if block.next_round >= 0
         ]
         heapq.heapify(queue)
         return queue
@@ -236,7 +232,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _let_lie(self, name: str, block: TopicBlock) -> None:
         """No check can change anything on an idle topic, or leave anything."""
-        block.next_round, block.settled = NEVER, 0
+        block.next_round, block.settled = -1, 0
         self._awake.pop(name, None)
 
     def run_check(self, check: str) -> None:

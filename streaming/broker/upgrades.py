@@ -20,8 +20,8 @@ A structure is a list of its fields (after its tag, if it has one), or a dict if
 pair. A list may lack its last fields, if a version without them wrote it.
 """
 
-_CONFIG, _TOPICS, _DATA = 5, 7, 0
-"""Where `PartitionState.config`, `PartitionState.topics` and `TopicBlock.data` are, in every version."""
+_CLOCK, _CONFIG, _TOPICS, _DATA = 1, 5, 7, 0
+"""Where `PartitionState.clock`, `config` and `topics`, and `TopicBlock.data` are, in every version."""
 
 
 # -- version 1 to 2 -----------------------------------------------------------------------------------------------
@@ -49,9 +49,10 @@ _ASLEEP = 11
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
     """Delayed messages were in buckets. A partition keeps rounding times until it gets another configuration."""
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
-    for topic in topics.values():
+    for name, topic in topics.items():
         if isinstance(topic, list):
             persistent_topic(topic)
+            state[_TOPICS][name].append(state[_CLOCK] + 1)  # `TopicBlock.next_round`: as soon as time goes on
         else:  # a non-persistent topic, whose encoding has field names
             _non_persistent_topic(topic)
 

@@ -170,6 +170,7 @@ def test_a_version_that_cannot_be_read_as_it_is_has_a_step() -> None:
 
 
 def test_topics_are_where_every_version_has_them() -> None:
+    assert PartitionState.__struct_fields__[upgrades._CLOCK] == "clock"
     assert PartitionState.__struct_fields__[upgrades._CONFIG] == "config"
     assert PartitionState.__struct_fields__[upgrades._TOPICS] == "topics"
     assert TopicBlock.__struct_fields__[upgrades._DATA] == "data"
