@@ -12,6 +12,7 @@ import msgspec
 from schemas.commands import SchemaData
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
@@ -66,6 +67,8 @@ class PartitionState(msgspec.Struct, array_like=True):
 
 
 def _encode_hook(value: Any) -> Any:
+    if isinstance(value, SortedBlocks):
+        return value.encoded()
     assert isinstance(value, AckHoles)  # msgspec encodes everything else itself
     return {
         ledger: bits.to_bytes((bits.bit_length() + 7) // 8, "little")
@@ -73,9 +76,11 @@ def _encode_hook(value: Any) -> Any:
     }
 
 
-def _decode_hook(type_: type, value: Any) -> Any:
-    assert type_ is AckHoles
-    return AckHoles({ledger: int.from_bytes(bits, "little") for ledger, bits in value.items()})
+def _decode_hook(type_: type[Any], value: Any) -> Any:
+    if type_ is AckHoles:
+        return AckHoles({ledger: int.from_bytes(bits, "little") for ledger, bits in value.items()})
+    assert type_ in (Positions, TimedPositions)
+    return type_.decoded(value)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)

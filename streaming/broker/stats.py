@@ -89,7 +89,7 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
         "individuallyDeletedMessages": str(cursor.acked),
         "messagesConsumedCounter": cursor.consumed,
         "numberOfEntriesSinceFirstNotAckedMessage": since,
-        "totalNonContiguousDeletedMessagesRange": sum(1 for _ in cursor.acked.runs()),
+        "totalNonContiguousDeletedMessagesRange": cursor.acked.count_runs(),
         "properties": cursor.properties,
     }
 

@@ -8,7 +8,7 @@ a default, in a structure without subclasses, need nothing else: msgspec fills t
 inserted, moved, removed or of another type, or another default) needs a step in `UPGRADES`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -38,12 +38,17 @@ _TOPIC_2 = (
 )  # fmt: skip
 """The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
 
-_CONSUMERS, _DISPATCHER, _MIN_REPLAYED, _HASH_RANGES = 3, 4, 17, 14
-"""Where version 1 had `Subscription.consumers`, `Subscription.dispatcher`, `Consumer.hash_ranges` and, counting its tag,
-`StickyKeyMultipleConsumers.min_replayed`."""
+_CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
+"""Where version 1 had `Subscription.consumers`, `Subscription.dispatcher` and `Consumer.hash_ranges`."""
 
-_ASLEEP = 11
-"""Where version 2 has `MultipleConsumers.asleep`, counting the dispatcher's tag."""
+_REPLAY, _DELAYED, _MIN_REPLAYED = 2, 8, 17
+"""Where a dispatcher to many consumers had these fields in version 1, counting its tag."""
+
+_ASLEEP, _PASSED_FROM = 11, 12
+"""Where it has these in version 2."""
+
+_BLOCK = 512
+"""How many items a block of a sorted set has in version 2."""
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
@@ -75,12 +80,29 @@ def _sort_hash_ranges(consumers: list[list[Any]]) -> None:
 
 
 def _dispatcher_last(subscription: list[Any]) -> None:
-    """Version 2 has the dispatcher after a subscription's other fields. In it is `asleep`, and no `min_replayed`."""
+    """Version 2 has the dispatcher after a subscription's other fields. In it are `asleep` and `passed_from`, and no
+    `min_replayed`. Entries that are delayed, or to be replayed, are sorted sets in blocks.
+    """
     dispatcher = subscription.pop(_DISPATCHER)
-    if dispatcher is not None and dispatcher[0].startswith("sticky"):
+    if dispatcher is not None and dispatcher[0] != "single":
+        dispatcher[_REPLAY] = _in_blocks(dispatcher[_REPLAY])
+        if len(dispatcher) > _DELAYED:
+            tracker = dispatcher[_DELAYED]
+            tracker[0] = _in_blocks(
+                [time, *position] for time, positions in tracker[0].items() for position in positions
+            )
         del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
-        dispatcher.insert(_ASLEEP, {})
+        if len(dispatcher) >= _ASLEEP:
+            dispatcher.insert(_ASLEEP, {})
+            dispatcher.insert(_PASSED_FROM, [-1, -1])  # entries that were passed may be pending
     subscription.append(dispatcher)
+
+
+def _in_blocks(items: Iterable[list[int]]) -> list[Any]:
+    """A sorted set in the encoding of version 2: the number of items, then each block's last item and encoding."""
+    ordered = sorted(items)
+    blocks = [ordered[start : start + _BLOCK] for start in range(0, len(ordered), _BLOCK)]
+    return [len(ordered), [[block[-1], _encode(block)] for block in blocks]]
 
 
 def _counters_of_all_first(counters: list[int]) -> list[int]:

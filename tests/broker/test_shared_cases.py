@@ -206,7 +206,8 @@ def test_shared_case_08_delayed() -> None:
         tracker = DelayedDeliveryTracker()
         if not tracker.add(Position(1, 0), deliver_at, now, config):
             return None
-        (bucket,) = tracker.buckets
+        bucket = tracker.first
+        assert bucket is not None
         assert tracker.take(10, bucket - 10_000, config) == []
         return bucket
 

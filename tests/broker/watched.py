@@ -428,11 +428,11 @@ class Watched:
     ) -> None:
         """An entry is in one place: pending at one consumer, in the replay set, or delayed."""
         pending = [position for consumer in subscription.consumers for position in consumer.pending]
-        delayed = [position for positions in dispatcher.delayed.buckets.values() for position in positions]
+        delayed = [(ledger, entry) for _, ledger, entry in dispatcher.delayed.waiting]
         assert len(pending) == len(set(pending))
         assert not set(pending) & {*dispatcher.replay, *delayed}
         assert not set(dispatcher.replay) & set(delayed)
-        assert dispatcher.replay == sorted(set(dispatcher.replay))
+        assert list(dispatcher.replay) == sorted(set(dispatcher.replay))
         if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove and subscription.durable:
             assert not set(pending) & group.acked
         for consumer in subscription.consumers:

@@ -5,32 +5,33 @@ The spec rounds delivery times to buckets, as versions after 4.0 do. A recorded 
 4.0.7 keeps exact times. The setting `delayedDeliveryRoundsTimes` selects one of the two.
 """
 
-from bisect import insort
+from sys import maxsize
 
 import msgspec
 
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.dispatch.sorted_blocks import TimedPositions
 from streaming.broker.position import Position
 
 NO_DELAY = -1
 
 
 class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
-    """`buckets`: time (ms) → ascending positions. `timer` = when the timer fires (ms; −1 if not set), `fired` = when it
-    last fired (ms).
+    """`waiting` = positions by bucket, which is a time (ms). `timer` = when the timer fires (ms; −1 if not set), `fired` =
+    when it last fired (ms).
 
     Only `pauses_all` uses the other fields: `fixed` = all delays so far were about equal, `highest` = the latest
     delivery time seen (ms).
     """
 
-    buckets: dict[int, list[Position]] = {}
+    waiting: TimedPositions = msgspec.field(default_factory=TimedPositions)
     fixed: bool = True
     highest: int = 0
     fired: int = 0
     timer: int = -1
 
     def __len__(self) -> int:
-        return sum(len(positions) for positions in self.buckets.values())
+        return len(self.waiting)
 
     def add(self, position: Position, deliver_at: int, now: int, config: ServiceConfiguration) -> bool:
         """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now."""
@@ -40,7 +41,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
             return False
         width = _bucket_width(config)
         bucket = (-(-deliver_at // width) if strict else deliver_at // width) * width
-        insort(self.buckets.setdefault(bucket, []), position)
+        self.waiting.add((bucket, *position))
         if deliver_at < self.highest - tick:
             self.fixed = False
         self.highest = max(self.highest, deliver_at)
@@ -48,41 +49,33 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
 
     def clear(self) -> None:
         """Forget the positions, but keep what detects a fixed delay."""
-        self.buckets.clear()
+        self.waiting.clear()
         self.timer = -1
 
     def take(self, limit: int, now: int, config: ServiceConfiguration) -> list[Position]:
         """Remove and return up to `limit` due positions, oldest buckets first."""
-        horizon = _horizon(now, config)
-        taken: list[Position] = []
-        for bucket in sorted(self.buckets):
-            if bucket > horizon or len(taken) == limit:
-                break
-            positions = self.buckets[bucket]
-            wanted = limit - len(taken)
-            taken += positions[:wanted]
-            if len(positions) <= wanted:
-                del self.buckets[bucket]
-            else:
-                self.buckets[bucket] = positions[wanted:]
-        if taken and not self.buckets:
+        taken = self.waiting.take_to((_horizon(now, config), maxsize, maxsize), limit)
+        if taken and not self.waiting:
             self.fixed, self.highest = True, 0
-        return taken
+        return [Position(ledger, entry) for _, ledger, entry in taken]
+
+    @property
+    def first(self) -> int | None:
+        """The earliest bucket (ms), or None if nothing waits."""
+        return self.waiting.first(1)[0][0] if self.waiting else None
 
     def pauses_all(self, now: int, config: ServiceConfiguration) -> bool:
         """Whether to stop reading: many messages have one fixed delay and none is due, so reads would only add more."""
         lookahead = config.delayedDeliveryFixedDelayDetectionLookahead
-        return (
-            lookahead > 0
-            and self.fixed
-            and len(self) >= lookahead
-            and min(self.buckets) > _horizon(now, config)
-        )
+        if lookahead <= 0 or not self.fixed or len(self.waiting) < lookahead:
+            return False
+        first = self.first
+        return first is not None and first > _horizon(now, config)
 
     def arm(self, now: int, config: ServiceConfiguration) -> None:
         """Set the timer for the first bucket, unless that bucket is past: the next dispatch takes it anyway."""
-        first = min(self.buckets, default=now)
-        self.timer = max(first, self.fired + config.delayedDeliveryTickTimeMillis) if first > now else -1
+        first, tick = self.first, config.delayedDeliveryTickTimeMillis
+        self.timer = -1 if first is None or first <= now else max(first, self.fired + tick)
 
 
 def _bucket_width(config: ServiceConfiguration) -> int:

@@ -116,6 +116,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
     ) -> None:
         """An ACK command was applied. `owners`: the consumers whose entries it acked."""
 
+    def passed(self, before: Position) -> None:
+        """The broker moves the mark-delete position, which is at `before`. `mark_delete_moved` may follow."""
+
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """The broker moved the mark-delete position. Forget the entries it passed."""
 

@@ -4,7 +4,6 @@
 subclass by key.
 """
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import Self
 
@@ -15,6 +14,7 @@ from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.round_robin import next_available
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
+from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
@@ -25,19 +25,20 @@ NO_HASHES: dict[Position, int] = {}
 
 
 class MultipleConsumers(Dispatcher, tag="multiple"):
-    """`round_robin` = index of the consumer whose turn it is; `replay` = ascending positions to send before new ones;
+    """`round_robin` = index of the consumer whose turn it is; `replay` = positions to send before new ones;
     `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
 
     `rescheduled`: time (ms) → positions that an entry filter rescheduled; `asleep`: the same, but it would only reschedule
     them again (see `Dispatcher.timer`); `chunk_owners`: uuid of a chunked message → (connection, id) of the consumer that
-    gets its chunks.
+    gets its chunks; `passed_from` = where the mark-delete position was before the broker moved it, if it did since the
+    last dispatch.
 
     In the encoding, the fields of `StickyKeyMultipleConsumers` follow these, so a new field here needs a new
     `codec.VERSION`.
     """
 
     round_robin: int = 0
-    replay: list[Position] = msgspec.field(default_factory=list)
+    replay: Positions = msgspec.field(default_factory=Positions)
     counts: dict[Position, int] = msgspec.field(default_factory=dict)
     total_permits: int = 0
     total_unacked: int = 0
@@ -47,6 +48,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     rescheduled: dict[int, list[Position]] = msgspec.field(default_factory=dict)
     chunk_owners: dict[str, Handle] = msgspec.field(default_factory=dict)
     asleep: dict[int, list[Position]] = msgspec.field(default_factory=dict)
+    passed_from: Position | None = None
 
     # -- consumers (§2) -------------------------------------------------------------------------------------------
 
@@ -243,23 +245,25 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if released or (was_blocked and not self.blocked):
             self.dispatch(sub)
 
+    def passed(self, before: Position) -> None:
+        """Note from where on entries that the mark-delete passes may be pending."""
+        self.passed_from = before if self.passed_from is None else min(before, self.passed_from)
+
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """Drop entries up to the mark-delete position from the replay set and the pending acks (§6)."""
         mark_delete = sub.cursor.mark_delete
         self.forget_to(mark_delete)
-        if not sub.ctx.config.removePendingAcksOnMarkDeleteMove:
-            for consumer in sub.consumers:
-                consumer.put_first(mark_delete)  # `_forget_passed` takes them from the front
+        if not sub.ctx.config.removePendingAcksOnMarkDeleteMove or self.passed_from is None:
             return
         owners = []
         for consumer in sub.consumers:
-            gone = [position for position in consumer.pending if position <= mark_delete]
+            gone = sub.ledger.passed(consumer.pending, self.passed_from, mark_delete)
             if gone:
                 owners.append(consumer)
             freed = sum(self._release(sub, consumer, position) or 0 for position in gone)
             consumer.unacked -= freed
             self.total_unacked -= freed
-        for position in [position for position in self.counts if position <= mark_delete]:
+        for position in sub.ledger.passed(self.counts, self.passed_from, mark_delete):
             del self.counts[position]
         self.after_acks(sub, owners, mark_delete_moved=False)
 
@@ -310,8 +314,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     ) -> None:
         """Add positions to the replay set. Only the Key_Shared dispatcher uses `hashes`."""
         mark_delete = sub.cursor.mark_delete
-        fresh = set(positions).difference(self.replay)
-        self.replay = sorted([*self.replay, *(position for position in fresh if position > mark_delete)])
+        self.remember([position for position in positions if position > mark_delete])
 
     # -- dispatch (§4, §5) ----------------------------------------------------------------------------------------
 
@@ -327,10 +330,12 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def _forget_passed(self, sub: SubscriptionContext) -> None:
         """quirk: entries that the broker moved the mark-delete past stay pending until the next read. They stay in the
         unacked counts even then."""
-        mark_delete = sub.cursor.mark_delete
+        if self.passed_from is None:
+            return
         for consumer in sub.consumers:
-            while consumer.pending and (first := next(iter(consumer.pending))) <= mark_delete:
-                self._release(sub, consumer, first)
+            for position in sub.ledger.passed(consumer.pending, self.passed_from, sub.cursor.mark_delete):
+                self._release(sub, consumer, position)
+        self.passed_from = None
 
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
@@ -338,10 +343,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
-        if self.delayed.buckets:
+        if self.delayed.waiting:
             self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))
         if self.replay:
-            taken = self.replay[:wanted]
+            taken = self.replay.first(wanted)
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
             if len(positions) < len(taken):
                 self.forget(set(taken).difference(positions))
@@ -378,8 +383,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if from_replay:
             self.forget(set(positions).difference(left))
         else:
-            for position in left:
-                insort(self.replay, position)
+            self.remember(left)
         return len(left) < len(positions)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
@@ -425,14 +429,18 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
 
-    def forget(self, positions: set[Position]) -> None:
+    def remember(self, positions: list[Position]) -> None:
+        """Add positions to the replay set."""
+        self.replay.update(positions)
+
+    def forget(self, positions: Iterable[Position]) -> None:
         """Remove positions from the replay set."""
-        if positions:
-            self.replay = [position for position in self.replay if position not in positions]
+        for position in positions:
+            self.replay.discard(position)
 
     def forget_to(self, position: Position) -> None:
         """Remove positions up to and including `position` from the replay set."""
-        self.forget(set(self.replay[: bisect_right(self.replay, position)]))
+        self.forget(self.replay.take_to(position))
 
     def forget_all(self) -> None:
         """Empty the replay set."""

@@ -2,6 +2,7 @@
 dispatch_shared.md §5).
 """
 
+from bisect import bisect_left, bisect_right
 from itertools import chain
 
 from streaming.broker.subscription.consumer import Consumer
@@ -12,12 +13,15 @@ def next_available(consumers: list[Consumer], turn: int) -> int | None:
     come first. None: no consumer is available.
     """
     level = consumers[turn].priority
-    same = [index for index, consumer in enumerate(consumers) if consumer.priority == level]
-    place = same.index(turn)
+    first = bisect_left(consumers, level, key=_priority)
+    end = bisect_right(consumers, level, key=_priority)
     # quirk: from level 0, Pulsar does not look for an even higher level
-    higher = range(same[0] if level != 0 else 0)
-    lower = range(same[-1] + 1, len(consumers))
-    for index in chain(higher, same[place:], same[:place], lower):
+    higher = range(first if level != 0 else 0)
+    for index in chain(higher, range(turn, end), range(first, turn), range(end, len(consumers))):
         if consumers[index].available:
             return index
     return None
+
+
+def _priority(consumer: Consumer) -> int:
+    return consumer.priority

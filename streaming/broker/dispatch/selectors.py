@@ -6,8 +6,9 @@ A slot is never 0, since 0 means "no hash" on the wire and in Pulsar's stats.
 """
 
 from bisect import bisect_left, insort
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,45 @@ CLASSIC_RING_SIZE = 2**31 - 2
 """Slots on the ring before Pulsar 4.0."""
 
 
-class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
+Member = tuple[str, int]
+"""A consumer on the ring of consistent hashing: its name, and a number that tells it from others with that name."""
+
+
+class Ring(NamedTuple):
+    """Ascending slots that have a point, and the members with a point in each, in joining order. The first owns the slot.
+
+    Never changes. Copying it for a member that comes or goes costs less than hashing everybody's points again.
+    """
+
+    places: list[int]
+    members: dict[int, tuple[Member, ...]]
+
+    def owner(self, slot: int) -> Member:
+        """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
+        place = bisect_left(self.places, slot)
+        return self.members[self.places[place if place < len(self.places) else 0]][0]
+
+    def joined(self, member: Member, slots: list[int]) -> "Ring":
+        """The ring with one more member."""
+        places, members = self.places.copy(), self.members.copy()
+        for slot in slots:
+            there = members.get(slot, ())
+            if not there:
+                insort(places, slot)
+            members[slot] = (*there, member)
+        return Ring(places, members)
+
+    def left(self, member: Member, slots: list[int]) -> "Ring":
+        """The ring without a member."""
+        places, members = self.places.copy(), self.members.copy()
+        for slot in set(slots):
+            members[slot] = tuple(other for other in members[slot] if other != member)
+            if not members[slot]:
+                del members[slot], places[bisect_left(places, slot)]
+        return Ring(places, members)
+
+
+class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     """A hash ring with `points` per consumer. `members`: (consumer, its name, name index) in joining order.
 
     The name index distinguishes consumers with the same name. It is the lowest free number.
@@ -42,9 +81,14 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer and its points."""
-        taken = {index for _, other, index in self.members if other == consumer.name}
+        taken = self._indexes.setdefault(consumer.name, set())
         index = next(index for index in range(len(taken) + 1) if index not in taken)
-        self.members.append((consumer.handle, consumer.name, index))
+        member = (consumer.name, index)
+        ring = self._ring.joined(member, _points(*member, self.points, self.size))
+        self.members.append((consumer.handle, *member))
+        self._handles[member] = consumer.handle
+        taken.add(index)
+        self.__dict__["_ring"] = ring
 
     def renewed(self) -> "ConsistentHashing":
         """The same ring without consumers."""
@@ -52,17 +96,32 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring"):
 
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer and its points."""
+        gone = next(((name, index) for handle, name, index in self.members if handle == consumer), None)
+        if gone is None:
+            return
+        self.__dict__["_ring"] = self._ring.left(gone, _points(*gone, self.points, self.size))
+        del self._handles[gone]
+        self._indexes[gone[0]].discard(gone[1])
         self.members = [member for member in self.members if member[0] != consumer]
 
     def select(self, slot: int) -> Handle | None:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
-        if not self.members:
-            return None
-        places, owners = _ring(
-            tuple((name, index) for _, name, index in self.members), self.points, self.size
-        )
-        place = bisect_left(places, slot)
-        return self.members[owners[place if place < len(owners) else 0]][0]
+        return self._handles[self._ring.owner(slot)] if self.members else None
+
+    @cached_property
+    def _ring(self) -> Ring:
+        return _ring(tuple((name, index) for _, name, index in self.members), self.points, self.size)
+
+    @cached_property
+    def _indexes(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for _, name, index in self.members:
+            found.setdefault(name, set()).add(index)
+        return found
+
+    @cached_property
+    def _handles(self) -> dict[Member, Handle]:
+        return {(name, index): handle for handle, name, index in self.members}
 
 
 @lru_cache(maxsize=4096)
@@ -72,14 +131,13 @@ def _points(name: str, index: int, points: int, size: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def _ring(members: tuple[tuple[str, int], ...], points: int, size: int) -> tuple[list[int], list[int]]:
-    """Ascending slots that have a point, and the owner of each. If points collide, the earliest member owns the slot."""
-    owners: dict[int, int] = {}
-    for member, (name, index) in enumerate(members):
-        for slot in _points(name, index, points, size):
-            owners.setdefault(slot, member)
-    places = sorted(owners)
-    return places, [owners[place] for place in places]
+def _ring(members: tuple[Member, ...], points: int, size: int) -> Ring:
+    """The ring of members in joining order."""
+    found: dict[int, tuple[Member, ...]] = {}
+    for member in members:
+        for slot in _points(*member, points, size):
+            found[slot] = (*found.get(slot, ()), member)
+    return Ring(sorted(found), found)
 
 
 class AutoSplit(msgspec.Struct, array_like=True, tag="split"):

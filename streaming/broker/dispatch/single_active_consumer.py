@@ -2,7 +2,9 @@
 rules: subscriptions.md §8)."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
+from functools import lru_cache
+from itertools import repeat
 from typing import Any, Self
 
 import msgspec
@@ -54,7 +56,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Add a consumer. If it becomes the active one, it starts at the first unacked entry."""
         before = self.active_consumer(sub.consumers)
-        sub.consumers.append(consumer)
+        insort(sub.consumers, consumer, key=_order)
         if not self._pick(sub, before) and self.failover:
             active = consumer is self.active_consumer(sub.consumers)
             sub.ctx.emit(_change(sub, consumer, is_active=active))
@@ -88,8 +90,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def _pick(self, sub: SubscriptionContext, before: Consumer | None) -> bool:
         """Choose the active consumer. Returns True if it changed: the new one starts at the first unacked entry."""
         consumers, config = sub.consumers, sub.ctx.config
-        consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
-        best = sum(consumer.priority == consumers[0].priority for consumer in consumers)
+        best = bisect_right(consumers, consumers[0].priority, key=lambda consumer: consumer.priority)
         partition = _PARTITION.search(sub.topic)
         first = partition is None and not config.activeConsumerFailoverRingForNonPartitioned
         if not self.failover or first:
@@ -242,14 +243,22 @@ def _last_slot(given: IntRange) -> int:
 
 def pick_on_ring(names: list[str], topic: str) -> int:
     """The index of the consumer that a hash ring picks for a topic (its full name)."""
-    ring = {
-        murmur3_31(f"{name}{point}".encode()): i
-        for i, name in enumerate(names)
-        for point in range(RING_POINTS)
-    }
-    points = sorted(ring)
-    place = bisect_left(points, murmur3_31(topic.encode()))
-    return ring[points[place if place < len(points) else 0]]
+    places = list(map(_nearest, names, repeat(topic)))
+    # of names with a point in the same place, the last one owns it
+    return len(places) - 1 - places[::-1].index(min(places))
+
+
+@lru_cache(maxsize=1 << 16)
+def _nearest(name: str, topic: str) -> tuple[bool, int]:
+    """A consumer's first point at or after the topic's place on the ring: does the way there pass 0, and the point."""
+    place = murmur3_31(topic.encode())
+    points = (murmur3_31(f"{name}{point}".encode()) for point in range(RING_POINTS))
+    return min((point < place, point) for point in points)
+
+
+def _order(consumer: Consumer) -> tuple[int, bytes]:
+    """By priority, then by name as Java compares strings."""
+    return consumer.priority, consumer.name.encode("utf-16-be")
 
 
 def _change(sub: SubscriptionContext, consumer: Consumer, *, is_active: bool) -> ActiveConsumerChange:

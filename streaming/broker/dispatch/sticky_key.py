@@ -9,7 +9,9 @@ Pulsar retries a round without progress after a backoff. Here rounds run until a
 every event that could change the outcome starts them again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from heapq import heapify, heappop, heapreplace
 from sys import maxsize
 from typing import Any, Literal, Self
 
@@ -26,6 +28,7 @@ from streaming.broker.dispatch.selectors import (
     new_selector,
 )
 from streaming.broker.dispatch.sending import Found
+from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -39,7 +42,7 @@ def key_shared(meta: KeySharedMeta | None) -> tuple[KeySharedMode, bool]:
     return ("AUTO_SPLIT", False) if meta is None else (meta.keySharedMode, meta.allowOutOfOrderDelivery)
 
 
-class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
+class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     """`hashes`: position in the replay set → its hash, where known; `held`: hash → how many such positions.
 
     `skip_replay`: the next round looks ahead of the replay set. `stuck`: nothing in the replay set can be sent until
@@ -118,10 +121,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         self, sub: SubscriptionContext, consumers: list[Consumer], change: Callable[[], None]
     ) -> None:
         """Change the selector. A hash with unacked entries drains once its consumer loses it, until it gets it back."""
+        self.__dict__.pop("_queues", None)
         if not self._drains:
             change()
             return
         select = self.selector.select
+        consumers = [consumer for consumer in consumers if consumer.hashes]
         before = [
             {hash_: select(hash_) == consumer.handle for hash_ in set(consumer.hashes.values())}
             for consumer in consumers
@@ -225,11 +230,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """Drain the hashes of the entries it passed, then dispatch."""
         super().mark_delete_moved(sub)
-        mark_delete = sub.cursor.mark_delete
-        # passed entries drain, even if they stay in the consumer's unacked count
-        for consumer in sub.consumers:
-            for position in [position for position in consumer.hashes if position <= mark_delete]:
-                self._drain(sub, consumer, position)
+        if (
+            self.passed_from is not None
+        ):  # passed entries drain, even if they stay in the consumer's unacked count
+            for consumer in sub.consumers:
+                for position in sub.ledger.passed(consumer.hashes, self.passed_from, sub.cursor.mark_delete):
+                    self._drain(sub, consumer, position)
         self.dispatch(sub)
 
     # -- the replay set -------------------------------------------------------------------------------------------
@@ -240,21 +246,46 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
-        super()._replay_all(sub, positions, hashes)
         for position, hash_ in hashes.items():
             self._hold(position, hash_)
+        super()._replay_all(sub, positions, hashes)
         self.stuck = False
 
     def _hold(self, position: Position, hash_: int) -> None:
         """Remember the hash of a position in the replay set."""
         if position not in self.hashes:
+            self._queue(position).discard(position)
             self.hashes[position] = hash_
             self.held[hash_] = self.held.get(hash_, 0) + 1
+            if position in self.replay:
+                self._queue(position).add(position)
 
-    def forget(self, positions: set[Position]) -> None:
-        """Remove entries from the replay set, with their hashes."""
-        super().forget(positions)
+    @cached_property
+    def _queues(self) -> dict[Handle | None, Positions]:
+        """The replay set by the consumer that gets each position. None: its hash is not known, or nobody has the hash."""
+        found: dict[Handle | None, Positions] = {}
+        for position in self.replay:
+            found.setdefault(self._consumer_of(position), Positions()).add(position)
+        return found
+
+    def _consumer_of(self, position: Position) -> Handle | None:
+        hash_ = self.hashes.get(position)
+        return None if hash_ is None else self.selector.select(hash_)
+
+    def _queue(self, position: Position) -> Positions:
+        return self._queues.setdefault(self._consumer_of(position), Positions())
+
+    def remember(self, positions: list[Position]) -> None:
+        """Add positions to the replay set."""
+        super().remember(positions)
         for position in positions:
+            self._queue(position).add(position)
+
+    def forget(self, positions: Iterable[Position]) -> None:
+        """Remove entries from the replay set, with their hashes."""
+        for position in positions:
+            self.replay.discard(position)
+            self._queue(position).discard(position)
             hash_ = self.hashes.pop(position, None)
             if hash_ is not None:
                 self.held[hash_] -= 1
@@ -265,6 +296,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
     def forget_all(self) -> None:
         """Forget the replay set and the draining hashes."""
         super().forget_all()
+        self.__dict__.pop("_queues", None)
         self.hashes.clear()
         self.held.clear()
         self.draining = DrainingHashes()
@@ -275,22 +307,33 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
 
         A position with a known hash needs a consumer that can take it (§6), unless out-of-order delivery is allowed.
         """
-        budgets = self._budgets(sub)
+        if self.out_of_order:
+            return self.replay.first(wanted)
+        budgets = Budgets(sub)
         taken: list[Position] = []
         blocked: set[int] = set()
-        for position in self.replay:
+        heads: list[tuple[Position, Handle | None, Iterator[Position]]] = []
+        for handle, queue in self._queues.items():
+            if queue and (handle is None or budgets[handle] > 0):
+                positions = iter(queue)
+                heads.append((next(positions), handle, positions))
+        heapify(heads)
+        while heads and len(taken) < wanted:
+            position, handle, positions = heads[0]
             hash_ = self.hashes.get(position)
-            if hash_ is not None and not self.out_of_order:
-                if hash_ in blocked:
-                    continue
-                handle = self.selector.select(hash_)
-                if handle is None or budgets[handle] <= 0 or self._waits(handle, position, hash_):
+            if hash_ is None:
+                taken.append(position)
+            elif hash_ not in blocked:
+                if handle is None or self._waits(handle, position, hash_):
                     blocked.add(hash_)
-                    continue
-                budgets[handle] -= 1
-            taken.append(position)
-            if len(taken) == wanted:
-                break
+                else:
+                    budgets[handle] -= 1
+                    taken.append(position)
+            following = None if handle is not None and budgets[handle] <= 0 else next(positions, None)
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following, handle, positions))
         return taken
 
     # -- stats ----------------------------------------------------------------------------------------------------
@@ -306,7 +349,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
-        if self.delayed.buckets and (ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config)):
+        if self.delayed.waiting and (ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config)):
             self._replay_all(sub, ready)
         self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False
@@ -354,10 +397,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         limit = sub.consumer_limit
         return any(not consumer.blocked and budget(consumer, limit) > 0 for consumer in sub.consumers)
 
-    def _budgets(self, sub: SubscriptionContext) -> dict[Handle, int]:
-        limit = sub.consumer_limit
-        return {consumer.handle: budget(consumer, limit) for consumer in sub.consumers}
-
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Whether an entry must wait although its consumer has room."""
         return self._drains and self.draining.blocks(handle, hash_)
@@ -366,8 +405,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
         """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
         room = self._look_ahead(sub) - len(self.replay)
-        budgets = self._budgets(sub)
-        runs: dict[Handle, Found] = {handle: [] for handle in budgets}
+        budgets = Budgets(sub)
+        runs: dict[Handle, Found] = {}
         left: list[Position] = []
         blocked: set[int] = set()
         seen: set[Handle] = set()
@@ -390,30 +429,44 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky"):
                 self._hold(position, slot)
             else:
                 budgets[handle] -= 1
-                runs[handle].append((position, entry))
-        for consumer in sub.consumers:
+                runs.setdefault(handle, []).append((position, entry))
+        receivers = [sub.subscription.consumer(*handle) for handle in runs]
+        if len(receivers) > 1:
+            receivers = [consumer for consumer in sub.consumers if consumer.handle in runs]
+        for consumer in receivers:
             run = runs[consumer.handle]
-            if run:
-                self.send(sub, consumer, run)
-                for position, _ in run:
-                    if position in consumer.pending:
-                        consumer.hashes[position] = slots[position]
+            self.send(sub, consumer, run)
+            for position, _ in run:
+                if position in consumer.pending:
+                    consumer.hashes[position] = slots[position]
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
+            limit = sub.consumer_limit
             self.stuck = self.stuck and not any(
-                spent <= 0 and runs[handle] and now > 0
-                for (handle, spent), now in zip(budgets.items(), self._budgets(sub).values(), strict=True)
+                budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer in receivers
             )
         elif room > 0:
             self.skip_replay = any(
-                rest > 0 and (handle not in seen or (handle in blocked_by_hash and not from_replay))
-                for handle, rest in budgets.items()
+                budgets[consumer.handle] > 0
+                and (consumer.handle not in seen or (consumer.handle in blocked_by_hash and not from_replay))
+                for consumer in sub.consumers
             )
         return left
 
     def _slot(self, position: Position, metadata: MessageMetadata) -> int:
         known = self.hashes.get(position)
         return self.selector.slot(sticky_key_hash(metadata)) if known is None else known
+
+
+class Budgets(dict[Handle, int]):
+    """How many entries consumers can still take, for those that were asked for."""
+
+    def __init__(self, sub: SubscriptionContext) -> None:
+        self._sub = sub
+
+    def __missing__(self, handle: Handle) -> int:
+        self[handle] = found = budget(self._sub.subscription.consumer(*handle), self._sub.consumer_limit)
+        return found
 
 
 def budget(consumer: Consumer, limit: int) -> int:

@@ -1,13 +1,17 @@
 """Individually acknowledged positions above a mark-delete position, with one bitmap per ledger.
 
 The bitmaps are Python integers. Setting a bit, counting, and finding a run are big-integer operations. The size of a
-ledger bounds their cost, not the backlog.
+ledger bounds their cost, not the backlog and not the number of ledgers.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from itertools import islice
 
 from streaming.broker.position import Position
+
+_CHUNK = 128
+"""How many bytes of a bitmap `AckHoles.runs` looks at together: it takes them off one run at a time."""
 
 
 def _run_length(bits: int) -> int:
@@ -15,13 +19,34 @@ def _run_length(bits: int) -> int:
     return (~bits & (bits + 1)).bit_length() - 1
 
 
+def _runs(bits: int) -> Iterator[tuple[int, int]]:
+    """The runs of ones in a bitmap, in order: (lowest bit, the bit after the highest)."""
+    data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    start = end = 0  # of the last run, which the next chunk may continue
+    for first in range(0, len(data), _CHUNK):
+        chunk, base = int.from_bytes(data[first : first + _CHUNK], "little"), first * 8
+        while chunk:
+            gap = (chunk & -chunk).bit_length() - 1
+            length = _run_length(chunk >> gap)
+            if base + gap > end:
+                if end:
+                    yield start, end
+                start = base + gap
+            end = base + gap + length
+            chunk >>= gap + length
+            base = end
+    if end:
+        yield start, end
+
+
 class AckHoles:
     """A set of positions (Pulsar's individualDeletedMessages). A run never spans two ledgers."""
 
-    __slots__ = ("ledgers",)
+    __slots__ = ("_ids", "ledgers")
 
     def __init__(self, ledgers: dict[int, int] | None = None) -> None:
         self.ledgers: dict[int, int] = {} if ledgers is None else ledgers
+        self._ids = sorted(self.ledgers)
 
     def __bool__(self) -> bool:
         return bool(self.ledgers)
@@ -42,11 +67,16 @@ class AckHoles:
 
     def add(self, position: Position) -> None:
         """Mark an entry as acked."""
-        self.ledgers[position.ledger] = self.ledgers.get(position.ledger, 0) | 1 << position.entry
+        bits = self.ledgers.get(position.ledger)
+        if bits is None:
+            insort(self._ids, position.ledger)
+            bits = 0
+        self.ledgers[position.ledger] = bits | 1 << position.entry
 
     def discard_to(self, position: Position) -> None:
         """Forget everything at or before `position`."""
-        for ledger in [ledger for ledger in self.ledgers if ledger < position.ledger]:
+        passed = bisect_left(self._ids, position.ledger)
+        for ledger in self._ids[:passed]:
             del self.ledgers[ledger]
         if position.ledger in self.ledgers and position.entry >= 0:
             left = self.ledgers[position.ledger] >> position.entry + 1 << position.entry + 1
@@ -54,6 +84,8 @@ class AckHoles:
                 self.ledgers[position.ledger] = left
             else:
                 del self.ledgers[position.ledger]
+                passed += 1
+        del self._ids[:passed]
 
     def run_end(self, position: Position) -> Position:
         """The last position of the run that contains `position`."""
@@ -62,15 +94,13 @@ class AckHoles:
 
     def runs(self) -> Iterator[tuple[Position, Position]]:
         """The runs in order as (low, high], which is how Pulsar shows them."""
-        for ledger in sorted(self.ledgers):
-            bits, base = self.ledgers[ledger], 0
-            while bits:
-                gap = (bits & -bits).bit_length() - 1
-                bits >>= gap
-                length = _run_length(bits)
-                yield Position(ledger, base + gap - 1), Position(ledger, base + gap + length - 1)
-                bits >>= length
-                base += gap + length
+        for ledger in self._ids:
+            for start, end in _runs(self.ledgers[ledger]):
+                yield Position(ledger, start - 1), Position(ledger, end - 1)
+
+    def count_runs(self) -> int:
+        """How many runs there are."""
+        return sum((bits & ~(bits << 1)).bit_count() for bits in self.ledgers.values())
 
     def keep_first(self, limit: int) -> None:
         """Forget all but the first `limit` runs."""
@@ -79,17 +109,18 @@ class AckHoles:
             self.ledgers = {ledger: bits for ledger, bits in self.ledgers.items() if ledger < low.ledger}
             if kept:
                 self.ledgers[low.ledger] = kept
+            self._ids = sorted(self.ledgers)
 
     def count(self, start: Position, end: Position) -> int:
         """How many positions in the set are from `start` to `end`, both inclusive."""
         total = 0
-        for ledger, bits in self.ledgers.items():
-            if start.ledger <= ledger <= end.ledger:
-                if ledger == end.ledger:
-                    bits &= (1 << end.entry + 1) - 1 if end.entry >= 0 else 0
-                if ledger == start.ledger and start.entry > 0:
-                    bits >>= start.entry
-                total += bits.bit_count()
+        for ledger in self._ids[bisect_left(self._ids, start.ledger) : bisect_right(self._ids, end.ledger)]:
+            bits = self.ledgers[ledger]
+            if ledger == end.ledger:
+                bits &= (1 << end.entry + 1) - 1 if end.entry >= 0 else 0
+            if ledger == start.ledger and start.entry > 0:
+                bits >>= start.entry
+            total += bits.bit_count()
         return total
 
     def __str__(self) -> str:

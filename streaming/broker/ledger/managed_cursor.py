@@ -160,7 +160,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         before = self.mark_delete
         self.consumed += self.live(ledger, before, position)
         self._advance(ledger, position)
-        self._forget_batches(before)
+        self._forget_batches(ledger, before)
         if properties is not None:
             self.properties = properties
 
@@ -187,16 +187,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.read_position <= position:
             self.read_position = ledger.next_valid(position)
 
-    def _forget_batches(self, before: Position) -> None:
+    def _forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
         """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
-        if not self.batches:
-            return
-        position = self.mark_delete
-        if position.ledger == before.ledger and position.entry - before.entry < len(self.batches):
-            for entry in range(before.entry + 1, position.entry + 1):
-                self.batches.pop(Position(position.ledger, entry), None)
-        else:
-            self.batches = {batch: bits for batch, bits in self.batches.items() if batch > position}
+        for batch in ledger.passed(self.batches, before, self.mark_delete):
+            del self.batches[batch]
 
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.
@@ -238,11 +232,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         `before`: the mark-delete position before these acks.
         """
-        self._forget_batches(before)
-        if self.acked:
-            low, high = next(self.acked.runs())
-            if ledger.count(self.mark_delete, low, include_start=False, include_end=True) <= 0:
-                self.move(ledger, high, None)
+        self._forget_batches(ledger, before)
+        if self.acked and (following := ledger.next_valid(self.mark_delete)) in self.acked:
+            self.move(ledger, self.acked.run_end(following), None)
 
     # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ It holds positions, counts and sizes, never entries. The topic holds the cursors
 `trimming` and `managed_cursor`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -128,19 +128,18 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         first = next(iter(self.ledgers), None)
         if first is None or ledger < first:
             return first
-        for candidate in range(ledger + 1, self.current + 1):
-            if candidate in self.ledgers:
-                return candidate
-        return None
+        above = range(ledger + 1, self.current + 1)
+        if len(above) > len(self.ledgers):  # most ids are missing, as after many unloads
+            return next((existing for existing in self.ledgers if existing > ledger), None)
+        return next((candidate for candidate in above if candidate in self.ledgers), None)
 
     def older_ledgers(self, ledger: int) -> Iterator[int]:
         """Existing ids below `ledger`, newest first."""
         first = next(iter(self.ledgers), self.current)
-        return (
-            existing
-            for existing in range(min(ledger, self.current + 1) - 1, first - 1, -1)
-            if existing in self.ledgers
-        )
+        below = range(min(ledger, self.current + 1) - 1, first - 1, -1)
+        if len(below) > len(self.ledgers):
+            return iter([existing for existing in self.ledgers if existing < ledger][::-1])
+        return (candidate for candidate in below if candidate in self.ledgers)
 
     def first_position(self) -> Position:
         """The position before the first entry."""
@@ -193,11 +192,27 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         total = end.entry + include_end
         if (info := self.ledgers.get(start.ledger)) is not None:
             total += info.entries - start.entry - 1 + include_start
-        ledger = self.next_ledger(start.ledger)
-        while ledger is not None and ledger < end.ledger:
-            total += self.ledgers[ledger].entries
-            ledger = self.next_ledger(ledger)
-        return total
+        between = range(start.ledger + 1, end.ledger)
+        if end.ledger - start.ledger > len(self.ledgers):
+            return total + sum(info.entries for id_, info in self.ledgers.items() if id_ in between)
+        return total + sum(self.ledgers[id_].entries for id_ in between if id_ in self.ledgers)
+
+    def passed(self, held: Collection[Position], after: Position, to: Position) -> list[Position]:
+        """Those of `held` after `after` and up to `to`.
+
+        Goes through `held` or through the ledger, whichever is shorter. Only `held` has the entries of deleted ledgers.
+        """
+        if not held or to <= after:
+            return []
+        entries = self.count(after, to, include_start=False, include_end=True)
+        if entries >= len(held) or after.ledger not in self.ledgers:
+            return [position for position in held if after < position <= to]
+        found, position = [], self.next_valid(after)
+        while position <= to and self.valid(position):
+            if position in held:
+                found.append(position)
+            position = self.next_valid(position)
+        return found
 
     def position_after(self, position: Position, n: int) -> Position:
         """The n-th entry after `position`, or the last confirmed entry if there are fewer."""

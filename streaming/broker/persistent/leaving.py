@@ -22,13 +22,19 @@ def detach(
     assert dispatcher is not None
     sub, reads = topic.context_of(ctx, subscription), False
     for consumer in consumers:
-        del topic.consumer_handles[consumer.handle]
+        _forget(topic, subscription, consumer)
         reads |= dispatcher.remove_consumer(sub, consumer)
     if not subscription.consumers:
         if not subscription.durable:
             delete(ctx, topic, subscription, "its last consumer left")
     elif reads:
         dispatcher.dispatch(sub)
+
+
+def _forget(topic: PersistentTopic, subscription: PersistentSubscription, consumer: Consumer) -> None:
+    del topic.consumer_handles[consumer.handle]
+    subscription.forget(consumer)
+    topic.consumers_changed()
 
 
 def disconnect_all(
@@ -51,7 +57,7 @@ def close_consumers(
     """Send CLOSE_CONSUMER to the consumers and free their handles. The caller updates the dispatcher."""
     for consumer in consumers:
         ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
-        del topic.consumer_handles[consumer.handle]
+        _forget(topic, subscription, consumer)
 
 
 def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: int, request_id: int) -> None:
@@ -97,6 +103,6 @@ def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> N
     caller = subscription.consumer(command.connection, command.consumer_id)
     if not command.force:
         subscription.consumers.remove(caller)
-        del topic.consumer_handles[command.connection, command.consumer_id]
+        _forget(topic, subscription, caller)
     delete(ctx, topic, subscription, "unsubscribed")
     ctx.emit(Success(topic.name, command.connection, command.request_id))

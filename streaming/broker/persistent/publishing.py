@@ -121,7 +121,7 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
             dedup.snapshot_counter = 0
             deduplication_snapshots.take_snapshot(ctx, topic, position)
     _receipt(ctx, topic, write, position, None)
-    for subscription in topic.subscriptions.values():
+    for subscription in topic.connected:
         if subscription.consumers and subscription.dispatcher is not None:
             subscription.dispatcher.new_entries(topic.context_of(ctx, subscription))
     if write.last_of_ledger:

@@ -64,7 +64,7 @@ def _backlog(
         ),
         "msgBacklogNoDelayed": backlog - delayed,
         "msgDelayed": delayed,
-        "nonContiguousDeletedMessagesRanges": sum(1 for _ in cursor.acked.runs()),
+        "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
     }
 
 

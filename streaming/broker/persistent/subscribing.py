@@ -120,6 +120,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         raise
     subscription.last_active = ctx.clock
     topic.consumer_handles[command.connection, command.consumer_id] = name
+    topic.consumers_changed()
     ctx.attach(command.connection, topic.name)
     if command.replicate_subscription_state:
         cause = (

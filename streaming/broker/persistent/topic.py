@@ -1,6 +1,7 @@
 """The state of a topic that stores its messages, and what all mechanisms do with its cursors (mirrors `PersistentTopic`)."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple, ParamSpec
 
 import msgspec
@@ -48,7 +49,7 @@ class OldestPosition(msgspec.Struct, array_like=True):
     timestamp: int
 
 
-class PersistentTopic(AbstractTopic, kw_only=True):
+class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites.
     """
@@ -79,6 +80,17 @@ class PersistentTopic(AbstractTopic, kw_only=True):
     def producer_removed(self, producer: str, now: int) -> None:
         """Note for deduplication that a producer left, at `now` (ms)."""
         self.dedup.producer_removed(producer, now)
+
+    # -- consumers ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def connected(self) -> list[PersistentSubscription]:
+        """The subscriptions that have consumers. Call `consumers_changed` when a consumer joins or leaves."""
+        return [subscription for subscription in self.subscriptions.values() if subscription.consumers]
+
+    def consumers_changed(self) -> None:
+        """A consumer joins or leaves."""
+        self.__dict__.pop("connected", None)
 
     # -- cursors --------------------------------------------------------------------------------------------------
 
@@ -117,6 +129,8 @@ class PersistentTopic(AbstractTopic, kw_only=True):
         kind, cause, policy = reason
         ctx.emit(kind(self.name, cursor.name, *before, *cursor.mark_delete, entries, cause, policy))
         subscription = self.subscriptions.get(cursor.name)
+        if subscription is not None and subscription.dispatcher is not None:
+            subscription.dispatcher.passed(before)
         if subscription is not None and kind is Expired:
             subscription.expired += entries
             subscription.expired_rate.record(entries, ctx.clock, ctx.config)

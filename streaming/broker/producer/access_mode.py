@@ -24,6 +24,7 @@ Quirks of Pulsar, kept on purpose:
 * A fenced producer with unconfirmed writes leaves when they are confirmed, and that ends the new owner's access.
 """
 
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -83,7 +84,7 @@ class WaitingProducer(msgspec.Struct, array_like=True):
     gone: bool = False
 
 
-class ProducerAccess(msgspec.Struct, array_like=True):
+class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
     """`owner`: the name of the producer with exclusive access. `epoch`: the topic epoch, None if there was no owner yet.
 
     Only the epoch survives when the topic is loaded again: Pulsar stores it with the ledgers.
@@ -127,17 +128,56 @@ class ProducerAccess(msgspec.Struct, array_like=True):
         self.owner = None
         if not self.waiting:
             return None
-        first = self.waiting.pop(0)
+        first = self.waiting[0]
+        if not first.gone:
+            self._forget(first)
+        del self.waiting[0]
         self._give_to(first.producer)
         return first
 
+    # -- the queue ------------------------------------------------------------------------------------------------
+
+    def wait(self, producer: Producer, request_id: int) -> None:
+        """Queue a producer. No other one in the queue has its id on its connection, unless its client is gone."""
+        waiting = WaitingProducer(producer, request_id)
+        self._present.setdefault(producer.connection, {})[producer.producer_id] = waiting
+        self.waiting.append(waiting)
+
     def find_waiting(self, connection: str, producer_id: int) -> WaitingProducer | None:
         """The producer in the queue with this id on this connection, unless its client is gone."""
+        return self._present.get(connection, {}).get(producer_id)
+
+    def leave(self, connection: str, producer_id: int) -> None:
+        """A client closes a producer in the queue, if it is there."""
+        if (waiting := self.find_waiting(connection, producer_id)) is not None:
+            waiting.gone = True
+            self._forget(waiting)
+
+    def connection_lost(self, connection: str) -> None:
+        """The client of these producers is gone."""
+        for waiting in self._present.pop(connection, {}).values():
+            waiting.gone = True
+
+    def take_queue(self) -> list[WaitingProducer]:
+        """Empty the queue and return what was in it."""
+        queue, self.waiting = self.waiting, []
+        self._present.clear()
+        return queue
+
+    def _forget(self, waiting: WaitingProducer) -> None:
+        producer = waiting.producer
+        del self._present[producer.connection][producer.producer_id]
+        if not self._present[producer.connection]:
+            del self._present[producer.connection]
+
+    @cached_property
+    def _present(self) -> dict[str, dict[int | None, WaitingProducer]]:
+        """The queue without those whose client is gone, by connection and producer id."""
+        found: dict[str, dict[int | None, WaitingProducer]] = {}
         for waiting in self.waiting:
-            producer = waiting.producer
-            if (producer.connection, producer.producer_id) == (connection, producer_id) and not waiting.gone:
-                return waiting
-        return None
+            if not waiting.gone:
+                found.setdefault(waiting.producer.connection, {})[waiting.producer.producer_id] = waiting
+        return found
 
 
 def _int64(value: int) -> int:

@@ -13,7 +13,6 @@ from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.producer import registration
-from streaming.broker.producer.access_mode import WaitingProducer
 from streaming.broker.producer.producer import Producer
 
 
@@ -68,6 +67,8 @@ def check_max_producers(ctx: Context, topic: AbstractTopic, producer: Producer) 
     """maxProducersPerTopic, which does not count replicators (§1). Raises `BrokerError`."""
     limit = ctx.policies_of(topic).maxProducersPerTopic
     if limit > 0 and not producer.is_remote:
+        if len(topic.producers) < limit:
+            return
         present = sum(not other.is_remote for other in topic.producers.values())
         if present >= limit:
             raise BrokerError("ProducerBusy", f"Topic '{topic.name}' reached max producers limit of {limit}")
@@ -105,7 +106,7 @@ def add(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: int 
     access = topic.access
     verdict = access.ask(producer, others=bool(topic.producers))
     if verdict == "wait":
-        access.waiting.append(WaitingProducer(producer, request_id))
+        access.wait(producer, request_id)
         return False
     if verdict == "fence":
         registration.fence_out(ctx, topic, f"exclusive access goes to {producer.name}")

@@ -71,9 +71,7 @@ def close(ctx: Context, topic: AbstractTopic, connection: str, producer_id: int,
     if name is not None:
         _close(ctx, topic, topic.producers[name], [request_id])
         return
-    waiting = topic.access.find_waiting(connection, producer_id)
-    if waiting is not None:
-        waiting.gone = True
+    topic.access.leave(connection, producer_id)
     ctx.emit(Success(topic.name, connection, request_id))
 
 
@@ -97,8 +95,7 @@ def fence_out(ctx: Context, topic: AbstractTopic, cause: str) -> None:
 
     quirk: the broker sends no CLOSE_PRODUCER. A client notices when its next message closes its connection.
     """
-    queue, topic.access.waiting = topic.access.waiting, []
-    for waiting in queue:
+    for waiting in topic.access.take_queue():
         _refuse(ctx, topic, waiting, BrokerError("ProducerFenced", "Fenced out"))
     if topic.producers:
         ctx.emit(TopicEvent(topic.name, cause, TopicEventFields(fenced_out=list(topic.producers))))
@@ -120,8 +117,7 @@ def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: st
 
 def connection_lost(ctx: Context, topic: AbstractTopic, connection: str) -> None:
     """The producers of a connection leave at once, even with unconfirmed writes. Waiting ones stay in the queue."""
-    for waiting in topic.access.waiting:
-        waiting.gone = waiting.gone or waiting.producer.connection == connection
+    topic.access.connection_lost(connection)
     for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
         producer = topic.producers[topic.producer_handles[handle]]
         topic.closing_producers.pop(producer.name, None)  # nobody is left to answer

@@ -71,7 +71,3 @@ class Consumer(msgspec.Struct, array_like=True):
                 self.average = messages / entries
             else:
                 self.average = self.average * 0.9 + (1 - 0.9) * messages / entries
-
-    def put_first(self, mark_delete: Position) -> None:
-        """Sort the pending acks: positions up to `mark_delete` come first."""
-        self.pending = dict(sorted(self.pending.items(), key=lambda entry: entry[0] > mark_delete))

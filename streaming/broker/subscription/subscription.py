@@ -1,13 +1,15 @@
 """The part of a persistent subscription that its dispatcher works on."""
 
+from functools import cached_property
+
 import msgspec
 
 from schemas.commands import SubType
 from streaming.broker.rate import Rate
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 
 
-class Subscription(msgspec.Struct, array_like=True):
+class Subscription(msgspec.Struct, array_like=True, dict=True):
     """The part of a subscription that its dispatcher works on.
 
     `dispatched`, `acked`, `expired` and `evicted` count entries, `messages_out` counts messages. Times are in ms.
@@ -36,7 +38,20 @@ class Subscription(msgspec.Struct, array_like=True):
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""
-        return next(c for c in self.consumers if c.connection == connection and c.consumer_id == consumer_id)
+        handle = connection, consumer_id
+        found = self._by_handle.get(handle)
+        if found is None:  # it joined since; most consumers join at the end
+            found = next(consumer for consumer in self.consumers[::-1] if consumer.handle == handle)
+            self._by_handle[handle] = found
+        return found
+
+    def forget(self, consumer: Consumer) -> None:
+        """A consumer leaves, so that its connection and id may become another's. Leaves `consumers` as it is."""
+        self._by_handle.pop(consumer.handle, None)
+
+    @cached_property
+    def _by_handle(self) -> dict[Handle, Consumer]:
+        return {consumer.handle: consumer for consumer in self.consumers}
 
     @property
     def awaits_its_reader(self) -> bool:

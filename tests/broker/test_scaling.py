@@ -1,0 +1,356 @@
+"""Work is proportional to what happens: four times the load takes about four times the work.
+
+Each load runs with n and with 4n items. The work is the number of lines that the core executes, which is the same in every
+run. A path that goes through everything for each item takes 16 times as much.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from schemas.commands import AnyCommand, Publish
+from schemas.effects import Effect, Message
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from tests.broker.kit import START, TOPIC, Run, of
+
+N = 250
+"""Large enough that a path that is quadratic outweighs the rest."""
+
+RATIO = 6
+"""Linear paths take 4 times the work, those with a logarithm a little more."""
+
+NO_LIMITS: dict[str, Any] = {
+    "maxUnackedMessagesPerConsumer": 0,
+    "maxUnackedMessagesPerSubscription": 0,
+    "activeConsumerFailoverDelayTimeMillis": 0,
+}
+
+SMALL_LEDGERS: dict[str, Any] = {
+    "managedLedgerMaxEntriesPerLedger": 5,
+    "defaultRetentionTimeInMinutes": -1,
+    "defaultRetentionSizeInMB": -1,
+}
+
+
+class Direct(Run):
+    """Commands go to the broker as they are."""
+
+    def do(self, command: AnyCommand | Publish, topic: str | None = TOPIC) -> list[Effect]:
+        self.broker.apply(self.broker.offset + 1, self.now, topic, command, b"")
+        return [row.effect for row in self.broker.take()]
+
+    def publish_all(self, count: int, **fields: Any) -> None:
+        for sequence_id in range(count):
+            self.publish(sequence_id, **fields)
+
+    def publish_keys(self, count: int) -> None:
+        for sequence_id in range(count):
+            self.publish(sequence_id, key=str(sequence_id))
+
+
+Load = Callable[[Direct, int], None]
+LOADS: dict[str, tuple[Load, dict[str, Any]]] = {}
+
+
+def load(**settings: Any) -> Callable[[Load], Load]:
+    """A load under these settings."""
+
+    def add(body: Load) -> Load:
+        LOADS[body.__name__] = body, settings
+        return body
+
+    return add
+
+
+def shuffled(n: int) -> list[int]:
+    order = list(range(n))
+    random.Random(1).shuffle(order)
+    return order
+
+
+def work(name: str, n: int) -> int:
+    """How many lines of the core a load executes."""
+    body, settings = LOADS[name]
+    run = Direct(**NO_LIMITS | settings)
+    count = 0
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += 1
+        return line
+
+    def call(frame: FrameType, event: str, argument: object) -> Any:
+        return line if "broker" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        body(run, n)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+# -- delayed delivery and redelivery ------------------------------------------------------------------------------
+
+
+@load()
+def delayed_messages(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    for sequence_id, late in enumerate(shuffled(n)):
+        run.publish(sequence_id, deliver_at_time=START + 100_000 + late * 100)
+        run.admin("GET", "/stats")
+    run.wait(100)
+    for _ in range(n):
+        run.wait(0.1)
+
+
+@load(delayedDeliveryFixedDelayDetectionLookahead=1)
+def messages_with_a_fixed_delay(run: Direct, n: int) -> None:
+    run.subscribe("s", "Key_Shared", permits=n)
+    for sequence_id in range(n):
+        run.now += 10
+        run.publish(sequence_id, deliver_at_time=run.now + 1_000_000)
+
+
+@load()
+def nacks(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in shuffled(n):
+        run.redeliver("s", (1, entry))
+    for _ in range(n):
+        run.flow("s", 1)
+
+
+@load()
+def nacks_on_key_shared(run: Direct, n: int) -> None:
+    run.subscribe("s", "Key_Shared", permits=n)
+    run.publish_keys(n)
+    for entry in shuffled(n):
+        run.redeliver("s", (1, entry))
+    for _ in range(n):
+        run.flow("s", 1)
+
+
+@load()
+def acks_of_entries_to_replay(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    run.redeliver("s")
+    for entry in shuffled(n):
+        run.ack("s", (1, entry))
+    run.flow("s", n)
+
+
+@load()
+def unfinished_chunks(run: Direct, n: int) -> None:
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=n)
+    for sequence_id in range(n):
+        run.send(sequence_id, chunk_id=sequence_id % 2, num_chunks_from_msg=3, uuid=f"{sequence_id}")
+
+
+@load()
+def a_slow_consumer_of_key_shared(run: Direct, n: int) -> None:
+    run.subscribe("s", "Key_Shared", id_=1, consumer_name="slow")
+    run.subscribe("s", "Key_Shared", id_=2, consumer_name="fast", permits=10)
+    for sequence_id in range(n):
+        for message in of(run.publish(sequence_id, key=str(sequence_id)), Message):
+            run.ack("s", (1, message.entry_id), id_=2)
+            run.flow("s", 1, id_=2)
+
+
+# -- acks ---------------------------------------------------------------------------------------------------------
+
+
+@load()
+def acks_in_any_order(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in shuffled(n):
+        run.ack("s", (1, entry))
+
+
+@load(**SMALL_LEDGERS)
+def acks_in_any_order_over_many_ledgers(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in shuffled(n):
+        run.ack("s", (1 + entry // 5, entry % 5))
+
+
+@load(**SMALL_LEDGERS)
+def acks_in_reverse_order_over_many_ledgers(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in range(n)[::-1]:
+        run.ack("s", (1 + entry // 5, entry % 5))
+
+
+@load(managedLedgerMaxEntriesPerLedger=5)
+def cumulative_acks_that_trim(run: Direct, n: int) -> None:
+    run.subscribe("s", permits=n)
+    run.publish_all(n)
+    for entry in range(n):
+        run.ack("s", (1 + entry // 5, entry % 5), cumulative=True)
+
+
+@load(acknowledgmentAtBatchIndexLevelEnabled=True)
+def acks_of_parts_of_batches(run: Direct, n: int) -> None:
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=2 * n)
+    for entry in range(n):
+        run.send(2 * entry, 2 * entry + 1)
+    for entry in range(n):
+        run.ack("s", (1, entry), left=[0b10], size=2)
+    for entry in range(n):
+        run.ack("s", (1, entry))
+
+
+# -- the broker moves cursors -------------------------------------------------------------------------------------
+
+
+@load()
+def skips(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    run.redeliver("s", *((1, entry) for entry in range(0, n, 2)))
+    for _ in range(n):
+        run.admin("POST", "/subscription/s/skip/1")
+        run.flow("s", 1)
+
+
+@load(removePendingAcksOnMarkDeleteMove=True)
+def skips_that_remove_pending_acks(run: Direct, n: int) -> None:
+    skips(run, n)
+
+
+@load()
+def skips_on_key_shared(run: Direct, n: int) -> None:
+    run.subscribe("s", "Key_Shared", permits=n)
+    run.publish_keys(n)
+    for _ in range(n):
+        run.admin("POST", "/subscription/s/skip/1")
+
+
+@load(**SMALL_LEDGERS)
+def skips_with_holes_over_many_ledgers(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in range(1, n, 2):
+        run.ack("s", (1 + entry // 5, entry % 5))
+    for _ in range(n // 2):
+        run.admin("POST", "/subscription/s/skip/1")
+
+
+@load()
+def expiry(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    for sequence_id in range(n):
+        run.now += 1000
+        run.publish(sequence_id)
+    for _ in range(n):
+        run.now += 1000
+        run.admin("POST", f"/subscription/s/expireMessages/{n}")
+
+
+@load()
+def seeks(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared")
+    run.publish_all(n)
+    for entry in shuffled(n):
+        run.seek("s", (1, entry))
+        run.subscribe("s", "Shared", permits=1)
+
+
+@load()
+def stats_and_peeks_with_holes(run: Direct, n: int) -> None:
+    run.subscribe("s", "Shared", permits=n)
+    run.publish_all(n)
+    for entry in range(1, n, 2):
+        run.ack("s", (1, entry))
+    for _ in range(n):
+        run.admin("GET", "/stats")
+        run.admin("GET", "/subscription/s/position/1")
+
+
+# -- clients ------------------------------------------------------------------------------------------------------
+
+
+@load()
+def consumers_of_shared(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.subscribe("s", "Shared", permits=10, id_=id_)
+    run.publish_all(n)
+    for id_ in range(n):
+        run.flow("s", 1, id_=id_)
+        run.close_consumer("s", id_=id_)
+
+
+@load()
+def consumers_of_key_shared(run: Direct, n: int) -> None:
+    for id_ in range(n // 4):
+        run.subscribe("s", "Key_Shared", permits=10, id_=id_, consumer_name=f"{n}-{id_}")
+    run.publish_keys(n)
+
+
+@load()
+def consumers_of_failover(run: Direct, n: int) -> None:
+    for id_ in range(n // 10):
+        run.subscribe("s", "Failover", id_=id_, consumer_name=f"{n}-{id_}")
+
+
+@load()
+def subscriptions_without_consumers(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.admin("PUT", f"/subscription/s{id_}")
+    run.publish_all(n)
+
+
+@load()
+def producers_in_a_queue(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.create_producer(f"p{id_}", id_, producer_access_mode="WaitForExclusive")
+    for id_ in shuffled(n):
+        run.close_producer(id_)
+
+
+@load(maxProducersPerTopic=1_000_000)
+def producers_under_a_limit(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.create_producer(f"p{id_}", id_)
+
+
+@load(brokerDeduplicationEnabled=True)
+def producers_with_deduplication(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.publish(0, producer=f"p{id_}")
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_work_is_proportional_to_the_load(name: str) -> None:
+    assert work(name, 4 * N) < RATIO * work(name, N)
+
+
+# -- the state ----------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_touches_few_of_the_delayed_messages() -> None:
+    """The others are copied as bytes, however many they are."""
+    run = Direct(**NO_LIMITS)
+    run.subscribe("s", "Shared", permits=1)
+    for sequence_id, late in enumerate(shuffled(5000)):
+        run.publish(sequence_id, deliver_at_time=START + 100_000 + late)
+    broker = Broker.decode(run.broker.encode(), NoEntries())
+    delay = Publish(producer="p", sequence_id=5000, deliver_at_time=START + 102_000)
+    broker.apply(broker.offset + 1, START, TOPIC, delay, b"")
+    dispatcher: Any = broker.topic(TOPIC).subscriptions["s"].dispatcher
+    decoded = [block for block in dispatcher.delayed.waiting._blocks if not isinstance(block, bytes)]
+    assert len(dispatcher.delayed) == 5001
+    assert sum(map(len, decoded)) < 1500
