@@ -7,18 +7,22 @@ A replay writes a folder::
     <out>/quarantine   records that are not commands, or break a rule of the input suites
     <out>/quality      only if output rows broke a rule, see `streaming.quality.sink`
     <out>/checkpoint   Spark's offsets and the brokers' states (not from `replay_in_process`)
+
+Under other policies, a log whose commands name positions is folded twice: first as it is, to know which messages these were,
+and then under the policies, with the positions that the messages have there, see `streaming.log.positions`.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,16 +30,18 @@ import pyarrow.compute as pc
 from schemas.records import RECORD, Coordinates
 from sinks.lock import LOCK, exclusive
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, set_aside_by_name, stats
+from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.table import ordered, slices
+from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
 
 if TYPE_CHECKING:
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
+    from streaming.log.policies import Policy
     from streaming.spark.operator import Clock
     from streaming.spark.query import Written
     from streaming.spark.session import SparkSession
@@ -43,12 +49,19 @@ if TYPE_CHECKING:
 RECORDS_PER_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
 
-STAGED = "staged"
+STAGED, BASELINE = "staged", "baseline"
 
-_WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, "_temporary"}
+_WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, BASELINE, "_temporary"}
+
+_POSITION = b"ledger"
+"""A record in which a position is has this word: in ``ledgerId``, or in the path of an admin call."""
 
 Progress = Callable[[int, int, int], None]
-"""Called after each micro-batch: batches done, batches in all, output rows so far."""
+"""Called after each micro-batch: batches done, batches in all, output rows so far. A log that is folded twice has twice as
+many."""
+
+OnBatch = Callable[[int, Mapping[str, int]], None]
+"""Called after each micro-batch of a fold with its number and its output rows by kind."""
 
 
 class NotEmptyError(FileExistsError):
@@ -60,7 +73,8 @@ class ReplayResult:
     """What came of a replay. `records` are those of the log, of which `copied` have no topic and so went to each of the
     `partitions`; a log that has ingress partitions is taken as it is. `rows` counts output rows by kind; `stats` are those
     of `Broker.stats`, with the ingress partition; `seconds` is the time from the first record read to the last row written;
-    `shift` is what `policies` added to the offsets, see `streaming.log.policies`."""
+    `shift` is what `policies` added to the offsets, see `streaming.log.policies`; `unmatched` counts commands that named
+    a message that never was under `policies`, see `streaming.log.positions`."""
 
     out: Path
     records: int
@@ -71,6 +85,7 @@ class ReplayResult:
     rows: Mapping[str, int]
     stats: list[dict[str, Any]]
     shift: int = 0
+    unmatched: int = 0
 
 
 def replay_log(
@@ -107,15 +122,16 @@ def replay_log(
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
         quarantined: the store of the query that folded the log. The records that it set aside, or refused because their
             timestamps were ahead of its own time, are set aside here, too.
+        broker: stands in for the broker in tests; positions in commands are then taken as they are.
         gates: check records and output rows, see `streaming.quality`.
 
     Raises:
         LogError, FileNotFoundError: the log, or the policies (`PolicyError` names each mistake in them).
         NotEmptyError: `out` is not empty.
+        NoSuchRecord: the log lacks a record to set aside.
         InUse: another process uses `out`.
         NotWritable: `out` can't be written.
         JavaNotFoundError: there is no Java for Spark.
-        NoSuchRecord: the log lacks a record to set aside.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
     with _results(out, overwrite) as out:
@@ -126,7 +142,6 @@ def replay_log(
         aside = _set_aside(loaded, set_aside, quarantined)
         _clear(out)
 
-        from streaming.spark import query, source, state
         from streaming.spark.session import spark_session
 
         count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
@@ -136,40 +151,7 @@ def replay_log(
                 "magnetar replay", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]"
             )
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
-
-        folder = out / STAGED
-        total = source.stage(loaded.records, folder, batches=batches or _batches(loaded.records))
-        store, sinks = _sinks(out, gates=gates)
-        rows: Counter[str] = Counter()
-
-        def written(batch: Written) -> None:
-            for (_, kind), count in batch.rows.items():
-                rows[kind] += count
-            if progress is not None:
-                progress(batch.batch_id + 1, total, rows.total())
-
-        begun = time.perf_counter()
-        running = query.start(
-            spark,
-            source.staged(spark, folder),
-            sinks=sinks,
-            store=store,
-            checkpoint=out / "checkpoint",
-            clock=clock,
-            trigger=query.AVAILABLE_NOW,
-            broker=broker,
-            judge=judge if gates else decode_only,
-            set_aside=aside,
-            on_batch=written,
-        )
-        try:
-            running.awaitTermination()
-        finally:
-            running.stop()
-        seconds = time.perf_counter() - begun
-        shutil.rmtree(folder)
-        found = stats(state.partition_states(spark, out / "checkpoint"), broker=broker)
-        return _result(out, loaded, total, seconds, rows, found)
+        return _ReplayWithSpark(loaded, aside, out, batches, broker, gates, progress, spark, clock).run()
 
 
 def replay_in_process(
@@ -185,55 +167,158 @@ def replay_in_process(
     progress: Progress | None = None,
     broker: BrokerType = Broker,
 ) -> ReplayResult:
-    """Like `replay` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
+    """Like `replay_log` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
     with _results(out, overwrite) as out:
         _check_logs(log, policies)
         loaded = load(log, policies=policies, partitions=partitions)
         aside = _set_aside(loaded, set_aside, quarantined)
         _clear(out)
-        store, sinks = _sinks(out)
-        total = batches or _batches(loaded.records)
+        return _ReplayInProcess(loaded, aside, out, batches, broker, True, progress).run()
+
+
+class Loaded:
+    """A log as brokers get it, and what `ReplayResult` says of it.
+
+    `records` (columns `RECORD`) are as the log has them until `pin` puts them under the `policies`. The log had `logged`
+    records, of which `copied` went to each of the `partitions`.
+    """
+
+    def __init__(
+        self, records: pa.Table, policies: list[Policy], logged: int, copied: int, partitions: int
+    ) -> None:
+        self.records, self.policies = records, policies
+        self.logged, self.copied, self.partitions = logged, copied, partitions
+
+    def needs_translation(self) -> bool:
+        """Do commands name positions, which may be other messages' under the policies?"""
+        return bool(self.policies) and pc.any(pc.match_substring(self.records["value"], _POSITION)).as_py()
+
+    def pin(self) -> int:
+        """Put the log under the policies. Returns what that adds to its offsets."""
+        from streaming.log.policies import pin
+
+        self.records, shift = pin(self.records, self.policies)
+        return shift
+
+
+@dataclass(slots=True)
+class _Replay(ABC):
+    log: Loaded
+    aside: SetAside
+    out: Path
+    batches: int | None
+    broker: BrokerType
+    gates: bool
+    progress: Progress | None
+
+    @abstractmethod
+    def fold(
+        self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
+    ) -> list[StateRow]:
+        """Fold the log. `folder` may be used for files. Returns the last states."""
+
+    def run(self) -> ReplayResult:
         rows: Counter[str] = Counter()
+        twice = self.broker is Broker and self.log.needs_translation()
+        total = max(1, min(self.count_batches(), len(self.log.records)))
+
+        def done(batches: int, written: Mapping[str, int]) -> None:
+            rows.update(written)
+            if self.progress is not None:
+                self.progress(batches, total * (1 + twice), rows.total())
+
         begun = time.perf_counter()
-        fold = Fold(store, broker=broker, set_aside=aside)
-        for batch_id, part in enumerate(slices(loaded.records, total)):
+        translation = self._translation(lambda batch_id, _: done(batch_id + 1, {})) if twice else None
+        shift = self.log.pin()
+        self.aside = {at._replace(offset=at.offset + shift): why for at, why in self.aside.items()}
+        store, sinks = _sinks(self.out, gates=self.gates)
+        broker = translation or self.broker
+        states = self.fold(
+            self.out, store, sinks, broker, lambda batch_id, own: done(total * twice + batch_id + 1, own)
+        )
+        seconds = time.perf_counter() - begun
+        return ReplayResult(
+            out=self.out,
+            records=self.log.logged,
+            copied=self.log.copied,
+            partitions=self.log.partitions,
+            batches=total,
+            seconds=seconds,
+            rows=dict(sorted(rows.items())),
+            stats=stats(states, broker=broker),
+            shift=shift,
+            unmatched=0 if translation is None else translation.unmatched(each.broker for each in states),
+        )
+
+    def _translation(self, on_batch: OnBatch) -> Translation:
+        """Folds the log as it is."""
+        from sinks.ledger_store import LedgerStore
+
+        folder = self.out / BASELINE
+        store = LedgerStore(str(folder / "store"))
+        states = self.fold(folder, store, [store], TrackingBroker, on_batch)
+        shutil.rmtree(folder)
+        return Translation.of({each.partition: each.broker for each in states})
+
+    def count_batches(self) -> int:
+        """The number of micro-batches, if there are as many records."""
+        return self.batches or -(-len(self.log.records) // RECORDS_PER_BATCH) or 1
+
+
+class _ReplayInProcess(_Replay):
+    def fold(
+        self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
+    ) -> list[StateRow]:
+        fold = Fold(store, broker=broker, set_aside=self.aside)
+        for batch_id, part in enumerate(slices(self.log.records, self.count_batches())):
+            rows: Counter[str] = Counter()
             for sink in sinks:
                 sink.begin(batch_id)
             for partition, own in fold.apply(part):
                 for sink in sinks:
                     sink.write(batch_id, partition, own)
                 rows.update({kind: len(table) for kind, table in own.items()})
-            if progress is not None:
-                progress(batch_id + 1, total, rows.total())
-        seconds = time.perf_counter() - begun
-        return _result(out, loaded, total, seconds, rows, stats(fold.states(), broker=broker))
+            on_batch(batch_id, rows)
+        return fold.states()
 
 
-def _result(
-    out: Path, loaded: Loaded, batches: int, seconds: float, rows: Counter[str], found: list[dict[str, Any]]
-) -> ReplayResult:
-    return ReplayResult(
-        out=out,
-        records=loaded.logged,
-        copied=loaded.copied,
-        partitions=loaded.partitions,
-        batches=batches,
-        seconds=seconds,
-        rows=dict(sorted(rows.items())),
-        stats=found,
-        shift=loaded.shift,
-    )
+@dataclass(slots=True)
+class _ReplayWithSpark(_Replay):
+    spark: SparkSession
+    clock: Clock
 
+    def fold(
+        self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
+    ) -> list[StateRow]:
+        from streaming.spark import query, source, state
 
-class Loaded(NamedTuple):
-    """A log as brokers get it (columns `RECORD`), `shift` as in `streaming.log.policies`; and what `ReplayResult` says of
-    it: how many records it had (`logged`), and to how many `partitions` how many of them were copied."""
+        def written(batch: Written) -> None:
+            rows: Counter[str] = Counter()
+            for (_, kind), count in batch.rows.items():
+                rows[kind] += count
+            on_batch(batch.batch_id, rows)
 
-    records: pa.Table
-    shift: int
-    logged: int
-    copied: int
-    partitions: int
+        staged, checkpoint = folder / STAGED, folder / "checkpoint"
+        source.stage(self.log.records, staged, batches=self.count_batches())
+        running = query.start(
+            self.spark,
+            source.staged(self.spark, staged),
+            sinks=sinks,
+            store=store,
+            checkpoint=checkpoint,
+            clock=self.clock,
+            trigger=query.AVAILABLE_NOW,
+            broker=broker,
+            judge=judge if self.gates else decode_only,
+            set_aside=self.aside,
+            on_batch=written,
+        )
+        try:
+            running.awaitTermination()
+        finally:
+            running.stop()
+        shutil.rmtree(staged)
+        return state.partition_states(self.spark, checkpoint)
 
 
 def load(
@@ -243,11 +328,11 @@ def load(
     partitions: int | None = None,
     judge: Judge = judge,
 ) -> Loaded:
-    """The log with ingress partitions, under `policies`, offsets rising in each partition.
+    """The log with ingress partitions, offsets rising in each, and its policies.
 
     Raises `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
     """
-    from streaming.log.policies import pin, read_policies
+    from streaming.log.policies import read_policies
 
     table = log if isinstance(log, pa.Table) else read_log(log)
     copied = 0
@@ -259,14 +344,13 @@ def load(
             copied = last["topic"].null_count
     else:
         partitions = pc.count_distinct(table["partition"]).as_py()
-    records, shift = ordered(table.select(RECORD.names)), 0
-    if policies is not None:
-        records, shift = pin(records, read_policies(policies, records, judge))
-    return Loaded(records, shift, len(table) - copied * (partitions - 1), copied, partitions)
+    records = ordered(table.select(RECORD.names))
+    read = [] if policies is None else read_policies(policies, records, judge)
+    return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
 
 
 def _set_aside(loaded: Loaded, records: Sequence[Coordinates], quarantined: str | None) -> SetAside:
-    """What to set aside of a log, at its offsets under `policies`. Raises `NoSuchRecord`."""
+    """What to set aside of a log. Raises `NoSuchRecord`."""
     from sinks.quarantine import read_set_aside
 
     found = {}
@@ -277,21 +361,16 @@ def _set_aside(loaded: Loaded, records: Sequence[Coordinates], quarantined: str 
             )
         found = read_set_aside(quarantined)
     found |= set_aside_by_name(records)
-    shifted = {at._replace(offset=at.offset + loaded.shift): why for at, why in found.items()}
     own = loaded.records.filter(
-        pc.is_in(loaded.records["offset"], pa.array([at.offset for at in shifted], pa.int64()))
+        pc.is_in(loaded.records["offset"], pa.array([at.offset for at in found], pa.int64()))
     )
     there = set(zip(own["partition"].to_pylist(), own["offset"].to_pylist(), strict=True))
     for at in found:
-        if at._replace(offset=at.offset + loaded.shift) not in there:
+        if at not in there:
             raise NoSuchRecord(
                 f"the log has no record {at} to set aside: give the log with the query's own partitions"
             )
-    return shifted
-
-
-def _batches(records: pa.Table) -> int:
-    return -(-len(records) // RECORDS_PER_BATCH) or 1
+    return found
 
 
 def _check_logs(*logs: object) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 40
 _WIDE = 130
-_NUMBERS = ("records", "copied", "partitions", "batches", "seconds", "rows", "stats")
+_NUMBERS = ("records", "copied", "partitions", "batches", "seconds", "unmatched", "rows", "stats")
 _COLUMNS = {
     "topic": "topic",
     "subscription": "subscription",
@@ -124,6 +124,8 @@ def replay_command(
         typer.echo("\nWhat happened, and why:")
         for sentence in what_happened(result.out / "tables", copied=result.copied > 0):
             typer.echo(f"  {sentence}")
+        if result.unmatched:
+            typer.echo(f"  {_unmatched(result.unmatched)}")
 
 
 def to_json(result: ReplayResult) -> str:
@@ -175,6 +177,14 @@ def _summary(result: ReplayResult) -> str:
     return (
         f"{counted(result.records, 'record')}{copies} in {result.seconds:.1f} s ({counted(result.batches, 'micro-batch')}): "
         f"{sum(result.rows.values()):,} output rows{notes}, in {result.out}"
+    )
+
+
+def _unmatched(commands: int) -> str:
+    if commands == 1:
+        return "1 command named a message that never was under these policies, which was passed over."
+    return (
+        f"{commands:,} commands named messages that never were under these policies, which were passed over."
     )
 
 

@@ -79,6 +79,21 @@ def test_what_if(tmp_path: Path) -> None:
     assert sum(row["backlog"] for row in forever.stats) > sum(row["backlog"] for row in recorded.stats)
 
 
+@pytest.mark.feature("I1", "J3")
+@pytest.mark.spark
+def test_what_if_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
+    """Under policies that refuse some messages, so that the positions in the log are other messages'."""
+    policies = log_of((0, None, {"command": "BROKER_CONFIG", "settings": {"maxMessageSize": 50}}))
+    result = replay_log(traffic(), tmp_path / "spark", policies=policies, batches=3, spark=spark)
+    alone = replay_in_process(traffic(), tmp_path / "alone", policies=policies, batches=5)
+    for key in ("records", "rows", "stats", "tables", "quarantine"):
+        assert outcome(result)[key] == outcome(alone)[key]
+    assert result.unmatched == alone.unmatched > 0
+    assert result.rows["SEND_ERROR"] > 0
+    found = {each.name for each in result.out.iterdir() if not each.name.startswith("_")}
+    assert found == {"checkpoint", "quarantine", "store", "tables"}
+
+
 def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
     out = tmp_path / "out"
     replay_in_process(traffic(), out)
