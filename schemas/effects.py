@@ -358,8 +358,8 @@ or its timestamp is far ahead of the query's own time. Such a record does not ev
 
 
 class Quarantined(NamedTuple):
-    """A record that is not a command, breaks a rule of the input suites, or was set aside (`RULES_OF_A_RUN`). It has no other
-    effect than to advance the clock."""
+    """A record that is not a command, breaks a rule, or was set aside by the run. It has no other effect than, except for the
+    rules `timestamp`, `timestamp_ahead` and `set_aside`, to advance the clock."""
 
     topic: str | None
     rule: str

@@ -10,6 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
 from schemas.commands import Decoded, Refused
 from schemas.effects import AdminResponse, Expired, Row
@@ -21,6 +23,8 @@ from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.context import ROW_BYTES
 from streaming.broker.errors import StateVersionError
+from streaming.cli.app import app
+from streaming.cli.options import milliseconds
 from streaming.fold import Fold, FoldError, NoSuchRecord, PartitionFold, Records, set_aside_by_name
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
@@ -323,6 +327,48 @@ def test_a_name_that_nothing_has_is_an_error(tmp_path: Path) -> None:
             replay_in_process(LOG, tmp_path / "a", set_aside=[at])
     with pytest.raises(NoSuchRecord, match="no such folder"):
         replay_in_process(LOG, tmp_path / "a", quarantined=str(tmp_path / "absent"))
+
+
+@pytest.mark.feature("J6")
+def test_the_command_line_sets_records_aside(tmp_path: Path) -> None:
+    log = tmp_path / "log.parquet"
+    write_log(log, LOG)
+
+    def replay(*options: str) -> Result:
+        return CliRunner().invoke(app, ["replay", str(log), "--no-spark", "--overwrite", *options])
+
+    first = replay("--out", str(tmp_path / "a"), "--quarantine", "0:7", "--quarantine", "0:8", "--json")
+    assert msgspec.json.decode(first.stdout)["rows"]["QUARANTINED"] == 2
+    again = replay("--out", str(tmp_path / "b"), "--quarantined", str(tmp_path / "a"), "--json")
+    assert msgspec.json.decode(again.stdout)["rows"] == msgspec.json.decode(first.stdout)["rows"]
+    unused = replay("--out", str(tmp_path / "c"), "--quarantine", "0:99")
+    assert (unused.exit_code, unused.output.count("\n")) == (2, 1)
+    assert "the log has no record 0:99 to set aside" in unused.output
+    assert replay("--out", str(tmp_path / "c"), "--quarantine", "7").exit_code == 2
+
+
+@pytest.mark.feature("J6")
+def test_a_failure_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(replay_in_process.__kwdefaults__ or {}, "broker", failing("apply", BUG))
+    log = tmp_path / "log.parquet"
+    write_log(log, LOG)
+    result = CliRunner().invoke(app, ["replay", str(log), "--no-spark", "--out", str(tmp_path / "a")])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"magnetar: {RECORD_7}carrying out")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500ms", 500), ("90s", 90_000), ("30m", 1_800_000), ("1h", 3_600_000)]
+)
+def test_durations(text: str, expected: int) -> None:
+    assert milliseconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1.5h", "1hm", "²s", "99999999999s"])
+def test_texts_that_are_not_durations(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a number and a unit"):
+        milliseconds(text)
 
 
 # -- records ahead of time ---------------------------------------------------------------------------------------
