@@ -301,6 +301,17 @@ def consumers_of_key_shared(run: Direct, n: int) -> None:
 
 
 @load()
+def consumers_of_key_shared_that_come_and_go(run: Direct, n: int) -> None:
+    """With messages of few keys in flight."""
+    run.subscribe("s", "Key_Shared", permits=n)
+    for sequence_id in range(n):
+        run.publish(sequence_id, key=str(sequence_id % 5))
+    for _ in range(n // 10):
+        run.subscribe("s", "Key_Shared", id_=2)
+        run.close_consumer("s", id_=2)
+
+
+@load()
 def consumers_of_failover(run: Direct, n: int) -> None:
     for id_ in range(n // 10):
         run.subscribe("s", "Failover", id_=id_, consumer_name=f"{n}-{id_}")

@@ -19,16 +19,16 @@ class DrainingHashes(msgspec.Struct, array_like=True):
 
     hashes: dict[int, DrainingHash] = {}
 
-    def add(self, owner: Handle, hash_: int) -> None:
-        """Count an unacked entry of `owner`, which lost the hash."""
-        self.hashes.setdefault(hash_, DrainingHash(owner)).entries += 1
+    def add(self, owner: Handle, hash_: int, entries: int = 1) -> None:
+        """Count unacked entries of `owner`, which lost the hash."""
+        self.hashes.setdefault(hash_, DrainingHash(owner)).entries += entries
 
-    def reduce(self, owner: Handle, hash_: int) -> bool:
-        """Uncount an entry of `owner`. Returns True if it was the last one and an entry waits for the hash."""
+    def reduce(self, owner: Handle, hash_: int, entries: int = 1) -> bool:
+        """Uncount entries of `owner`. Returns True if they were the last ones and an entry waits for the hash."""
         draining = self.hashes.get(hash_)
         if draining is None or draining.owner != owner:
             return False
-        draining.entries -= 1
+        draining.entries -= entries
         if draining.entries > 0:
             return False
         del self.hashes[hash_]

@@ -9,6 +9,7 @@ Pulsar retries a round without progress after a backoff. Here rounds run until a
 every event that could change the outcome starts them again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
@@ -126,18 +127,17 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             change()
             return
         select = self.selector.select
-        consumers = [consumer for consumer in consumers if consumer.hashes]
-        before = [
-            {hash_: select(hash_) == consumer.handle for hash_ in set(consumer.hashes.values())}
-            for consumer in consumers
+        unacked = [
+            (consumer.handle, Counter(consumer.hashes.values())) for consumer in consumers if consumer.hashes
         ]
+        before = [{hash_: select(hash_) == handle for hash_ in entries} for handle, entries in unacked]
         change()
-        for consumer, had in zip(consumers, before, strict=True):
-            has = {hash_: select(hash_) == consumer.handle for hash_ in had}
-            for hash_ in consumer.hashes.values():
-                if had[hash_] and not has[hash_]:
-                    self.draining.add(consumer.handle, hash_)
-                elif has[hash_] and not had[hash_] and self.draining.reduce(consumer.handle, hash_):
+        for (handle, entries), had in zip(unacked, before, strict=True):
+            for hash_, count in entries.items():
+                has = select(hash_) == handle
+                if had[hash_] and not has:
+                    self.draining.add(handle, hash_, count)
+                elif has and not had[hash_] and self.draining.reduce(handle, hash_, count):
                     self._read_soon(sub)
 
     @property
