@@ -157,7 +157,7 @@ class MessageMetadata(Part):
     """The size of the payload before compression. Limits the number of messages in a compressed batch."""
     num_messages_in_batch: Messages | None = None
     """The number of messages in a batch. Absent: one message, not a batch. Refused (NotAllowedError): more than
-    `maxMessagesPerBatch`, or more than fit into the payload at 4 bytes each, before compression (`uncompressed_size`). An
+    `maxMessagesPerBatch`, or more than there are bytes in the payload, before compression (`uncompressed_size`). An
     empty payload, as in a log that leaves payloads out, is not compared."""
     event_time: EpochMillis | None = None
     """The application's own time. Not used."""
