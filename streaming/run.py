@@ -102,7 +102,7 @@ def run_query(
     from sinks.ledger_store import LedgerStore
     from sinks.quarantine import QuarantineSink
     from sinks.tables import TableSink
-    from streaming.quality.sink import QualitySink
+    from streaming.quality.sink import EVERY_SECONDS, QualitySink
     from streaming.runtime.jars import spark_kafka_jars
     from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import check as check_checkpoint
@@ -139,7 +139,7 @@ def run_query(
             records_per_batch = min(
                 records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
             )
-        checks = [QualitySink(store, live=True)] if quality else []
+        checks = [QualitySink(store, live=True, first_seconds=EVERY_SECONDS)] if quality else []
         sinks += checks
         if letters is not None:
             from sinks.dead_letters import KafkaDeadLetters
@@ -159,7 +159,7 @@ def run_query(
             return
 
         from streaming.spark import query, source
-        from streaming.spark.session import spark_session
+        from streaming.spark.session import spark_session, warm_workers
 
         if spark is None:
             try:
@@ -176,6 +176,7 @@ def run_query(
         if spark is None or stop.is_set():
             return
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+        warm_workers(spark)
         running = query.start(
             spark,
             source.kafka(

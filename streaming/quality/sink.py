@@ -61,17 +61,19 @@ class QualitySink:
         *,
         live: bool = False,
         every_seconds: float = EVERY_SECONDS,
+        first_seconds: float = 0,
     ) -> None:
         """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it.
 
-        With `live`, the driver also starts a process that runs Great Expectations on samples. Raises `SuiteError`.
+        With `live`, the driver also starts a process that runs Great Expectations on samples, `first_seconds` after
+        the first micro-batch began, because its start would slow down that of the query. Raises `SuiteError`.
         """
         self._storage = Storage(url, filesystem)
         self._live, self._every = live, every_seconds
         self._sampled: dict[int, float] = {}
         self._counts: dict[int, Counter[str]] = {}
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._next_start = 0.0
+        self._first, self._next_start = first_seconds, -1.0
         output_rules()  # fails early if a suite can't be compiled
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -83,7 +85,7 @@ class QualitySink:
         self._sampled, self._counts, self._watcher = _OF_PROCESS.setdefault(self._storage.url, ({}, {}, None))
 
     def begin(self, batch_id: int) -> None:
-        """Start the process of the live check on the driver.
+        """Start the process of the live check on the driver, when it is time.
 
         If it died, log a WARNING and restart it, at most once per `every_seconds`.
         """
@@ -93,6 +95,8 @@ class QualitySink:
             self._warn(self._watcher.returncode, "it is started again, and its counts begin at zero")
             self._watcher = None
         now = time.monotonic()
+        if self._next_start < 0:
+            self._next_start = now + self._first
         if self._watcher is None and now >= self._next_start:
             self._next_start = now + self._every
             # It ends when its standard input closes, so it never outlives the driver.

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from streaming.runtime.jars import spark_kafka_jars
 from streaming.runtime.java import spark_java_home
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession as SparkSession
 
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
@@ -65,6 +66,21 @@ def _own_interrupt() -> Iterator[None]:
     yield
     if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
+
+
+def warm_workers(spark: SparkSession) -> None:
+    """Start Spark's Python workers now, in the background, rather than in the first micro-batch."""
+
+    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
+
+    def warm() -> None:
+        # Nothing depends on it, and a failure would show in the micro-batch, too.
+        with suppress(Exception):
+            tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+            spark.range(tasks, numPartitions=tasks).mapInArrow(same, "id long").collect()
+
+    threading.Thread(target=warm, daemon=True).start()
 
 
 def _common(shuffle_partitions: int) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Spark's daemon of Python workers, without useless tracebacks: `spark.python.daemon.module`.
 
+It imports once what every worker needs, because it forks them.
+
 When a task fails or a query stops, Spark closes its end of the worker's pipe. The worker's flush then raises a
 BrokenPipeError, which pyspark prints on the terminal. Spark reports the actual error itself.
 """
@@ -7,7 +9,15 @@ BrokenPipeError, which pyspark prints on the terminal. Spark reports the actual 
 import sys
 import traceback
 
+import pyspark.worker  # noqa: F401
 from pyspark import daemon
+
+import sinks.dead_letters
+import sinks.quarantine
+import sinks.tables  # noqa: F401
+import streaming.quality.sink
+import streaming.spark.operator
+import streaming.spark.query  # noqa: F401
 
 
 class Quiet:

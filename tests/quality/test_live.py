@@ -3,6 +3,7 @@
 import logging
 import pickle
 import subprocess
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -168,6 +169,18 @@ def test_a_dead_process_is_noticed_and_started_again(
     assert watcher_of(sink) is None
     assert "the last rows were not validated" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
+
+
+def test_the_first_micro_batch_has_the_machine_for_itself(tmp_path: Path) -> None:
+    sink = QualitySink(str(tmp_path), live=True, every_seconds=0, first_seconds=0.2)
+    sink.begin(0)
+    assert watcher_of(sink) is None
+    time.sleep(0.3)
+    sink.begin(1)
+    watcher = watcher_of(sink)
+    assert watcher is not None
+    watcher.kill()
+    sink.close()
 
 
 def test_a_process_that_dies_each_time_is_started_once_in_an_interval(

@@ -178,7 +178,7 @@ def test_kafka_refuses_one(store: Path, kafka: LocalKafka, tmp_path: Path, size:
     topic = f"resubmit-{uuid4().hex}"
     kafka.create_topic(topic, 1, {"max.message.bytes": "2000"})
     bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1), p0_1=message(2) | {"payload": "x" * size})
-    said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/{topic}")
+    said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/{topic}", code=1)
     assert said.startswith(f"Kafka at {kafka.bootstrap} confirmed 1 of 2 records: MessageSizeTooLargeError")
     noted = Quarantine(str(store)).resubmitted()
     assert [noted[Coordinates(0, n)].place for n in range(2)] == [Coordinates(0, 0), None]
@@ -189,6 +189,7 @@ def test_a_topic_that_is_not_there_is_not_made(
 ) -> None:
     for module in ("kafka.client", "quarantine.resubmit"):
         monkeypatch.setattr(f"streaming.{module}.PATIENCE_MS", 1000)
+    monkeypatch.setattr("streaming.kafka.client.PROBE_SECONDS", 1.0)
     bad = edited(store, tmp_path / "bad.jsonl", p0_0=message(1))
     said = complaint("resubmit", store, bad, "--ingress", f"kafka://{kafka.bootstrap}/typo")
     assert said.startswith(f"Kafka at {kafka.bootstrap} has no topic 'typo'")

@@ -55,10 +55,10 @@ def magnetar(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["quarantine", *map(str, arguments)])
 
 
-def complaint(*arguments: object) -> str:
+def complaint(*arguments: object, code: int = 2) -> str:
     """What a command that fails says: one line."""
     ran = magnetar(*arguments)
-    assert (ran.exit_code, ran.stdout) == (2, ""), ran.output
+    assert (ran.exit_code, ran.stdout) == (code, ""), ran.output
     (only,) = ran.stderr.splitlines()
     return only.removeprefix("magnetar: ")
 

@@ -1,5 +1,7 @@
 """The operator by itself, with a stand-in for Spark's group state and for the broker."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -186,3 +188,12 @@ def ticks(rows: pa.Table) -> Iterator[int]:
     for row in rows.to_pylist():
         if row["kind"] == "TICK":
             yield row["clock"]
+
+
+def test_workers_are_forked_with_their_modules() -> None:
+    """Each worker would spend most of its first second on imports."""
+    needed = ["pyspark.worker", "pandas", "pyarrow", "streaming.spark.operator", "streaming.fold", "sinks.kafka",
+              "sinks.dead_letters", "sinks.ledger_store", "sinks.tables", "sinks.quarantine", "streaming.quality.sink"]  # fmt: skip
+    code = f"import sys, streaming.spark.worker_daemon; print([n for n in {needed} if n not in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
