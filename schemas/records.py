@@ -1,6 +1,6 @@
 """The ingress record: one command and its coordinates, in the same shape from Kafka, Parquet and JSON Lines.
 
-* Kafka: the key is the topic name (absent: the whole ingress partition), the value is the command, and partition, offset
+* Kafka: the key is the topic name in UTF-8 (absent: the whole ingress partition), the value is the command, and partition, offset
   and timestamp are those of Kafka.
 * Parquet: the columns of `RECORD`.
 * JSON Lines: one object per line, with the command's fields and ``partition``, ``offset``, ``timestamp`` and ``topic``.

@@ -4,7 +4,7 @@ A dead letter has the key and value of the refused record. Besides the identity 
 (UTF-8): ``magnetar.rule``, ``magnetar.cause`` and, if the record had one, ``magnetar.topic``. ``magnetar.partition`` and
 ``magnetar.offset`` are the position of the record in the ingress topic.
 
-The key is as the query read it: an empty key counts as absent, and invalid UTF-8 is replaced.
+An empty key counts as absent.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from schemas.effects import KINDS, Quarantined
+from schemas.keys import key_of
 from schemas.outputs import Rows
 from schemas.records import LARGEST
 from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
@@ -60,7 +61,7 @@ class KafkaDeadLetters(KafkaSink):
             self._send(batch_id, map(self._letter, letters.to_pylist()))
 
     def _letter(self, row: dict[str, Any]) -> Outgoing:
-        key = None if row["topic"] is None else row["topic"].encode()
+        key = key_of(row["topic"])
         value = row["payload"]
         headers = [
             (f"magnetar.{name}", row[name][:_LONGEST].encode())

@@ -12,6 +12,7 @@ from schemas import commands as c
 from schemas.commands import Decoded, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
+from schemas.keys import NOT_UTF8
 from streaming.broker import admin, lookup, namespaces, topic_commands
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
@@ -22,7 +23,7 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.lookup import TOPIC_NAME, LookupCommand
+from streaming.broker.lookup import LookupCommand, is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
@@ -132,6 +133,10 @@ class Broker:
         if name in self._state.topics and type(command) not in ROUTED:
             self._domain(name).carry_out(name, command)  # type: ignore[arg-type]  # the common case, kept short
             return None
+        if name is not None and name.startswith(NOT_UTF8):
+            return Refused(
+                "key_encoding", "the key is not UTF-8; the record's topic shows its bytes in hexadecimal"
+            )
         match command:
             case c.Tick() | c.Connect():
                 return None
@@ -164,8 +169,8 @@ class Broker:
         if name in self._state.topics:
             self._domain(name).carry_out(name, command)
             return None
-        if not TOPIC_NAME.fullmatch(name):
-            cause = f"{name!r} is no topic name: expected persistent://tenant/namespace/topic"
+        if not is_topic_name(name):
+            cause = f"{name!r} is not a topic name: expected persistent://tenant/namespace/topic"
             refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
             return None if refused else Refused("invalid_topic", cause)
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:

@@ -19,10 +19,22 @@ from schemas.effects import (
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
 
-TOPIC_NAME = re.compile(r"(persistent|non-persistent)://[^/]+/[^/]+/[^/]+")
+_NAMED_ENTITY = r"(?!\.{1,2}/)[-=:.A-Za-z0-9_]+"
+_TOPIC_NAME = re.compile(
+    rf"(?:persistent|non-persistent)://{_NAMED_ENTITY}/{_NAMED_ENTITY}/(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*"
+)
 PARTITION = re.compile(r".+-partition-\d+")
 
 LookupCommand = c.PartitionedMetadata | c.Lookup | c.GetSchema | c.GetOrCreateSchema
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether topics may be named so (TopicName, NamespaceName, NamedEntity).
+
+    Tenant and namespace consist of letters, digits and ``-=:._``; the topic's own name is not blank and has no slash. None
+    of the three is ``.`` or ``..``, since they are parts of paths in the metadata store.
+    """
+    return _TOPIC_NAME.fullmatch(name) is not None
 
 
 def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> None:
@@ -46,8 +58,8 @@ def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadat
     creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
     fields = PartitionedMetadataResponseFields(response="Failed")
     error = cause = None
-    if not TOPIC_NAME.fullmatch(name):
-        error, cause = "InvalidTopicName", f"{name!r} is no topic name"
+    if not is_topic_name(name):
+        error, cause = "InvalidTopicName", f"{name!r} is not a topic name"
     elif exists or partitions or creatable or PARTITION.fullmatch(name):
         fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
     else:

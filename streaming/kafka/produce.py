@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from schemas.keys import key_of
 from schemas.records import LARGEST
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -116,7 +117,7 @@ def _send(
                 producer.send(
                     topic,
                     value,
-                    key=None if key is None else key.encode(),
+                    key=key_of(key),
                     partition=partition,
                     # 0: the log has no time. Sent as a time, it would start the broker's clock in 1970.
                     timestamp_ms=timestamp or now,

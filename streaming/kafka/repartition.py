@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from schemas.keys import topic_of
 from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_set_aside
 from streaming.kafka.client import KafkaUnreachable, administration
@@ -164,8 +165,7 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
                         [record.partition for record in rows],
                         [record.offset for record in rows],
                         [record.timestamp for record in rows],
-                        # An empty key means no topic; one that is not UTF-8 ends in quarantine.
-                        [record.key.decode(errors="replace") if record.key else None for record in rows],
+                        [topic_of(record.key) for record in rows],
                         [record.value or b"" for record in rows],
                     ],
                     schema=RECORD,

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
+from schemas.keys import topic_of
 from schemas.records import RECORD
 from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
 
@@ -223,7 +224,7 @@ def _read_parquet(path: Path) -> pa.Table:
             f"{path}: columns {', '.join(names)}. Expected those of a record ({', '.join(RECORD.names)}) or of plain "
             f"publishing ({', '.join(_SHORT)})"
         )
-    topic = log["topic"].cast(pa.string()) if "topic" in names else pa.nulls(len(log), pa.string())
+    topic = _topics(log["topic"]) if "topic" in names else pa.nulls(len(log), pa.string())
     topic = pc.if_else(pc.equal(topic, ""), pa.scalar(None, pa.string()), topic)
     columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
     if "partition" not in names:
@@ -231,6 +232,14 @@ def _read_parquet(path: Path) -> pa.Table:
     partition = pc.fill_null(log["partition"], 0)
     offset = log["offset"] if "offset" in names else rank(partition.to_numpy())
     return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+
+
+def _topics(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        return column.cast(pa.string())
+    return pa.chunked_array(
+        [pa.array(map(topic_of, part.to_pylist()), pa.string()) for part in column.chunks], pa.string()
+    )
 
 
 def _timestamps(log: pa.Table) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.keys import key_of
 from schemas.records import LARGEST, RECORD, Coordinates
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -127,10 +128,9 @@ def _send(
     places: list[Coordinates | None] = []
     failed: KafkaError | None = None
     for each, partition in zip(repaired, partitions, strict=True):
-        key = None if each.topic is None else each.topic.encode()
         headers = [(ORIGIN, str(each.origin).encode())]
         try:
-            futures.append(producer.send(url.topic, each.value, key, headers, partition))
+            futures.append(producer.send(url.topic, each.value, key_of(each.topic), headers, partition))
         except KafkaError as error:
             failed = error
             break

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from schemas.keys import NOT_UTF8
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.log.table import ordered, slices
 from streaming.spark.schema import RECORDS
@@ -53,8 +54,8 @@ def kafka(
 ) -> DataFrame:
     """The stream of a Kafka topic, from its earliest record or from the checkpoint.
 
-    A record with an absent or empty key has no topic. Invalid UTF-8 in a key is replaced, and the record goes to
-    quarantine, as does a record without a value. If Kafka deleted records before they were read, the query stops, because
+    A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
+    without a value. If Kafka deleted records before they were read, the query stops, because
     the log would have a gap. `max_offsets_per_trigger` applies to all partitions of the topic together.
     """
     options = config.spark() | {
@@ -69,12 +70,15 @@ def kafka(
 
 
 def records(read: DataFrame) -> DataFrame:
-    """Convert the rows of Spark's Kafka source, streaming or batch, to columns `RECORD`."""
-    key = F.make_valid_utf8(F.col("key").cast("string"))
+    """Convert the rows of Spark's Kafka source, streaming or batch, to columns `RECORD`. Topics are as `topic_of` gives
+    them."""
+    key = F.col("key").cast("string")
+    is_text = F.is_valid_utf8(key) & ~F.startswith(F.col("key"), F.lit(NOT_UTF8.encode()))
+    topic = F.when(is_text, key).otherwise(F.concat(F.lit(NOT_UTF8), F.lower(F.hex("key"))))
     return read.select(
         F.col("partition"),
         F.col("offset"),
         F.unix_millis("timestamp").alias("timestamp"),
-        F.when(key != "", key).alias("topic"),
+        F.when(F.length("key") > 0, topic).alias("topic"),
         F.coalesce("value", F.lit(b"")).alias("value"),
     )

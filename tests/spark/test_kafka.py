@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from schemas.commands import Decoded, Publish
+from schemas.keys import NOT_UTF8, topic_of
 from schemas.outputs import OUTPUT
 from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_quarantine, read_set_aside
@@ -66,13 +67,22 @@ def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
 
     ensure_topic(KafkaUrl(kafka.bootstrap, "odd"), 1)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
-    for key, value in ((b"", b"1"), (None, b"2"), (b"\xff", b"3"), ("ü".encode(), None)):
+    keys = [
+        b"\xff",
+        b"\xfe\x00a",
+        "ü\0".encode(),
+        b"\xed\xa0\x80",
+        b"\xc0\x80",
+        f"{NOT_UTF8}ff".encode(),
+        b"\0",
+    ]
+    for key, value in ((b"", b"1"), (None, b"2"), *((each, b"3") for each in keys), ("ü".encode(), None)):
         producer.send("odd", value, key=key, timestamp_ms=5)
     producer.close()
     batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
     rows = source.records(batch.option("subscribe", "odd").load()).orderBy("offset").collect()
     assert [(row.topic, bytes(row.value), row.timestamp) for row in rows] == [
-        (None, b"1", 5), (None, b"2", 5), ("\ufffd", b"3", 5), ("ü", b"", 5),
+        (None, b"1", 5), (None, b"2", 5), *((topic_of(each), b"3", 5) for each in keys), ("ü", b"", 5),
     ]  # fmt: skip
 
 
