@@ -180,7 +180,12 @@ def run_query(
         running = query.start(
             spark,
             source.kafka(
-                spark, url.bootstrap, url.topic, max_offsets_per_trigger=records_per_batch, config=config
+                spark,
+                url.bootstrap,
+                url.topic,
+                max_offsets_per_trigger=records_per_batch,
+                config=config,
+                partitions=count,
             ),
             sinks=sinks,
             store=ledgers,

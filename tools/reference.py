@@ -72,14 +72,23 @@ A record is a command and its coordinates.
 * In **JSON Lines** a record is one object per line: the coordinates and the fields of the command side by side. A record
   without `timestamp` takes that of the previous line. `offset` is counted from 0 if it is absent. If no line has a
   `partition`, the log is spread over partitions by topic, and a record without a topic is copied to all of them.
-* In **Kafka** the key is the topic, the value is the command, and Kafka's own partition, offset and timestamp count.
+* In **Kafka** the key is the topic in UTF-8, the value is the command, and Kafka's own partition, offset and timestamp
+  count. The value may be a line of JSON Lines with `topic` and `timestamp`, if they are the record's key and time; without
+  a `timestamp`, the record's time counts. If there is no key, `topic` stands in for it, but only in the partition where
+  `magnetar produce` would put the record (crc32 of the topic modulo the number of partitions), since a topic never spans
+  two. Anything else goes to quarantine (rule `coordinates`), and so does a key that is not UTF-8 (rule `key_encoding`).
 * In **Parquet** each coordinate is a column, and the column `value` holds the command.
+
+A **topic** has the name `persistent://tenant/namespace/topic` or `non-persistent://…`. Tenant and namespace consist of ASCII
+letters, digits and `-=:._`. The topic's own name is not blank and contains no slash. None of the three is `.` or `..`. A
+command for any other name is answered with InvalidTopicName, or quarantined (rule `invalid_topic`) if it has no answer.
 
 A command is an object in JSON, for people, or in MessagePack, for machines. Its name is in the field `command`; the short
 form has none. Types below are those of JSON; `int32` and `int64` are integers of 32 and 64 bits, and `bytes` is a base64
 string in JSON and binary in MessagePack. The default "absent" means that leaving the field out is different from giving any
 value. An unknown field, a wrong type or a number out of range makes a record malformed: it goes to quarantine and becomes
-an output row of the kind [QUARANTINED](outputs.md#quarantined). Other records are not affected.
+an output row of the kind [QUARANTINED](outputs.md#quarantined), as does one that nests arrays and objects more than 100
+deep. Other records are not affected.
 
 """
 

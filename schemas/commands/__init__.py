@@ -33,6 +33,7 @@ from schemas.commands.client import (
 from schemas.commands.codec import (
     AnyCommand,
     Decoded,
+    Line,
     MalformedCommand,
     Refused,
     decode,
@@ -80,6 +81,7 @@ __all__ = [
     "KeyLongValue",
     "KeySharedMeta",
     "KeyValue",
+    "Line",
     "Lookup",
     "MalformedCommand",
     "MessageIdData",

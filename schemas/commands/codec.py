@@ -26,6 +26,7 @@ from schemas.commands.client import (
 )
 from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
 from schemas.commands.nesting import DEEPEST, is_deep, is_deep_binary
+from schemas.units import Int64
 
 AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
@@ -41,6 +42,16 @@ class _Head(msgspec.Struct):
     command: str = ""
 
 
+class _Coordinates(msgspec.Struct):
+    topic: str | None = None
+    timestamp: Int64 | None = None
+
+
+_COORDINATES = frozenset(f"Object contains unknown field `{name}`" for name in _Coordinates.__struct_fields__)
+"""What `decode` says of a line of a log."""
+
+_json_coordinates = msgspec.json.Decoder(_Coordinates)
+_json_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _json, _json_short = msgspec.json.Decoder(AnyCommand), msgspec.json.Decoder(Publish)
 _pack, _pack_short = msgspec.msgpack.Decoder(AnyCommand), msgspec.msgpack.Decoder(Publish)
 _json_head, _pack_head = msgspec.json.Decoder(_Head), msgspec.msgpack.Decoder(_Head)
@@ -110,13 +121,34 @@ class Refused(NamedTuple):
     cause: str
 
 
-Decoded = AnyCommand | Publish | Refused
+class Line(NamedTuple):
+    """A line of a command log as the value of a record: a command beside its coordinates `topic` and `timestamp` (ms).
+
+    They must agree with the record's own.
+    """
+
+    command: AnyCommand | Publish
+    topic: str | None
+    timestamp: int | None
+
+
+Decoded = AnyCommand | Publish | Refused | Line
 """What a record's value turned out to be."""
 
 
 def decode_or_refuse(value: bytes) -> Decoded:
-    """The command in a record's value. A value that is not a command is refused under the rule ``malformed``."""
+    """The command in a record's value, or a `Line`. A value that is neither is refused under the rule ``malformed``."""
     try:
         return decode(value)
     except MalformedCommand as error:
+        cause = str(error)
+    if cause not in _COORDINATES:
+        return Refused("malformed", cause)
+    try:
+        given = _json_coordinates.decode(value)
+        fields = _json_fields.decode(value)
+        for name in given.__struct_fields__:
+            fields.pop(name, None)
+        return Line(decode(_json_encode(fields)), given.topic or None, given.timestamp)
+    except (msgspec.MsgspecError, ValueError) as error:
         return Refused("malformed", str(error))

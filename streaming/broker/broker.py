@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from schemas import commands as c
-from schemas.commands import Decoded, Refused
+from schemas.commands import Decoded, Line, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
@@ -92,7 +92,10 @@ class Broker:
             ctx.emit(Quarantined(topic, "timestamp", cause, value))
             return
         self._advance(timestamp)
-        refused = command if isinstance(command, Refused) else self._fold(topic, command)
+        if isinstance(command, tuple):
+            refused = command if isinstance(command, Refused) else self._fold_line(topic, timestamp, command)
+        else:
+            refused = self._fold(topic, command)
         if refused is not None:
             ctx.emit(Quarantined(topic, refused.rule, refused.cause, value))
         while ctx.lost:
@@ -153,6 +156,24 @@ class Broker:
                     self._on_namespace(*found)
                 return None
         return self._fold_topic(name, command)
+
+    def _fold_line(self, topic: str | None, timestamp: int, line: Line) -> Refused | None:
+        """Carry out the command in a line of a log if the line's coordinates are those of the record."""
+        if line.topic is not None and not topic:
+            cause = (
+                f"the record has no key, and `topic` {line.topic} belongs to another ingress partition or may do so: give "
+                "the record its topic as a key"
+            )
+            return Refused("coordinates", cause)
+        if line.topic is not None and line.topic != topic:
+            return Refused("coordinates", f"`topic` {line.topic} differs from the record's key {topic}")
+        if line.timestamp is not None and line.timestamp != timestamp:
+            cause = (
+                f"`timestamp` {line.timestamp} differs from the record's time {timestamp}: leave it out, or send the log "
+                "with `magnetar produce`"
+            )
+            return Refused("coordinates", cause)
+        return self._fold(topic, line.command)
 
     def _fold_topic(self, name: str | None, command: TopicCommand | LookupCommand) -> Refused | None:
         ctx = self._ctx

@@ -21,7 +21,7 @@ from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
-from streaming.log.partition import ingress_partition
+from streaming.log.partition import ingress_partition, topic_in_value
 from streaming.log.table import LogError
 
 if TYPE_CHECKING:
@@ -165,7 +165,11 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
                         [record.partition for record in rows],
                         [record.offset for record in rows],
                         [record.timestamp for record in rows],
-                        [topic_of(record.key) for record in rows],
+                        [
+                            topic_of(record.key)
+                            or topic_in_value(record.value or b"", record.partition, len(offsets))
+                            for record in rows
+                        ],
                         [record.value or b"" for record in rows],
                     ],
                     schema=RECORD,

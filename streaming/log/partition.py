@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 
+from schemas.commands import Line, decode_or_refuse
 from schemas.records import RECORD
 from streaming.log.merge import for_partition, merge_partitions
 from streaming.log.table import LogError, log_table, rank
@@ -20,6 +21,19 @@ PARTITIONS = 4
 def ingress_partition(topic: str, partitions: int) -> int:
     """The ingress partition (0 … `partitions` − 1) of a topic. Every producer of commands must use this function."""
     return zlib.crc32(topic.encode()) % partitions
+
+
+def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:
+    """The topic of a record in Kafka without a key, if its value is a line of a log that names one. None in any other
+    partition than the topic's own, for a topic never spans two."""
+    line = decode_or_refuse(value)
+    if (
+        not isinstance(line, Line)
+        or line.topic is None
+        or ingress_partition(line.topic, partitions) != partition
+    ):
+        return None
+    return line.topic
 
 
 def partition_log(log: pa.Table, partitions: int) -> pa.Table:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from schemas.commands import Decoded, Refused, decode_or_refuse
+from schemas.commands import Decoded, Line, Refused, decode_or_refuse
 from schemas.records import RECORD as RECORDS
 from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
@@ -68,9 +68,14 @@ class Gate:
         """
         for start in range(0, len(values), SLICE):
             judged: list[Any] = list(map(decode_or_refuse, values[start : start + SLICE]))
+            lines: dict[int, Line] = {}
+            if Line in set(map(type, judged)):
+                lines = {row: each for row, each in enumerate(judged) if type(each) is Line}
+                judged = [each.command if type(each) is Line else each for each in judged]
             longest = max(map(len, values[start : start + SLICE]))
-            for row, refused in self._refused(topics[start : start + SLICE], judged, longest).items():
-                judged[row] = refused
+            refused = self._refused(topics[start : start + SLICE], judged, longest)
+            for row, given in (lines | refused).items():
+                judged[row] = given
             yield from judged
 
     def _refused(self, topics: Sequence[str | None], commands: list[Any], longest: int) -> dict[int, Refused]:

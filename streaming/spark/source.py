@@ -51,12 +51,14 @@ def kafka(
     *,
     max_offsets_per_trigger: int | None = None,
     config: KafkaConfig = PLAIN,
+    partitions: int | None = None,
 ) -> DataFrame:
     """The stream of a Kafka topic, from its earliest record or from the checkpoint.
 
     A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
     without a value. If Kafka deleted records before they were read, the query stops, because
     the log would have a gap. `max_offsets_per_trigger` applies to all partitions of the topic together.
+    `partitions`: their number, so that the field `topic` of a record's value may stand in for its key.
     """
     options = config.spark() | {
         "kafka.bootstrap.servers": bootstrap,
@@ -66,19 +68,24 @@ def kafka(
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    return records(spark.readStream.format("kafka").options(**options).load())
+    return records(spark.readStream.format("kafka").options(**options).load(), partitions)
 
 
-def records(read: DataFrame) -> DataFrame:
+def records(read: DataFrame, partitions: int | None = None) -> DataFrame:
     """Convert the rows of Spark's Kafka source, streaming or batch, to columns `RECORD`. Topics are as `topic_of` gives
-    them."""
+    them, and without a key, if the number of `partitions` is given, as `topic_in_value` does."""
     key = F.col("key").cast("string")
     is_text = F.is_valid_utf8(key) & ~F.startswith(F.col("key"), F.lit(NOT_UTF8.encode()))
     topic = F.when(is_text, key).otherwise(F.concat(F.lit(NOT_UTF8), F.lower(F.hex("key"))))
+    topic = F.when(F.length("key") > 0, topic)
+    if partitions is not None:
+        named = F.get_json_object(F.col("value").cast("string"), "$.topic")
+        own = F.crc32(named.cast("binary")) % partitions == F.col("partition")
+        topic = topic.otherwise(F.when((named != "") & own, named))
     return read.select(
         F.col("partition"),
         F.col("offset"),
         F.unix_millis("timestamp").alias("timestamp"),
-        F.when(F.length("key") > 0, topic).alias("topic"),
+        topic.alias("topic"),
         F.coalesce("value", F.lit(b"")).alias("value"),
     )

@@ -31,7 +31,6 @@ def test_a_topic_has_one_key(key: bytes) -> None:
         assert topic.encode() == key
 
 
-@pytest.mark.feature("K1")
 @pytest.mark.parametrize("kind", GOOD)
 def test_whatever_the_command_its_record_is_quarantined(kind: str) -> None:
     run = Run()

@@ -22,6 +22,7 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.repartition import read_topic, repartition_topic
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
+from streaming.log.partition import topic_in_value
 from streaming.log.table import LogError
 from streaming.replay import replay_in_process
 from streaming.rows import to_tables
@@ -84,6 +85,28 @@ def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
     assert [(row.topic, bytes(row.value), row.timestamp) for row in rows] == [
         (None, b"1", 5), (None, b"2", 5), *((topic_of(each), b"3", 5) for each in keys), ("ü", b"", 5),
     ]  # fmt: skip
+
+
+def test_a_topic_in_the_value_stands_in_for_a_key(spark: SparkSession) -> None:
+    topics = [f"persistent://public/default/{n}" for n in range(9)]
+    values = [b'{"topic": "%s", "producer": "p", "sequence_id": 1}' % topic.encode() for topic in topics]
+    values += [
+        b'{"producer": "topic", "sequence_id": 1}',
+        b'{"topic": "", "command": "TICK"}',
+        b"\x80",
+        b"",
+        b'{"topic',
+    ]
+    rows = [
+        (key, value, partition) for key in (None, b"", b"key") for value in values for partition in range(4)
+    ]
+    sent = spark.createDataFrame(rows, "key binary, value binary, partition int").selectExpr(
+        "*", "0L AS offset", "TIMESTAMP '2026-01-01' AS timestamp"
+    )
+    found = [row.topic for row in source.records(sent, 4).select("topic").collect()]
+    assert found == [topic_of(key) or topic_in_value(value, partition, 4) for key, value, partition in rows]
+    assert {topic for topic in found if topic} == {*topics, "key"}
+    assert {row.topic for row in source.records(sent).select("topic").collect()} == {None, "key"}
 
 
 @pytest.mark.feature("J1")
