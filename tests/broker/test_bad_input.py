@@ -145,7 +145,8 @@ def admin(method: str, call: str, body: Any = None) -> bytes:
          "Invalid enum value 'shared'"),
         (b'{"producer": "p"}', "missing required field `sequence_id`"),
         (b'{"producer": "p", "sequence_id": 1.5}', "Expected `int`, got `float`"),
-        (b'{"producer": "p", "sequence_id": 99, "topic": "t"}', "unknown field `topic`"),
+        (b'{"producer": "p", "sequence_id": 99, "topics": "t"}', "unknown field `topics`"),
+        (b'{"producer": "p", "sequence_id": 99, "partition": 0}', "unknown field `partition`"),
         (b'{"producer": "p", "sequence_id": 99, "payload_bytes": "?"}', "base64"),
         (b'{"producer": "p", "sequence_id": 99, "payload": "\\ud800"}', ""),
         (b'{"producer": "p", "sequence_id": 99, "payload": "\xff"}', ""),
@@ -163,6 +164,15 @@ def test_what_is_no_command_is_quarantined(value: bytes, cause: str) -> None:
     assert isinstance(row, Quarantined)
     assert (row.topic, row.rule, row.payload) == (TOPIC, "malformed", value)
     assert cause in row.cause
+
+
+@pytest.mark.feature("J6")
+def test_a_value_for_another_topic_than_the_records_is_quarantined() -> None:
+    value = b'{"producer": "p", "sequence_id": 99, "topic": "t"}'
+    (row,) = aftermath(value)
+    assert isinstance(row, Quarantined)
+    assert (row.topic, row.rule, row.payload) == (TOPIC, "coordinates", value)
+    assert "`topic` t differs" in row.cause
 
 
 @pytest.mark.feature("J6")
