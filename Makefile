@@ -11,7 +11,7 @@ COVERAGE_FLOOR := 99.7
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak help env run test coverage chaos parity lint audit format docs bench lock clean
+.PHONY: soak fuzz help env run test coverage chaos parity lint audit format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ coverage: env  ## run the core's tests; fail if its branch coverage falls below 
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
+
+fuzz: env  ## search for records and loads that stop the fold or cost more than their bounds (MINUTES=10, SEED=any)
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame (N=5 per KIND, from SEED=0)
 	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))

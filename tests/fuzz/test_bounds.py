@@ -1,0 +1,238 @@
+"""No record costs more than its bound, see "The most that one record can cost" in docs/security.md.
+
+Random cases, and every field of every command at its edges; and the judge itself, which must see what is wrong.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from msgspec import inspect
+
+from schemas.commands import Publish
+from streaming.broker.broker import Broker
+from tests.broker.kit import START
+from tests.fuzz.cases import (
+    NEIGHBOUR,
+    SECOND,
+    Builder,
+    Log,
+    Sent,
+    batches,
+    begun,
+    delayed,
+    ended,
+    key_shared,
+    logs,
+    messages,
+    shared,
+)
+from tests.fuzz.judge import judge_log
+from tests.fuzz.limits import Finding
+from tests.fuzz.values import DEEP, KINDS, POOLS, TEXTS, TOPICS, nested
+
+ROUNDS = 3
+TOPIC = TOPICS[0]
+
+
+@given(logs(most=16, largest=1 << 15))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
+    judge_log(log)
+
+
+def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    """The same cases each time; `make fuzz` tries others."""
+    words = ["--rounds", str(ROUNDS), "--seed", "0", "--minutes", "4", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "tests.fuzz", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 findings" in done.stdout
+
+
+# -- every field at its edges -----------------------------------------------------------------------------------------
+
+
+def swing() -> Builder:
+    """A broker in full swing."""
+    log = begun()
+    batches(log, TOPIC, 10)
+    for segment, count in ((shared, 2), (key_shared, 2), (messages, 10), (delayed, 10)):
+        segment(log, TOPIC, count)
+    log.now += SECOND
+    return log
+
+
+def usual(info: inspect.Type, name: str = "") -> Any:
+    """The first usual value of a type."""
+    match info:
+        case inspect.Metadata():
+            return usual(info.type, name)
+        case _ if name in POOLS:
+            return POOLS[name][0]
+        case inspect.StructType():
+            tag = {} if info.tag is None else {str(info.tag_field): info.tag}
+            return tag | {
+                each.encode_name: usual(each.type, each.encode_name) for each in info.fields if each.required
+            }
+        case inspect.LiteralType():
+            return info.values[-1]
+        case inspect.UnionType():
+            return usual(info.types[0], name)
+        case inspect.ListType():
+            return []
+        case inspect.BoolType():
+            return True
+        case inspect.StrType():
+            return "x"
+        case inspect.BytesType():
+            return b""
+        case _:
+            return 1
+
+
+def longest(info: inspect.Type, size: int) -> list[Any]:
+    """Values of a type of about `size` bytes, and at its edges."""
+    match info:
+        case inspect.Metadata():
+            return longest(info.type, size)
+        case inspect.UnionType():
+            return [value for each in info.types for value in longest(each, size)]
+        case inspect.ListType():
+            item = usual(info.item_type)
+            inside = longest(info.item_type, size) if isinstance(info.item_type, inspect.StructType) else []
+            return [[item] * (size // len(msgspec.json.encode(item))), *([value] for value in inside)]
+        case inspect.DictType():
+            return [{f"{number:x}": usual(info.value_type) for number in range(size // 8)}]
+        case inspect.StrType():
+            return ["x" * size, "é" * (size // 2), *TEXTS]
+        case inspect.BytesType():
+            return ["A" * (size // 4 * 4)]
+        case inspect.IntType():
+            return [-(2**63), -1, 0, 2**31 - 1, 2**31, 10**14, 2**63 - 1, 2**64 - 1]
+        case inspect.AnyType():
+            return [nested(100), [0] * (size // 2), {str(number): 0 for number in range(size // 8)}]
+        case inspect.StructType():
+            return [
+                usual(info) | {field.encode_name: value}
+                for field in info.fields
+                for value in longest_of(field.type, info, size)
+            ]
+        case _:
+            return []
+
+
+def longest_of(field: inspect.Type, holder: inspect.StructType, size: int) -> list[Any]:
+    """As `longest`; a struct that holds itself ends here."""
+    types = field.types if isinstance(field, inspect.UnionType) else (field,)
+    return [value for each in types if each is not holder for value in longest(each, size)]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
+    log = swing()
+    trees = longest(inspect.type_info(KINDS[kind]), 1 << 16)
+    values = [
+        msgspec.json.encode({"connection": "x"} | tree if kind != "PUBLISH" else tree) for tree in trees
+    ]
+    log.log += [Sent(log.now, TOPIC, value) for value in values]
+    judge_log(ended(log, SECOND), tail=len(values) + 2)
+
+
+@pytest.mark.parametrize("depth", [100, 5_000, 100_000])
+@pytest.mark.parametrize("form", sorted(DEEP))
+def test_nesting(form: str, depth: int) -> None:
+    begin, end = DEEP[form]
+    deep = begin * depth + b"{}" + end * depth
+    log = swing()
+    for value in (deep, b'{"command":"ADMIN","method":"POST","path":"/namespaces/a/b/x","body":%s}' % deep,
+                  b'{"command":"SEEK","consumer_id":1,"request_id":1,"message_id":%s}' % deep,
+                  b"\x84\xa7command\xa5ADMIN\xa6method\xa3PUT\xa4path\xa2/x\xa4body" + deep):  # fmt: skip
+        log.log.append(Sent(log.now, TOPIC, value))
+    judge_log(ended(log, 0))
+
+
+# -- the judge --------------------------------------------------------------------------------------------------------
+
+
+def busy(broker: Broker) -> None:
+    for _ in range(100_000):
+        len("")
+
+
+def big(broker: Broker) -> None:
+    _ = b"x" * (80 << 20)
+
+
+def slow(broker: Broker) -> None:
+    int("7" * 4000) ** 500  # a few calls
+
+
+def endless(broker: Broker) -> None:
+    while True:
+        pass
+
+
+def failing(broker: Broker) -> None:
+    raise RecursionError
+
+
+@pytest.mark.parametrize(
+    ("harm", "name"),
+    [(busy, "calls of PUBLISH"), (big, "bytes of memory of PUBLISH"), (slow, "seconds of PUBLISH"),
+     (endless, "hang at PUBLISH"), (failing, "RecursionError in broker.apply")],
+)  # fmt: skip
+def test_the_judge_sees(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Broker], None], name: str) -> None:
+    apply = Broker.apply
+
+    def harmed(
+        self: Broker, offset: int, timestamp: int, topic: str | None, command: Any, value: bytes
+    ) -> None:
+        if isinstance(command, Publish) and command.producer == "bad":
+            harm(self)
+        apply(self, offset, timestamp, topic, command, value)
+
+    log = swing()
+    judge_log(ended(log, 0))
+    monkeypatch.setattr(Broker, "apply", harmed)
+    log.add(Publish(producer="bad", sequence_id=1), TOPIC)
+    with pytest.raises(Finding) as found:
+        judge_log(ended(log, 0))
+    assert found.value.name.startswith(name.split(" in ")[0])
+
+
+def test_the_judge_sees_a_record_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = swing()
+    apply = Broker.apply
+
+    def deaf(
+        self: Broker, offset: int, timestamp: int, topic: str | None, command: Any, value: bytes
+    ) -> None:
+        if value != b"?":
+            apply(self, offset, timestamp, topic, command, value)
+
+    monkeypatch.setattr(Broker, "apply", deaf)
+    log.log.append(Sent(START, TOPIC, b"?"))
+    with pytest.raises(Finding, match="refused and left no row"):
+        judge_log(ended(log, 0))
+
+
+def test_the_judge_sees_what_spreads(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = Broker.apply
+
+    def spreading(
+        self: Broker, offset: int, timestamp: int, topic: str | None, command: Any, value: bytes
+    ) -> None:
+        if b'"bad"' in value:
+            self.topic(NEIGHBOUR).subscriptions.clear()
+        apply(self, offset, timestamp, topic, command, value)
+
+    log = swing()
+    monkeypatch.setattr(Broker, "apply", spreading)
+    log.add(Publish(producer="bad", sequence_id=1), TOPIC)
+    with pytest.raises(Finding, match="neighbour"):
+        judge_log(ended(log, 0))
