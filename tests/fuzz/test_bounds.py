@@ -7,17 +7,28 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec import inspect
 
-from schemas.commands import Publish
+from schemas.commands import (
+    Ack,
+    BrokerConfig,
+    Flow,
+    MessageIdData,
+    Publish,
+    RedeliverUnacknowledgedMessages,
+    Seek,
+)
 from streaming.broker.broker import Broker
+from streaming.broker.config import QuotaPolicy, ServiceConfiguration
+from streaming.broker.policies.admin_calls import POLICY_CALLS, QUOTA_TYPES
 from tests.broker.kit import START
 from tests.fuzz.cases import (
+    DAY,
     NEIGHBOUR,
     SECOND,
     Builder,
@@ -34,7 +45,7 @@ from tests.fuzz.cases import (
 )
 from tests.fuzz.judge import judge_log
 from tests.fuzz.limits import Finding
-from tests.fuzz.values import DEEP, KINDS, POOLS, TEXTS, TOPICS, nested
+from tests.fuzz.values import CONNECTIONS, DEEP, KINDS, POOLS, TEXTS, TOPICS, nested
 
 ROUNDS = 3
 TOPIC = TOPICS[0]
@@ -57,9 +68,10 @@ def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
 # -- every field at its edges -----------------------------------------------------------------------------------------
 
 
-def swing() -> Builder:
+def swing(**settings: Any) -> Builder:
     """A broker in full swing."""
     log = begun()
+    log.add(BrokerConfig(settings={"acknowledgmentAtBatchIndexLevelEnabled": True, **settings}), None)
     batches(log, TOPIC, 10)
     for segment, count in ((shared, 2), (key_shared, 2), (messages, 10), (delayed, 10)):
         segment(log, TOPIC, count)
@@ -140,7 +152,64 @@ def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
         msgspec.json.encode({"connection": "x"} | tree if kind != "PUBLISH" else tree) for tree in trees
     ]
     log.log += [Sent(log.now, TOPIC, value) for value in values]
-    judge_log(ended(log, SECOND), tail=len(values) + 2)
+    used = use(log, 30 + (len(values) if kind == "SEND" else 0))
+    judge_log(ended(log, SECOND), tail=len(values) + used + 2)
+
+
+def use(log: Builder, entries: int = 30) -> int:
+    """Uses what is there: acks in batches, the first `entries`, redelivery, a seek, stats and loading. Gives the number of records."""
+    before = len(log.log)
+    for connection in CONNECTIONS[:2]:
+        consumer: dict[str, Any] = {"connection": connection, "consumer_id": 1}
+        for entry in range(entries):
+            log.add(
+                Ack(**consumer, ack_type="Individual", message_id=[MessageIdData(1, entry, ack_set=[1])]),
+                TOPIC,
+            )
+        log.add(RedeliverUnacknowledgedMessages(**consumer), TOPIC)
+        log.add(Flow(**consumer, messagePermits=100), TOPIC)
+        log.add(Seek(**consumer, request_id=1, message_id=MessageIdData(1, 3, ack_set=[4])), TOPIC)
+    log.admin(TOPIC, "GET", "/stats")
+    log.admin(TOPIC, "PUT", "/unload")
+    log.publish(TOPIC)
+    return len(log.log) - before
+
+
+NUMBERS = [-1, 0, 1e-9, 1, 1000, 10**7, 2**31 - 1, 10**12, 10**15]
+SETTINGS = [
+    name
+    for name in ServiceConfiguration.__struct_fields__
+    if type(getattr(ServiceConfiguration(), name)) in (int, float)
+]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_at_its_edges(name: str) -> None:
+    for value in NUMBERS:
+        log = swing(**{"ttlDurationDefaultInSeconds": 60, "brokerDeduplicationEnabled": True, name: value})
+        use(log)
+        key_shared(log, TOPIC, 2)
+        judge_log(ended(log, 366 * DAY))
+
+
+@pytest.mark.parametrize("name", sorted({name: None for name, _ in POLICY_CALLS.values()}))
+def test_every_policy_at_its_edges(name: str) -> None:
+    for value in NUMBERS:
+        log = swing()
+        log.admin(TOPIC, "POST", f"/{name}", value)
+        use(log)
+        judge_log(ended(log, 366 * DAY))
+
+
+@pytest.mark.parametrize("type_", QUOTA_TYPES)
+@pytest.mark.parametrize("policy", get_args(QuotaPolicy))
+def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
+    for value in NUMBERS:
+        log = swing()
+        body = {"limitSize": value, "limitTime": value, "policy": policy}
+        log.admin(TOPIC, "POST", f"/backlogQuota?backlogQuotaType={type_}", body)
+        use(log)
+        judge_log(ended(log, 366 * DAY))
 
 
 @pytest.mark.parametrize("depth", [100, 5_000, 100_000])
