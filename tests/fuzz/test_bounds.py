@@ -157,7 +157,7 @@ def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
 
 
 def use(log: Builder, entries: int = 30) -> int:
-    """Uses what is there: acks in batches, the first `entries`, redelivery, a seek, stats and loading. Gives the number of records."""
+    """Uses what is there: acks in batches, the first `entries`, redelivery, seeks, stats and loading. Gives the number of records."""
     before = len(log.log)
     for connection in CONNECTIONS[:2]:
         consumer: dict[str, Any] = {"connection": connection, "consumer_id": 1}
@@ -169,6 +169,9 @@ def use(log: Builder, entries: int = 30) -> int:
         log.add(RedeliverUnacknowledgedMessages(**consumer), TOPIC)
         log.add(Flow(**consumer, messagePermits=100), TOPIC)
         log.add(Seek(**consumer, request_id=1, message_id=MessageIdData(1, 3, ack_set=[4])), TOPIC)
+    for entry in range(entries):
+        position = {"ledgerId": 1, "entryId": entry, "batchIndex": 0, "excluded": True}
+        log.admin(TOPIC, "POST", "/subscription/s/resetcursor", position)
     log.admin(TOPIC, "GET", "/stats")
     log.admin(TOPIC, "PUT", "/unload")
     log.publish(TOPIC)
