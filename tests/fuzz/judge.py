@@ -27,6 +27,8 @@ SPARE_CALLS, SPARE_SECONDS, SPARE_BYTES = 20_000, 0.2, 32 << 20
 """What any record may cost: noise, what is loaded at first use, tables without columns."""
 BYTES_PER_UNIT = 4096
 """Memory that a unit may take: a row as a Python object and in an Arrow table, or the parts of a command."""
+BYTES_PER_HELD = 256
+"""Memory that a unit of the log before may take: the parts of the state that a record touches, decoded."""
 SPARE_OUTPUT, OUTPUT = 64, 8
 """Units that any record may put out, and units for each unit of the log before it."""
 SINKS = 10
@@ -99,7 +101,7 @@ def judge_cost(part: Log, cost: Cost, held: int) -> tuple[float, int]:
     for name, value, most in (
         ("calls", cost.calls, SPARE_CALLS + ROOM * plain().calls * units),
         ("seconds", cost.seconds, SPARE_SECONDS + ROOM * plain().seconds * units),
-        ("bytes of memory", cost.memory, SPARE_BYTES + BYTES_PER_UNIT * units),
+        ("bytes of memory", cost.memory, SPARE_BYTES + BYTES_PER_UNIT * cost.units + BYTES_PER_HELD * held),
         ("units of output", cost.output, len(part) * (SPARE_OUTPUT + OUTPUT * (held + units - cost.output))),
     ):
         if value > most:

@@ -31,19 +31,22 @@ from tests.fuzz.cases import (
     DAY,
     NEIGHBOUR,
     SECOND,
+    SEGMENTS,
     Builder,
+    Load,
     Log,
     Sent,
     batches,
     begun,
     delayed,
     ended,
+    entries,
     key_shared,
     logs,
     messages,
     shared,
 )
-from tests.fuzz.judge import judge_log
+from tests.fuzz.judge import judge_load, judge_log
 from tests.fuzz.limits import Finding
 from tests.fuzz.values import CONNECTIONS, DEEP, KINDS, POOLS, TEXTS, TOPICS, nested
 
@@ -151,17 +154,20 @@ def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
     values = [
         msgspec.json.encode({"connection": "x"} | tree if kind != "PUBLISH" else tree) for tree in trees
     ]
-    log.log += [Sent(log.now, TOPIC, value) for value in values]
+    for value in values:  # with a producer and a consumer, whatever came of the record before
+        entries(log, TOPIC, 0)
+        log.subscribe(TOPIC, "s", "Shared", 1, 0)
+        log.log.append(Sent(log.now, TOPIC, value))
     used = use(log, 30 + (len(values) if kind == "SEND" else 0))
-    judge_log(ended(log, SECOND), tail=len(values) + used + 2)
+    judge_log(ended(log, SECOND), tail=3 * len(values) + used + 2)
 
 
-def use(log: Builder, entries: int = 30) -> int:
-    """Uses what is there: acks in batches, the first `entries`, redelivery, seeks, stats and loading. Gives the number of records."""
+def use(log: Builder, count: int = 30) -> int:
+    """Uses the first `count` entries: acks in batches, redelivery, seeks, stats and loading. Gives the number of records."""
     before = len(log.log)
     for connection in CONNECTIONS[:2]:
         consumer: dict[str, Any] = {"connection": connection, "consumer_id": 1}
-        for entry in range(entries):
+        for entry in range(count):
             log.add(
                 Ack(**consumer, ack_type="Individual", message_id=[MessageIdData(1, entry, ack_set=[1])]),
                 TOPIC,
@@ -169,7 +175,7 @@ def use(log: Builder, entries: int = 30) -> int:
         log.add(RedeliverUnacknowledgedMessages(**consumer), TOPIC)
         log.add(Flow(**consumer, messagePermits=100), TOPIC)
         log.add(Seek(**consumer, request_id=1, message_id=MessageIdData(1, 3, ack_set=[4])), TOPIC)
-    for entry in range(entries):
+    for entry in range(count):
         position = {"ledgerId": 1, "entryId": entry, "batchIndex": 0, "excluded": True}
         log.admin(TOPIC, "POST", "/subscription/s/resetcursor", position)
     log.admin(TOPIC, "GET", "/stats")
@@ -226,6 +232,27 @@ def test_nesting(form: str, depth: int) -> None:
                   b"\x84\xa7command\xa5ADMIN\xa6method\xa3PUT\xa4path\xa2/x\xa4body" + deep):  # fmt: skip
         log.log.append(Sent(log.now, TOPIC, value))
     judge_log(ended(log, 0))
+
+
+# -- loads ------------------------------------------------------------------------------------------------------------
+
+BEFORE: dict[str, list[tuple[str, str, int]]] = {
+    "alone": [],
+    "consumed": [
+        ("shared", TOPIC, 2),
+        ("key_shared", TOPIC, 2),
+        ("failover", TOPIC, 2),
+        ("permits", TOPIC, 2000),
+    ],
+    "behind": [("shared", TOPIC, 2), ("key_shared", TOPIC, 2), ("messages", TOPIC, 50)],
+}
+
+
+@pytest.mark.parametrize("before", sorted(BEFORE))
+@pytest.mark.parametrize("grows", sorted(SEGMENTS))
+def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
+    settings_: dict[str, Any] = {"ttlDurationDefaultInSeconds": 30 * 86_400}
+    judge_load(Load(settings_, BEFORE[before], (grows, TOPIC), [("messages", TOPIC, 4)], 366 * DAY))
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------
