@@ -6,13 +6,14 @@ out, and one per 64 bytes of the log before it, since it may have to go through 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from schemas.commands import Ack, Admin, CloseProducer, Publish, Refused, Send, Tick, to_json
+from streaming.broker.context import ROWS
 from streaming.quality.gate import judge
 from streaming.quality.inputs import KINDS
 from streaming.rows import concat
@@ -63,28 +64,34 @@ class Verdict(NamedTuple):
 
 
 def judge_log(log: Log, tail: int = TAIL) -> Verdict:
-    """Raises `Finding`. The last `tail` records are judged one by one. Too much time is a finding the third time."""
+    """Raises `Finding`. The last `tail` records are judged one by one."""
+    return patiently(lambda: _judged(log, tail))
+
+
+def patiently(judge_: Callable[[], Verdict]) -> Verdict:
+    """Too much time is a finding only the third time: the machine has other work."""
     for _ in range(2):
         try:
-            return _judged(log, tail)
+            return judge_()
         except Finding as finding:
             if not finding.name.startswith("seconds"):
                 raise
-    return _judged(log, tail)
+    return judge_()
 
 
 def _judged(log: Log, tail: int) -> Verdict:
     plain()
-    with limited(5) as where:
+    with limited(5) as begin:
         parts, worst, memory = Run(), Verdict(0, ""), 0
         for part in windows(log, tail):
-            where.append(f"{kind_of(part[-1])}, record {parts.offset + len(part)} of {len(log)}")
+            begin(f"{kind_of(part[-1])}, record {parts.offset + len(part)} of {len(log)}")
             held = sum(len(each.value) for each in log[: parts.offset]) // UNIT
             ratio, rise = judge_cost(part, parts.batch(part), held)
             worst, memory = max(worst, Verdict(ratio, kind_of(part[-1]))), max(memory, rise)
-        where.append("the whole")
+        begin("the whole")
         whole = Run()
         whole.batch(log)
+        judge_chunks(whole)
         judge_rows(whole, parts)
         judge_state(log, whole)
         judge_answers(log, whole)
@@ -123,6 +130,12 @@ def judge_rows(whole: Run, parts: Run) -> None:
     assert parts.state is not None
     if whole.state.broker != parts.state.broker:
         raise Finding("cuts", "the state depends on the cuts")
+
+
+def judge_chunks(run: Run) -> None:
+    """Rows are handed on before there are too many."""
+    if (most := max((sum(map(len, rows.values())) for rows in run.rows), default=0)) > ROWS:
+        raise Finding("chunks", f"{most:,} rows at once, at most {ROWS:,}")
 
 
 def judge_state(log: Log, run: Run) -> None:
@@ -218,6 +231,10 @@ def describe(part: Log) -> str:
 
 def judge_load(load: Load, count: int = 150) -> Verdict:
     """A load that is four times as large costs about as much per unit. Raises `Finding`."""
+    return patiently(lambda: _judged_load(load, count))
+
+
+def _judged_load(load: Load, count: int) -> Verdict:
     plain()
     with limited(30):
         costs = []
@@ -226,9 +243,14 @@ def judge_load(load: Load, count: int = 150) -> Verdict:
             held = sum(len(each.value) for each in log) // UNIT
             costs.append(cost._replace(units=cost.units + held * (1 + len(load.after))))
     small, large = costs
-    calls = large.calls / small.calls * small.units / large.units
-    seconds = large.seconds / max(small.seconds, 1e-3) * small.units / large.units
-    if calls > GROWTH or (seconds > 2 * GROWTH and large.seconds > 2 * SPARE_SECONDS):
-        text = f"a unit costs {calls:.1f} × the calls and {seconds:.1f} × the time if four times as many are {load.grows[0]}: {small}, {large}, {load}"
+    more = large.units / small.units
+    calls, seconds = large.calls / small.calls / more, large.seconds / max(small.seconds, 0.01) / more
+    text = (
+        f"a unit costs {calls:.1f} × the calls and {seconds:.1f} × the time with four times as many {load.grows[0]}: "
+        f"{small}, {large}, {load}"
+    )
+    if calls > GROWTH:
         raise Finding(f"growth of {load.grows[0]}", text)
+    if seconds > 1.5 * GROWTH and large.seconds > 2 * SPARE_SECONDS:
+        raise Finding(f"seconds in the growth of {load.grows[0]}", text)
     return Verdict(calls / GROWTH, f"load of {load.grows[0]}", large.memory, {load.grows[0]: 1})

@@ -2,7 +2,7 @@
 
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,24 +21,30 @@ class OutOfTime(BaseException):
 
 
 @contextmanager
-def limited(seconds: int) -> Iterator[list[str]]:
-    """Turns all that stops a fold into a `Finding`, and a log that takes so much CPU time, too. Takes notes of where the
-    judge is."""
-    where: list[str] = []
+def limited(seconds: int) -> Iterator[Callable[[str], None]]:
+    """Turns all that stops a fold into a `Finding`, and a step that takes so much CPU time, too.
+
+    Gives a function that begins the next step, with the words for where the judge is.
+    """
+    where = "the first step"
+
+    def begin(step: str) -> None:
+        nonlocal where
+        where = step
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise OutOfTime
 
     former = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    begin(where)
     try:
-        yield where
+        yield begin
     except Finding:
         raise
     except OutOfTime as error:
-        at = "".join(where[-1:])
         raise Finding(
-            f"hang at {at.split(',')[0]}", f"more than {seconds} s at {at}, in {place(error)}"
+            f"hang at {where.split(',')[0]}", f"more than {seconds} s at {where}, in {place(error)}"
         ) from error
     except Exception as error:
         cause = error.__cause__ or error

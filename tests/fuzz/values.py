@@ -145,11 +145,21 @@ COMMANDS = {name: struct(inspect.type_info(kind)) for name, kind in KINDS.items(
 
 # -- settings and admin calls -----------------------------------------------------------------------------------------
 
-_SETTINGS = {
-    field.encode_name: by_type(field.type)
+_TYPES: dict[str, inspect.Type] = {
+    field.encode_name: field.type
     for field in inspect.type_info(ServiceConfiguration).fields  # type: ignore[attr-defined]
     if field.encode_name != "profile"
 }
+
+
+def edges_of(setting: str) -> list[float]:
+    """The ends of a setting's range."""
+    type_ = _TYPES[setting]
+    found = (type_.extra or {}).get("range", ()) if isinstance(type_, inspect.Metadata) else ()
+    return [end for end in found if end is not None]
+
+
+_SETTINGS = {name: by_type(type_) | st.sampled_from(edges_of(name) or [0]) for name, type_ in _TYPES.items()}
 _usual = st.sampled_from([*SMALL, 10, 100, 1000, 0.5, -1, True, False])
 _setting = st.sampled_from(sorted(_SETTINGS))
 settings_of_a_broker = st.one_of(
