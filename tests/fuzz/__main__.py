@@ -19,7 +19,7 @@ from typing import Any
 from tests.fuzz.cases import Load, Log
 
 EXAMPLES = 100
-"""Cases of a round. A new process takes the next round."""
+"""Cases of a round, a fifth of that for loads. A new process takes the next round."""
 PATIENCE = 180
 """Seconds without a new case after which a worker hangs. It stops itself after seconds of CPU time, unless C has it."""
 

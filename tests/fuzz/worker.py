@@ -33,6 +33,7 @@ LARGEST = [1 << 14, 1 << 17, 1 << 17, 1 << 20]
 
 def main(folder: Path, seed_: int, examples: int, until: float) -> None:
     plain()
+    is_load = seed_ % 4 == 3
     known = set((folder / "known").read_text().splitlines())
     done: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
@@ -40,9 +41,9 @@ def main(folder: Path, seed_: int, examples: int, until: float) -> None:
     last: list[tuple[Log | Load, Finding, float]] = []
 
     @seed(seed_)
-    @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+    @settings(max_examples=examples // 5 if is_load else examples, database=None, deadline=None, suppress_health_check=list(HealthCheck),
               phases=[Phase.generate, Phase.shrink], report_multiple_bugs=False)  # fmt: skip
-    @given(loads() if seed_ % 4 == 3 else logs(largest=LARGEST[seed_ // 4 % len(LARGEST)]))
+    @given(loads() if is_load else logs(largest=LARGEST[seed_ // 4 % len(LARGEST)]))
     def search(case: Log | Load) -> None:
         if time.time() > (last[0][2] + SHRINKING if last else until):
             return
@@ -101,12 +102,9 @@ def found_in(case: Log | Load) -> str | None:
 
 
 if __name__ == "__main__":
-    size = (
-        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        if sys.platform == "linux"
-        else 0
-    )
-    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+    if sys.platform == "linux":
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     if len(sys.argv) == 2:
         sys.exit(found_in(pickle.loads(Path(sys.argv[1]).read_bytes())) is not None)
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
