@@ -30,6 +30,7 @@ class Cost(NamedTuple):
     calls: int
     seconds: float
     memory: int = 0
+    rows: int = 0
     output: int = 0
     units: int = 0
 
@@ -98,7 +99,8 @@ class Run:
         self.rows += chunks
         output = sum(len(table) + table.nbytes // UNIT_OUT for rows in chunks for table in rows.values())
         own = len(log) + sum(len(each.value) for each in log) // UNIT
-        return cost._replace(output=output, units=own + output)
+        rows = sum(len(table) for chunk in chunks for table in chunk.values())
+        return cost._replace(rows=rows, output=output, units=own + output)
 
 
 def measured(call: Callable[[], T]) -> tuple[Cost, T]:

@@ -30,8 +30,8 @@ BYTES_PER_UNIT = 4096
 """Memory that a unit may take: a row as a Python object and in an Arrow table, or the parts of a command."""
 BYTES_PER_HELD = 256
 """Memory that a unit of the log before may take: the parts of the state that a record touches, decoded."""
-SPARE_OUTPUT, OUTPUT = 64, 8
-"""Units that any record may put out, and units for each unit of the log before it."""
+SPARE_ROWS, ROWS_PER_UNIT = 64, 8
+"""Rows that any record may put out, and rows for each unit of it and of the log before it, besides one per subscription."""
 SINKS = 10
 """The sinks take as long as the rest: they get the rows of one log in so many."""
 STATE_PER_BYTE = 32
@@ -85,8 +85,8 @@ def _judged(log: Log, tail: int) -> Verdict:
         parts, worst, memory = Run(), Verdict(0, ""), 0
         for part in windows(log, tail):
             begin(f"{kind_of(part[-1])}, record {parts.offset + len(part)} of {len(log)}")
-            held = sum(len(each.value) for each in log[: parts.offset]) // UNIT
-            ratio, rise = judge_cost(part, parts.batch(part), held)
+            before = log[: parts.offset]
+            ratio, rise = judge_cost(part, parts.batch(part), before)
             worst, memory = max(worst, Verdict(ratio, kind_of(part[-1]))), max(memory, rise)
         begin("the whole")
         whole = Run()
@@ -101,21 +101,22 @@ def _judged(log: Log, tail: int) -> Verdict:
     return worst._replace(memory=memory, kinds=Counter(map(kind_of, log[-TAIL:-2])))
 
 
-def judge_cost(part: Log, cost: Cost, held: int) -> tuple[float, int]:
+def judge_cost(part: Log, cost: Cost, before: Log) -> tuple[float, int]:
     """The largest part of a bound, and the rise of the memory."""
+    held = sum(len(each.value) for each in before) // UNIT
+    subscriptions = sum(b"SUBSCRIBE" in each.value for each in [*before, *part])
+    own = cost.units - cost.output
     units = cost.units + len(part) * held
     found = 0.0
     for name, value, most in (
         ("calls", cost.calls, SPARE_CALLS + ROOM * plain().calls * units),
         ("seconds", cost.seconds, SPARE_SECONDS + 2 * ROOM * plain().seconds * units),
         ("bytes of memory", cost.memory, SPARE_BYTES + BYTES_PER_UNIT * cost.units + BYTES_PER_HELD * held),
-        ("units of output", cost.output, len(part) * (SPARE_OUTPUT + OUTPUT * (held + units - cost.output))),
+        ("rows", cost.rows, len(part) * (SPARE_ROWS + (ROWS_PER_UNIT + subscriptions) * (held + own))),
     ):
         if value > most:
-            raise Finding(
-                f"{name} of {kind_of(part[-1])}",
-                f"{describe(part)}: {value:,.2f} for {units:,} units, at most {most:,.2f}",
-            )
+            text = f"{describe(part)}: {value:,.2f} for {units:,} units, at most {most:,.2f}"
+            raise Finding(f"{name} of {kind_of(part[-1])}", text)
         found = max(found, value / most)
     return found, cost.memory
 
