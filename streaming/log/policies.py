@@ -200,7 +200,7 @@ def _refusals(records: pa.Table, pins: list[Policy]) -> dict[int, str]:
         return found
     configuring = [number for number, pin in enumerate(pins) if isinstance(pin.command, BrokerConfig)]
     seen = set()
-    for front in _front(records, pins, *_override(records, pins)[1:]).values():
+    for front in _front(records, pins, _overridden(records, pins)).values():
         key = tuple((pin, to_binary(command)) for pin, _, command in front)
         if key in seen:
             continue
@@ -240,57 +240,72 @@ def pin(records: pa.Table, policies: list[Policy]) -> Pinned:
     """
     if not policies or not len(records):
         return Pinned(records, 0)
-    kept, starts, configs = _override(records, policies)
-    front = _front(records, policies, starts, configs)
+    overridden = _overridden(records, policies)
+    front = _front(records, policies, overridden)
     shift = max(len(commands) for commands in front.values())
     rows = [
         {
             "partition": owner,
-            "offset": records["offset"][starts[owner]].as_py() + place,
-            "timestamp": records["timestamp"][starts[owner]].as_py(),
+            "offset": records["offset"][start].as_py() + place,
+            "timestamp": records["timestamp"][start].as_py(),
             "topic": topic,
             "value": to_binary(command),
         }
-        for owner, commands in front.items()
-        for place, (_, topic, command) in enumerate(commands)
+        for owner, start in overridden.starts.items()
+        for place, (_, topic, command) in enumerate(front[owner])
     ]
+    kept = records
+    if overridden.reconfigured:
+        values = records["value"].to_pylist()
+        for row, command in overridden.reconfigured.items():
+            values[row] = to_binary(command)
+        column = RECORD.get_field_index("value")
+        kept = kept.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
+    kept = kept.filter(pa.array(overridden.keep))
     moved = kept.set_column(
         RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
     )
     return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
 
 
+class _Overridden(NamedTuple):
+    """What policies do to a log: the rows to `keep`, and the later configurations by row (`reconfigured`). `starts` has the
+    first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
+    the default, with that of the policies applied."""
+
+    keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    reconfigured: dict[int, BrokerConfig]
+    starts: dict[int, int]
+    configs: dict[int, BrokerConfig]
+
+
 def _front(
-    records: pa.Table, policies: list[Policy], starts: dict[int, int], configs: dict[int, BrokerConfig]
+    records: pa.Table, policies: list[Policy], overridden: _Overridden
 ) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
     """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
     of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
     return {
         owner: [
             # A partition's configuration must stay its first command.
-            *((None, None, configs[start]) for _ in range(start in configs)),
+            *((None, None, overridden.configs[start]) for _ in range(start in overridden.configs)),
             *(
                 (number, topic, command)
                 for number, (_, topic, command, _) in enumerate(policies)
                 if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
             ),
         ]
-        for owner, start in starts.items()
+        for owner, start in overridden.starts.items()
     }
 
 
-def _override(
-    records: pa.Table, policies: list[Policy]
-) -> tuple[pa.Table, dict[int, int], dict[int, BrokerConfig]]:
-    """The log without what `policies` override, the first row of each partition, and, by that row, the configuration with
-    which the partition begins: the log's own or the default, with that of `policies` applied."""
+def _overridden(records: pa.Table, policies: list[Policy]) -> _Overridden:
     partition = records["partition"].to_numpy()
     starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
     first_rows, config = set(starts.values()), _config(policies)
     keys = {_key(each.topic, each.command) for each in policies if isinstance(each.command, Admin)}
     keep = np.ones(len(records), bool)
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
-    values: list[bytes] | None = None
+    reconfigured = {}
     mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
     for row in np.flatnonzero(mentioned).tolist():
         value = records["value"][row].as_py()
@@ -304,12 +319,8 @@ def _override(
             if row in first_rows:
                 configs[row], keep[row] = _over(command, config), False
             elif config is not None:
-                values = values or records["value"].to_pylist()
-                values[row] = to_binary(_over(command, config))
-    if values is not None:
-        column = RECORD.get_field_index("value")
-        records = records.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
-    return records.filter(pa.array(keep)), starts, configs
+                reconfigured[row] = _over(command, config)
+    return _Overridden(keep, reconfigured, starts, configs)
 
 
 def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:

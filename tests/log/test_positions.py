@@ -28,6 +28,7 @@ from schemas.commands import (
     to_json,
 )
 from schemas.effects import Row, SendReceipt
+from schemas.records import Coordinates
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.position import EARLIEST, Position
@@ -487,6 +488,21 @@ def test_a_replay_under_policies_that_refuse(tmp_path: Path) -> None:
         assert {row["backlog"] for row in result.stats} == {0}
         assert (result.rows, result.stats) == (results[0].rows, results[0].stats)
         assert read_table(str(result.out / "tables")) == read_table(str(results[0].out / "tables"))
+
+
+def test_a_record_set_aside_is_so_in_both_folds(tmp_path: Path) -> None:
+    """The position after it is the next message's in the log's own run, which is what its ack names."""
+    message = {"producer": "p", "payload": "x"}
+    acked: dict[str, Any] = msgspec.to_builtins(acks("one", [MessageIdData(1, 1)])[0])
+    subscribe = Subscribe(connection="one", consumer_id=1, request_id=1, subscription="one", subType="Shared")
+    commands = [msgspec.to_builtins(subscribe), *(message | {"sequence_id": n} for n in range(3)), acked]
+    records = log_of(*((START, TOPIC, each) for each in commands))
+    policies = log_of((0, None, {"command": "BROKER_CONFIG", "settings": {"maxMessageSize": 60}}))
+    result = replay_in_process(
+        records, tmp_path / "out", policies=policies, partitions=1, set_aside=[Coordinates(0, 2)]
+    )
+    assert (result.unmatched, result.rows["QUARANTINED"], result.rows["SEND_RECEIPT"]) == (0, 1, 2)
+    assert [row["backlog"] for row in result.stats if row["subscription"]] == [1]
 
 
 def test_a_log_without_positions_is_folded_once(tmp_path: Path) -> None:
