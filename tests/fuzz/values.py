@@ -5,6 +5,7 @@ is encoded.
 """
 
 import base64
+from copy import deepcopy
 from typing import Any, get_args
 
 import msgspec
@@ -274,6 +275,7 @@ def at(tree: Any, path: tuple[Any, ...]) -> Any:
 @st.composite
 def damaged(draw: st.DrawFn, tree: dict[str, Any], largest: int) -> dict[str, Any]:
     """A tree with one value that is too long, of another type, at the edge of its type, missing, or unknown."""
+    tree = deepcopy(tree)  # parts of it are the pools' own
     path = draw(st.sampled_from(places(tree)[1:] or [("command",)]))
     holder, key = at(tree, path[:-1]), path[-1]
     value = holder[key] if isinstance(holder, list) or key in holder else None
