@@ -55,7 +55,8 @@ def test_a_failure_says_which_record(spark: SparkSession, tmp_path: Path) -> Non
     log = log_of((5, "t", {"producer": "p", "sequence_id": 1, "payload": "boom"}))
     brokers: BrokerType = FakeBroker  # type: ignore[assignment]
     with pytest.raises(
-        StreamingQueryException, match="partition 0, offset 0, topic t: ZeroDivisionError: boom"
+        StreamingQueryException,
+        match="partition 0, offset 0, topic 't', carrying out the command: ZeroDivisionError: boom",
     ):
         replay_log(log, tmp_path / "out", partitions=1, spark=spark, broker=brokers)
 
