@@ -63,12 +63,12 @@ class PartitionedMetadataResponseFields(Fields, frozen=True):
 class LookupResponseFields(Fields, frozen=True):
     """Which broker to connect to. There is no address: the answer means this broker."""
 
-    response: Literal["Connect"]
-    """Always Connect."""
-    authoritative: bool
-    """Always true."""
-    proxy_through_service_url: bool
-    """Always true: the client keeps using the address that it has."""
+    response: Literal["Connect", "Failed"]
+    """Failed: see the columns `error` and `cause`."""
+    authoritative: bool | UnsetType = UNSET
+    """True. Absent if Failed."""
+    proxy_through_service_url: bool | UnsetType = UNSET
+    """True: the client keeps using the address that it has. Absent if Failed."""
 
 
 class SchemaFields(Fields, frozen=True):
@@ -94,9 +94,9 @@ class GetSchemaResponseFields(Fields, frozen=True):
 
 
 class GetOrCreateSchemaResponseFields(Fields, frozen=True):
-    """The version of a schema."""
+    """The version of a schema. Empty if the request failed: see the columns `error` and `cause`."""
 
-    schema_version: str
+    schema_version: str | UnsetType = UNSET
     """The version number: 8 bytes, big-endian, in base64. Empty for a schema of type None."""
 
 

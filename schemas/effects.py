@@ -211,6 +211,10 @@ class LookupResponse(NamedTuple):
     connection: str
     request_id: int
     fields: f.LookupResponseFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: the request succeeded."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it succeeded."""
 
 
 class GetSchemaResponse(NamedTuple):
@@ -233,6 +237,10 @@ class GetOrCreateSchemaResponse(NamedTuple):
     connection: str
     request_id: int
     fields: f.GetOrCreateSchemaResponseFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: the request succeeded."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it succeeded."""
 
 
 class AdminResponse(NamedTuple):

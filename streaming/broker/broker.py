@@ -181,19 +181,18 @@ class Broker:
             return Refused("no_topic", "the command needs a topic: give the record a key")
         if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
             return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
+        exists = name in self._state.topics
+        if not exists and not is_topic_name(name):
+            return self._refuse_name(name, command)
         if isinstance(command, c.Admin) and command.path.endswith("/partitions") and command.method != "GET":
             lookup.set_partitions(ctx, name, command)
             return None
         if isinstance(command, LOOKUPS):
-            lookup.answer(ctx, name, command, exists=name in self._state.topics)
+            lookup.answer(ctx, name, command, exists=exists)
             return None
-        if name in self._state.topics:
+        if exists:
             self._domain(name).carry_out(name, command)
             return None
-        if not is_topic_name(name):
-            cause = f"{name!r} is not a topic name: expected persistent://tenant/namespace/topic"
-            refused = topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause)
-            return None if refused else Refused("invalid_topic", cause)
         if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
             if self._is_full(name):
                 if isinstance(command, c.Admin):
@@ -208,6 +207,17 @@ class Broker:
             admin.refuse(ctx, command, 404, f"Topic {name} not found")
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
+        return None
+
+    def _refuse_name(self, name: str, command: TopicCommand | LookupCommand) -> Refused | None:
+        """Answer a command for what is not a topic name. It is refused if no answer can say so."""
+        ctx, cause = self._ctx, f"{name!r} is not a topic name: expected persistent://tenant/namespace/topic"
+        if isinstance(command, c.Admin):
+            admin.refuse(ctx, command, 412, "Topic name is not valid")
+        elif isinstance(command, LOOKUPS):
+            lookup.refuse(ctx, name, command, "InvalidTopicName", cause)
+        elif not topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause):
+            return Refused("invalid_topic", cause)
         return None
 
     def _is_full(self, name: str) -> bool:

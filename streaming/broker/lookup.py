@@ -7,11 +7,15 @@ from msgspec import UNSET
 from schemas import commands as c
 from schemas.effect_fields import (
     AdminResponseFields,
+    GetOrCreateSchemaResponseFields,
+    GetSchemaResponseFields,
     LookupResponseFields,
     PartitionedMetadataResponseFields,
 )
 from schemas.effects import (
     AdminResponse,
+    GetOrCreateSchemaResponse,
+    GetSchemaResponse,
     LookupResponse,
     PartitionedMetadataResponse,
     Unsupported,
@@ -20,12 +24,18 @@ from streaming.broker import schema_registry
 from streaming.broker.context import Context
 
 _NAMED_ENTITY = r"(?!\.{1,2}/)[-=:.A-Za-z0-9_]+"
+_NAMESPACE_NAME = re.compile(rf"{_NAMED_ENTITY}/{_NAMED_ENTITY}/")
 _TOPIC_NAME = re.compile(
-    rf"(?:persistent|non-persistent)://{_NAMED_ENTITY}/{_NAMED_ENTITY}/(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*"
+    rf"(?:persistent|non-persistent)://{_NAMESPACE_NAME.pattern}(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*"
 )
 PARTITION = re.compile(r".+-partition-\d+")
 
 LookupCommand = c.PartitionedMetadata | c.Lookup | c.GetSchema | c.GetOrCreateSchema
+
+
+def is_namespace_name(name: str) -> bool:
+    """Whether ``tenant/namespace`` may be named so, see `is_topic_name`."""
+    return _NAMESPACE_NAME.fullmatch(f"{name}/") is not None
 
 
 def is_topic_name(name: str) -> bool:
@@ -53,14 +63,33 @@ def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> 
             schema_registry.get_or_create_schema(ctx, name, command)
 
 
+def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: str) -> None:
+    """Answer a lookup command that fails."""
+    connection, request_id = command.connection, command.request_id
+    match command:
+        case c.PartitionedMetadata():
+            failed = PartitionedMetadataResponseFields(response="Failed")
+            ctx.emit(PartitionedMetadataResponse(name, connection, request_id, failed, error, cause))
+        case c.Lookup():
+            ctx.emit(
+                LookupResponse(
+                    name, connection, request_id, LookupResponseFields(response="Failed"), error, cause
+                )
+            )
+        case c.GetSchema():
+            nothing = GetSchemaResponseFields()
+            ctx.emit(GetSchemaResponse(name, connection, request_id, nothing, error, cause))
+        case c.GetOrCreateSchema():
+            no_version = GetOrCreateSchemaResponseFields()
+            ctx.emit(GetOrCreateSchemaResponse(name, connection, request_id, no_version, error, cause))
+
+
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
     partitions = ctx.partitioned.get(name, 0)
     creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
     fields = PartitionedMetadataResponseFields(response="Failed")
     error = cause = None
-    if not is_topic_name(name):
-        error, cause = "InvalidTopicName", f"{name!r} is not a topic name"
-    elif exists or partitions or creatable or PARTITION.fullmatch(name):
+    if exists or partitions or creatable or PARTITION.fullmatch(name):
         fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
     else:
         error, cause = "TopicNotFound", f"Topic {name} does not exist"

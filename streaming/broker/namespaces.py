@@ -8,6 +8,7 @@ from schemas.commands import Admin
 from streaming.broker.admin import refuse_as_unsupported, respond
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
+from streaming.broker.lookup import is_namespace_name
 from streaming.broker.persistent.admin_operations import clear_backlog
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
@@ -39,6 +40,9 @@ def call_namespace(
         refuse_as_unsupported(ctx, None, command)
         return None
     namespace, call = about
+    if not is_namespace_name(namespace):
+        respond(ctx, None, command, 412, {"reason": "Namespace name is not valid"})
+        return None
     if (action := _on_each_topic(command, call)) is not None:
         respond(ctx, None, command, 204)
         return namespace, action

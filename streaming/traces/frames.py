@@ -108,15 +108,15 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
             mark = effect.fields.consumer_mark_delete_position
             fields["consumer_mark_delete_position"] = position(mark.ledgerId, mark.entryId)
             return Frame(effect.connection, "GET_LAST_MESSAGE_ID_RESPONSE", fields)
-        case e.PartitionedMetadataResponse() | e.GetSchemaResponse():
+        case (
+            e.PartitionedMetadataResponse() | e.LookupResponse()
+            | e.GetSchemaResponse() | e.GetOrCreateSchemaResponse()
+        ):  # fmt: skip
             fields = {"request_id": effect.request_id, **msgspec.to_builtins(effect.fields)}
             if effect.error is not None:
-                named = isinstance(effect, e.GetSchemaResponse)
+                named = isinstance(effect, e.GetSchemaResponse | e.GetOrCreateSchemaResponse)
                 fields |= {"error_code" if named else "error": effect.error,
                            "error_message" if named else "message": effect.cause}  # fmt: skip
-            return Frame(effect.connection, e.KINDS[type(effect)], fields)
-        case e.LookupResponse() | e.GetOrCreateSchemaResponse():
-            fields = {"request_id": effect.request_id, **msgspec.to_builtins(effect.fields)}
             return Frame(effect.connection, e.KINDS[type(effect)], fields)
     return None
 

@@ -983,3 +983,29 @@ def test_everything_arrives_with_nacks_too(
     for step in steps:
         life.step(*step)
     life.finish()
+
+
+@pytest.mark.parametrize("hashing", [True, False])
+def test_a_seek_leaves_the_kind_of_selector(hashing: bool) -> None:
+    """Consumers are disconnected by a seek. Those that come back share the hashes as before."""
+    run = Run(subscriptionKeySharedUseConsistentHashing=hashing)
+    run.subscribe("s", "Key_Shared", permits=10)
+    run.publish(0, key="k")
+    dispatcher = run.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, StickyKeyMultipleConsumers)
+    before = type(dispatcher.selector)
+    run.seek("s", time=0)
+    run.subscribe("s", "Key_Shared", id_=2)
+    assert [(each.connection, each.consumer_id) for each in of(run.flow("s", 10, id_=2), Message)] == [
+        ("s", 2)
+    ]
+    dispatcher = run.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, StickyKeyMultipleConsumers)
+    assert type(dispatcher.selector) is before
+
+
+def test_a_consumer_that_is_not_in_the_ring_leaves_nothing() -> None:
+    ring = filled(ConsistentHashing(points=3), "c1", "c2")
+    before = [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)]
+    ring.remove(("somebody else", 7))
+    assert [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)] == before

@@ -801,3 +801,11 @@ def test_every_message_is_delivered_or_dropped_in_each_subscription(
 def seen(run: NonPersistent) -> dict[str, int]:
     """The messages that each subscription got or dropped."""
     return {name: s.messages_out + run.dropped(name) for name, s in run.here.subscriptions.items()}
+
+
+def test_a_producer_id_in_use_is_answered_with_its_producer() -> None:
+    run = Run()
+    run.create_producer("p", topic=NAME)
+    again = one(run.create_producer("q", topic=NAME), ProducerSuccess)
+    assert (again.producer_name, again.producer_id) == ("p", 1)
+    assert list(run.broker.non_persistent_topic(NAME).producers) == ["p"]

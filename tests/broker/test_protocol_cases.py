@@ -10,6 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from schemas.commands import (
+    Admin,
     GetLastMessageId,
     GetOrCreateSchema,
     GetSchema,
@@ -39,6 +40,7 @@ from schemas.effects import (
     Message,
     PartitionedMetadataResponse,
     ProducerSuccess,
+    Quarantined,
     ReachedEndOfTopic,
     SendError,
     SendReceipt,
@@ -47,6 +49,7 @@ from schemas.effects import (
 )
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from tests.broker.kit import TOPIC, Run, of, one, sent
 
@@ -610,6 +613,53 @@ def test_partitions_of_a_bad_name(name: str) -> None:
     assert (answer.fields.response, answer.error) == ("Failed", "InvalidTopicName")
 
 
+BAD_TOPICS = ["t", "persistent://public/t", "persistent://pu blic/default/t", "persistent://public/../t"]
+
+
+@pytest.mark.feature("K1")
+@pytest.mark.parametrize("name", BAD_TOPICS)
+def test_a_lookup_of_a_bad_name(name: str) -> None:
+    run = Run()
+    schema = SchemaData(name="s", type="String", schema_data=b"")
+    for command in (
+        Lookup(connection="client", request_id=1),
+        GetSchema(connection="client", request_id=1),
+        GetOrCreateSchema(connection="client", request_id=1, schema=schema),
+    ):
+        (answer,) = run.do(command, name)
+        assert isinstance(answer, LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse)
+        assert answer.error == "InvalidTopicName"
+    assert not run.broker._ctx.schemas
+
+
+@pytest.mark.feature("K1")
+@pytest.mark.parametrize("name", BAD_TOPICS)
+def test_a_command_without_an_answer_for_a_bad_name_is_quarantined(name: str) -> None:
+    (row,) = Run().flow("s", 1, topic=name)
+    assert isinstance(row, Quarantined)
+    assert row.rule == "invalid_topic"
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("name", BAD_TOPICS[2:])
+def test_partitions_of_a_bad_topic(name: str) -> None:
+    run = Run()
+    assert called(run.admin("PUT", "/partitions", 4, topic=name)) == (
+        412,
+        {"reason": "Topic name is not valid"},
+    )
+    assert not run.broker.partitioned
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("name", ["public/de fault", "public/..", "pub\nlic/default"])
+def test_policies_of_a_bad_namespace(name: str) -> None:
+    run = Run()
+    call = Admin(method="POST", path=f"/namespaces/{name}/messageTTL", body=5)
+    assert called(run.do(call, None)) == (412, {"reason": "Namespace name is not valid"})
+    assert name not in run.broker._ctx.namespaces
+
+
 @pytest.mark.feature("K1")
 def test_a_partition_has_no_partitions() -> None:
     run = Run()
@@ -735,3 +785,26 @@ def test_the_sum_of_permits_is_bounded(type_: SubType, topic: str) -> None:
     run.wait(5)  # a Failover consumer becomes active
     one(run.publish(0, topic=topic), Message)
     assert run.flow("s", 1, topic=topic) == []
+
+
+def test_topics_that_do_not_exist_have_no_state_to_look_at() -> None:
+    run = Run()
+    run.publish(0)
+    for look in (run.broker.topic, run.broker.non_persistent_topic, run.broker.topic_stats):
+        with pytest.raises(KeyError):
+            look(NOWHERE)
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize(
+    ("call", "query", "policy"),
+    [
+        ("backlogQuota", "", "backlogQuota destination_storage"),
+        ("backlogQuota", "?backlogQuotaType=message_age", "backlogQuota message_age"),
+        ("deduplication", "", "deduplication"),
+        ("deduplicationEnabled", "", "deduplication"),
+        ("unload", "", None),
+    ],
+)
+def test_the_policy_that_a_call_sets(call: str, query: str, policy: str | None) -> None:
+    assert policy_of(call, f"/namespaces/public/default/{call}{query}") == policy

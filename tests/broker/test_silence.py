@@ -515,3 +515,16 @@ def test_readers_alone_expire_nothing_where_expiry_goes_by_the_slowest_cursor() 
     both.subscribe("reader", durable=False)
     both.publish(0)
     assert of(both.silence(1), Expired) == []
+
+
+def test_the_heap_of_rounds_does_not_grow_with_what_happens() -> None:
+    """Each round leaves an entry for the far time at which the message expires. Superseded ones are dropped."""
+    run = Run(messageExpiryCheckIntervalInMinutes=5, ttlDurationDefaultInSeconds=30 * 86_400)
+    run.subscribe("s")
+    longest = 0
+    for number in range(300):
+        run.publish(number)
+        run.wait(3_600)
+        longest = max(longest, len(run.broker._persistent._queue))
+    assert longest <= 4 + 64
+    assert len(run.topic.subscriptions) == 1

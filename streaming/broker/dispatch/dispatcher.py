@@ -70,9 +70,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def new_entries(self, sub: SubscriptionContext) -> None:
         """Complete a waiting read, since entries were confirmed."""
 
+    @abstractmethod
     def due(self) -> int:
         """When the dispatcher's next timer fires (ms), or −1 if none is set."""
-        return -1
 
     @abstractmethod
     def timer(self, sub: SubscriptionContext) -> bool:
