@@ -31,9 +31,12 @@ _LEFT_OUT = "…"
 _PATH = re.compile(r"`([\w.=-]+(?:/[\w.=…-]*)+)`")
 
 WITHOUT_SPARK = (
-    "python -c 'from pathlib import Path; from streaming.demo import make_log; make_log(Path(\"demo/log.jsonl\"))'\n"
-    "magnetar replay demo/log.jsonl --out demo/results --no-spark"
+    f"{shlex.quote(sys.executable)} -c "
+    "'from pathlib import Path; from streaming.demo import make_log; make_log(Path(\"demo/log.jsonl\"))'\n"
+    ".venv/bin/magnetar replay demo/log.jsonl --out demo/results --no-spark"
 )
+"""What stands in for `make run`. Like that, it needs nothing on the path."""
+
 ELSEWHERE = ("git clone", "make test", "pip wheel", "pipx install")
 """Commands that do not run here: the tests themselves, and what `tests/packaging` tests."""
 
