@@ -265,9 +265,8 @@ class PartitionFold:
         of_record = offset is not None and not self._ticking
         place = f"offset {offset}, topic {topic!r}" if of_record else f"after offset {self._last}"
         place = f"partition {self._partition}, {place}, {doing}"
-        if isinstance(
-            error, EntryNotFound | OSError
-        ):  # the store or the disk is to blame, and the text says so
+        # The store or the disk is to blame, and the text says so.
+        if isinstance(error, EntryNotFound | OSError):
             raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
         if of_record:
             to_do = (

@@ -58,9 +58,8 @@ class SpooledRows:
     """
 
     def __init__(self) -> None:
-        self._chunks: list[
-            dict[str, pa.Table | tuple[int, int]]
-        ] = []  # by kind a table, or its place in the file
+        # By kind, a table or its place in the file.
+        self._chunks: list[dict[str, pa.Table | tuple[int, int]]] = []
         self._size = 0
         self._file: IO[bytes] | None = None
 

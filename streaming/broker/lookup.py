@@ -87,13 +87,11 @@ def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: s
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
     partitions = ctx.partitioned.get(name, 0)
     creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
-    fields = PartitionedMetadataResponseFields(response="Failed")
-    error = cause = None
-    if exists or partitions or creatable or PARTITION.fullmatch(name):
-        fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
-    else:
-        error, cause = "TopicNotFound", f"Topic {name} does not exist"
-    ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields, error, cause))
+    if not (exists or partitions or creatable or PARTITION.fullmatch(name)):
+        refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist")
+        return
+    fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
+    ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields))
 
 
 def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:

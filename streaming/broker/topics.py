@@ -211,9 +211,8 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _run_checks(self, name: str, checks: list[Check]) -> None:
         ctx, block = self._ctx, self._state.topics[name]
-        busy = (
-            block.settled < 0
-        )  # then perhaps in the next round again, so that to look ahead would be in vain
+        # A busy topic is perhaps busy in the next round again, so that looking ahead would be in vain.
+        busy = block.settled < 0
         if not lifecycle.is_idle(ctx, self.load(name)):
             topic = self.touch(name)
             for check in checks:
