@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
+from weakref import WeakMethod
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +145,9 @@ class PartitionFold:
                 "checkpoint is damaged, or this is a bug in Magnetar. Restore checkpoint and store from a copy, or start "
                 "with a new checkpoint and an empty store"
             ) from error
-        self._broker.when_full(self._convert)
+        # A strong reference would be a cycle, which keeps broker and rows in memory until Python collects its garbage.
+        convert = WeakMethod(self._convert)
+        self._broker.when_full(lambda: convert()())  # type: ignore[misc]
 
     @property
     def clock(self) -> int:

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class NotEmptyError(FileExistsError):
 class ReplayResult:
     """What came of a replay. `records` are those of the log, of which `copied` have no topic and so went to each of the
     `partitions`; a log that has ingress partitions is taken as it is. `rows` counts output rows by kind; `stats` are those
-    of `Broker.stats`, with the ingress partition; `seconds` is the time from the first record read to the last row written;
+    of `Broker.stats`, with the ingress partition; `seconds` is the time from the first record read to the last row written, without copying the log for Spark;
     `shift` is what `policies` added to the offsets, see `streaming.log.policies`; `unmatched` counts commands that named
     a message that never was under `policies`, see `streaming.log.positions`."""
 
@@ -210,12 +210,16 @@ class _Replay(ABC):
     broker: BrokerType
     gates: bool
     progress: Progress | None
+    seconds: float = field(default=0.0, init=False)
 
     @abstractmethod
     def fold(
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
     ) -> list[StateRow]:
-        """Fold the log. `folder` may be used for files. Returns the last states."""
+        """Fold the log. `folder` may be used for files. Returns the last states.
+
+        Adds the time to `seconds`.
+        """
 
     def run(self) -> ReplayResult:
         rows: Counter[str] = Counter()
@@ -227,7 +231,6 @@ class _Replay(ABC):
             if self.progress is not None:
                 self.progress(batches, total * (1 + twice), rows.total())
 
-        begun = time.perf_counter()
         translation = self._translation(lambda batch_id, _: done(batch_id + 1, {})) if twice else None
         shift = self.log.pin()
         self.aside = {at._replace(offset=at.offset + shift): why for at, why in self.aside.items()}
@@ -236,14 +239,13 @@ class _Replay(ABC):
         states = self.fold(
             self.out, store, sinks, broker, lambda batch_id, own: done(total * twice + batch_id + 1, own)
         )
-        seconds = time.perf_counter() - begun
         return ReplayResult(
             out=self.out,
             records=self.log.logged,
             copied=self.log.copied,
             partitions=self.log.partitions,
             batches=total,
-            seconds=seconds,
+            seconds=self.seconds,
             rows=dict(sorted(rows.items())),
             stats=stats(states, broker=broker),
             shift=shift,
@@ -269,6 +271,7 @@ class _ReplayInProcess(_Replay):
     def fold(
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
     ) -> list[StateRow]:
+        begun = time.perf_counter()
         fold = Fold(store, broker=broker, set_aside=self.aside)
         for batch_id, part in enumerate(slices(self.log.records, self.count_batches())):
             rows: Counter[str] = Counter()
@@ -279,6 +282,7 @@ class _ReplayInProcess(_Replay):
                     sink.write(batch_id, partition, own)
                 rows.update({kind: len(table) for kind, table in own.items()})
             on_batch(batch_id, rows)
+        self.seconds += time.perf_counter() - begun
         return fold.states()
 
 
@@ -300,6 +304,7 @@ class _ReplayWithSpark(_Replay):
 
         staged, checkpoint = folder / STAGED, folder / "checkpoint"
         source.stage(self.log.records, staged, batches=self.count_batches())
+        begun = time.perf_counter()
         running = query.start(
             self.spark,
             source.staged(self.spark, staged),
@@ -317,6 +322,7 @@ class _ReplayWithSpark(_Replay):
             running.awaitTermination()
         finally:
             running.stop()
+        self.seconds += time.perf_counter() - begun
         shutil.rmtree(staged)
         return state.partition_states(self.spark, checkpoint)
 

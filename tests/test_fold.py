@@ -1,7 +1,9 @@
 """The fold, and the replay in this process: what they need, how much waits in memory, what they do about failures."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,21 @@ def test_a_replay_needs_neither_spark_nor_pandas(tmp_path: Path) -> None:
     assert "('SEND_RECEIPT', 10)" in rows
     # pyarrow asks for pandas itself, whenever it is installed, when it first makes an array of Python values.
     assert imports == "['pandas'] []"
+
+
+def test_a_fold_is_freed_without_the_garbage_collector() -> None:
+    # Spark's workers live long. A cycle would keep every partition's broker and rows until the next collection.
+    gc.disable()
+    try:
+        fold = PartitionFold(0, Nowhere(), None)
+        list(fold.apply(Records([0], [1], [T], [b'{"producer": "p", "sequence_id": 0, "payload": "x"}'])))
+        list(fold.tick(2))
+        fold.state()
+        broker = weakref.ref(fold._broker)
+        del fold
+        assert broker() is None
+    finally:
+        gc.enable()
 
 
 # -- output of any size ------------------------------------------------------------------------------------------

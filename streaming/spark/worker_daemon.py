@@ -6,6 +6,7 @@ When a task fails or a query stops, Spark closes its end of the worker's pipe. T
 BrokenPipeError, which pyspark prints on the terminal. Spark reports the actual error itself.
 """
 
+import gc
 import sys
 import traceback
 
@@ -33,5 +34,7 @@ class Quiet:
 
 
 if __name__ == "__main__":
+    # A worker collects garbage after every task. Without this, it would go through all that was imported each time.
+    gc.freeze()
     daemon.traceback = Quiet  # type: ignore[assignment,attr-defined]
     daemon.manager()
