@@ -4,6 +4,7 @@
 subclass by key.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 from typing import Self
 
@@ -12,7 +13,7 @@ import msgspec
 from streaming.broker.dispatch.chunked_messages import assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
-from streaming.broker.dispatch.round_robin import next_available
+from streaming.broker.dispatch.round_robin import next_available, priority
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
 from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.entry_filters import judge
@@ -60,9 +61,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             self.forget_all()
             self.delayed.clear()
             sub.cursor.rewind(sub.ledger)
-        consumers.append(consumer)
-        if len(consumers) > 1 and consumer.priority < consumers[-2].priority:
-            consumers.sort(key=lambda c: c.priority)
+        insort(consumers, consumer, key=priority)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Move the consumer's pending entries to the replay set. Without any, the other consumers get no read (4.0.7)."""
@@ -389,8 +388,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
         if any(entry.metadata.uuid is not None for _, entry in found):
-            runs, left = assign(found, sub.consumers, self.next_consumer, self.chunk_owners)
-            for owner, run in zip(sub.consumers, runs, strict=True):
+            runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
+            for owner, run in runs:
                 if run:
                     self.send(sub, owner, run)
             return left

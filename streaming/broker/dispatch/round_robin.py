@@ -13,8 +13,8 @@ def next_available(consumers: list[Consumer], turn: int) -> int | None:
     come first. None: no consumer is available.
     """
     level = consumers[turn].priority
-    first = bisect_left(consumers, level, key=_priority)
-    end = bisect_right(consumers, level, key=_priority)
+    first = bisect_left(consumers, level, key=priority)
+    end = bisect_right(consumers, level, key=priority)
     # quirk: from level 0, Pulsar does not look for an even higher level
     higher = range(first if level != 0 else 0)
     for index in chain(higher, range(turn, end), range(first, turn), range(end, len(consumers))):
@@ -23,5 +23,6 @@ def next_available(consumers: list[Consumer], turn: int) -> int | None:
     return None
 
 
-def _priority(consumer: Consumer) -> int:
+def priority(consumer: Consumer) -> int:
+    """The consumer's priority level. 0 is the highest."""
     return consumer.priority

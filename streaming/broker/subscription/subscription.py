@@ -38,12 +38,16 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""
-        handle = connection, consumer_id
-        found = self._by_handle.get(handle)
+        found = self.connected(connection, consumer_id)
         if found is None:  # it joined since; most consumers join at the end
+            handle = connection, consumer_id
             found = next(consumer for consumer in self.consumers[::-1] if consumer.handle == handle)
             self._by_handle[handle] = found
         return found
+
+    def connected(self, connection: str, consumer_id: int) -> Consumer | None:
+        """A consumer that has sent a command since it joined, or None if it left."""
+        return self._by_handle.get((connection, consumer_id))
 
     def forget(self, consumer: Consumer) -> None:
         """A consumer leaves, so that its connection and id may become another's. Leaves `consumers` as it is."""
