@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@awk '/^[a-z]/ {spark = /^pyspark==/} {print >("$(VENV)/" (spark ? "spark" : "rest") ".lock")}' requirements.lock
 	@$(INSTALL) --no-deps -r $(VENV)/spark.lock & \
 		$(INSTALL) --no-deps -r $(VENV)/rest.lock; rest=$$?; wait $$! && exit $$rest
-	@$(INSTALL) --no-deps --no-build-isolation -C editable_mode=compat -e .
-	@$(BIN)/python -m streaming.runtime.java >/dev/null 2>&1 || $(INSTALL) --no-build-isolation -C editable_mode=compat -e '.[java]'
+	@$(INSTALL) --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
+	@$(BIN)/python -m streaming.runtime.java >/dev/null 2>&1 || $(INSTALL) --no-build-isolation --config-settings editable_mode=compat -e '.[java]'
 	@touch $@
 
 run: env  ## run the demo: a broker, some traffic, and its output
