@@ -222,7 +222,7 @@ answered with 404 and becomes an output row of the kind [UNSUPPORTED](outputs.md
 
 ### Policies
 
-`POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (204: nothing). The path is
+`POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (no body: nothing). The path is
 `/namespaces/TENANT/NAMESPACE/NAME` or `/persistent/TENANT/NAMESPACE/TOPIC/NAME`. A topic's policy takes
 precedence over the namespace's, which takes precedence over the broker's [setting](settings.md).
 

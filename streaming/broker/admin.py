@@ -10,9 +10,10 @@ from schemas.commands import Admin
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Unsupported
 from streaming.broker.abstract_topic import AbstractTopic
-from streaming.broker.context import Context
+from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.admin_calls import POLICY_CALLS, get_policy, set_policy
+from streaming.broker.policies.admin_calls import POLICY_CALLS, RetentionCheck, get_policy, set_policy
+from streaming.broker.policies.hierarchy import NO_POLICIES, default_quota
 from streaming.broker.position import Position
 
 _TOPIC = re.compile(
@@ -56,8 +57,10 @@ def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -
     if (answer := get_policy(topic.policies, command, call[1:])) is not None:
         respond(ctx, topic.name, command, *answer)
         return False
+    namespace = ctx.namespaces.get(namespace_of(topic.name), NO_POLICIES)
     try:
-        if not set_policy(topic.policies, command, call[1:]):
+        check = RetentionCheck(default_quota(ctx.config), namespace)
+        if not set_policy(topic.policies, command, call[1:], check):
             return None
     except AdminError as error:
         respond(ctx, topic.name, command, error.status, {"reason": error.reason})

@@ -12,8 +12,8 @@ from streaming.broker.lookup import is_namespace_name
 from streaming.broker.persistent.admin_operations import clear_backlog
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.admin_calls import get_policy, set_policy
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.admin_calls import RetentionCheck, get_policy, set_policy
+from streaming.broker.policies.hierarchy import Policies, default_quota
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 
@@ -53,7 +53,9 @@ def call_namespace(
     if call:
         before_change(namespace)
     try:
-        changed = call != "" and set_policy(policies, command, call)
+        changed = call != "" and set_policy(
+            policies, command, call, RetentionCheck(default_quota(ctx.config))
+        )
     except AdminError as error:
         respond(ctx, None, command, error.status, {"reason": error.reason})
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote_plus
 
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.ledger.managed_cursor import ManagedCursor
@@ -60,7 +61,7 @@ def subscription_fields(
 
 
 def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> dict[str, Any]:
-    """A managed ledger and its cursors. The open ledger shows 0 entries: currentLedgerEntries has its number."""
+    """A managed ledger and its cursors, by their names as Pulsar encodes them for URLs. The open ledger shows 0 entries: currentLedgerEntries has its number."""
     return {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.number_of_entries,
@@ -73,8 +74,13 @@ def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> 
             {"ledgerId": id_, "entries": info.entries, "size": info.size}
             for id_, info in ledger.ledgers.items()
         ],
-        "cursors": {name: _cursor(ledger, cursor) for name, cursor in cursors.items()},
+        "cursors": {_encoded(name): _cursor(ledger, cursor) for name, cursor in cursors.items()},
     }
+
+
+def _encoded(name: str) -> str:
+    """A cursor's name in the metadata store, encoded as Java's URLEncoder does."""
+    return quote_plus(name, safe="*").replace("~", "%7E")
 
 
 def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:

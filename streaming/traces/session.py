@@ -47,6 +47,9 @@ TIMED_CHECKS = {
 
 DEFAULTS = ServiceConfiguration()
 
+NO_TOPIC = "persistent://public/default/no-topic"
+"""The topic of frames that carry the id of a producer or consumer which was never opened."""
+
 Stream = tuple[str, str, int]
 """(connection, kind, producer or consumer id)."""
 
@@ -309,7 +312,7 @@ class Session:
             self._owners[connection, fields["request_id"]] = stream
         topic = fields.pop("topic", None)
         if topic is None:
-            topic = self._topics.get(stream)
+            topic = self._topics.get(stream, None if name in LOOKUPS else NO_TOPIC)
         elif name not in LOOKUPS:
             self._topics[stream] = topic
         value = {"command": name, "connection": connection, **fields}

@@ -32,7 +32,7 @@ from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.position import Position
-from tests.broker.kit import START, TOPIC, Run, feed, of, one, sent
+from tests.broker.kit import START, TOPIC, Run, feed, of, one, response, sent
 
 TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}
 
@@ -471,21 +471,37 @@ def test_an_eviction_that_moves_nothing_says_nothing() -> None:
 # -- policies (ledger.md §4.1, backlog_quota.md §7) ---------------------------------------------------------------
 
 
+AGE = "message_age"
+SIZE = "destination_storage"
+
+
 @pytest.mark.parametrize(
-    ("type_", "quota", "retention", "refused"),
+    ("level", "type_", "quota", "retention", "refused"),
     [
-        ("destination_storage", {"limitSize": 2**20}, (-1, 1), True),
-        ("destination_storage", {"limitSize": 2**20 - 1}, (-1, 1), False),
-        ("destination_storage", {"limitSize": 2**30}, (5, -1), False),
-        ("message_age", {"limitTime": 300}, (5, -1), True),
-        ("message_age", {"limitTime": 299}, (5, -1), False),
-        ("message_age", {"limitTime": 300}, (-1, 1), False),
+        ("namespace", SIZE, {"limitSize": 2**20}, (-1, 1), True),
+        ("namespace", SIZE, {"limitSize": 2**20 - 1}, (-1, 1), False),
+        ("namespace", SIZE, {"limitSize": 2**30}, (5, -1), False),
+        ("namespace", SIZE, {"limit": 2**20}, (-1, 1), True),
+        ("namespace", SIZE, {"limitTime": 300}, (5, -1), True),
+        ("namespace", AGE, {"limitTime": 300}, (5, -1), False),
+        ("namespace", AGE, {"limitTime": 300}, (0, 0), False),
+        ("topic", SIZE, {"limitSize": 2**20}, (-1, 1), True),
+        ("topic", AGE, {"limitTime": 300}, (5, -1), True),
+        ("topic", AGE, {"limitTime": 299}, (5, -1), False),
+        ("topic", AGE, {"limitTime": 300}, (-1, 1), False),
+        ("topic", AGE, {"limitTime": 300}, (0, 0), False),
     ],
 )
 @pytest.mark.parametrize("quota_first", [True, False])
 def test_a_quota_must_be_below_what_retention_keeps(
-    type_: str, quota: dict[str, int], retention: tuple[int, int], refused: bool, quota_first: bool
+    level: str,
+    type_: str,
+    quota: dict[str, int],
+    retention: tuple[int, int],
+    refused: bool,
+    quota_first: bool,
 ) -> None:
+    """A namespace compares its quota on size, with both of its limits; a topic compares both types."""
     run = Run()
     minutes, megabytes = retention
     calls = [
@@ -494,8 +510,56 @@ def test_a_quota_must_be_below_what_retention_keeps(
     ]
     if not quota_first:
         calls.reverse()
-    answers = [status(run.namespace("POST", *call)) for call in calls]
+    answers = [
+        status(
+            run.namespace("POST", *call)
+            if level == "namespace"
+            else run.admin("POST", "/" + call[0], call[1])
+        )
+        for call in calls
+    ]
     assert answers == [204, 412 if refused else 204]
+
+
+def test_a_topics_quota_must_be_below_the_retention_of_its_namespace() -> None:
+    run = Run()
+    run.namespace("POST", "retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1})
+    quota = {"limitTime": 300}
+    assert status(run.admin("POST", f"/backlogQuota?backlogQuotaType={AGE}", quota)) == 412
+    run.admin("POST", "/retention", {"retentionTimeInMinutes": 6, "retentionSizeInMB": -1})
+    assert status(run.admin("POST", f"/backlogQuota?backlogQuotaType={AGE}", quota)) == 204
+
+
+@pytest.mark.parametrize(("time", "refused"), [(300, True), (299, False)])
+def test_a_quota_that_is_not_set_is_the_brokers(time: int, refused: bool) -> None:
+    """The namespace's quota on age makes the check happen; the broker's quota fails it."""
+    run = Run(backlogQuotaDefaultLimitSecond=time)
+    retention = {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
+    assert status(run.namespace("POST", "retention", retention)) == 204, "no quota is set"
+    quota = f"backlogQuota?backlogQuotaType={AGE}"
+    assert status(run.namespace("POST", quota, {"limitTime": 1})) == (412 if refused else 204)
+
+
+@pytest.mark.parametrize(("minutes", "megabytes"), [(0, 1), (1, 0), (-1, 0), (0, -1), (-2, 5), (5, -2)])
+def test_a_retention_that_makes_no_sense_is_refused(minutes: int, megabytes: int) -> None:
+    run = Run()
+    retention = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+    assert status(run.namespace("POST", "retention", retention)) == 400
+    assert status(run.admin("POST", "/retention", retention)) == 400
+
+
+def test_quotas_are_shown_with_the_old_name_of_their_limit() -> None:
+    run = Run()
+    run.namespace("POST", "backlogQuota", {"limit": 5, "policy": "producer_exception"})
+    shown = {"limit": 5, "limitSize": 5, "limitTime": -1, "policy": "producer_exception"}
+    assert response(run.namespace("GET", "backlogQuotaMap")) == {SIZE: shown}
+
+
+def test_cursors_are_shown_by_their_encoded_names() -> None:
+    run = Run()
+    run.subscribe("a/b c%20~*é")
+    assert list(response(run.admin("GET", "/internalStats"))["cursors"]) == ["a%2Fb+c%2520%7E*%C3%A9"]
+    assert list(response(run.admin("GET", "/stats"))["subscriptions"]) == ["a/b c%20~*é"]
 
 
 @pytest.mark.parametrize(

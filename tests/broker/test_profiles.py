@@ -644,7 +644,7 @@ def test_seed_004_what_takes_no_effect_is_refused_by_the_admin_api(
     profile: Profile, minutes: int, megabytes: int
 ) -> None:
     run = Run(profile=profile)
-    assert one(retain(run, minutes, megabytes), AdminResponse).fields.status == 412
+    assert one(retain(run, minutes, megabytes), AdminResponse).fields.status == 400
 
 
 @pytest.mark.feature("H1")

@@ -12,12 +12,14 @@ from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, M
 from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
+    AdminResponse,
     CloseConsumer,
     CursorMoved,
     Effect,
     Error,
     LedgerDeleted,
     Message,
+    ProducerSuccess,
     SubscriptionEvent,
     Success,
 )
@@ -357,6 +359,32 @@ def test_limits_of_subscriptions_and_consumers() -> None:
     run.subscribe("s", "Shared")
     assert refusal(run.subscribe("t")) == "NotAllowedError"
     assert refusal(run.subscribe("s", "Shared", id_=2)) == "ConsumerBusy"
+
+
+@pytest.mark.feature("D1")
+def test_the_limit_of_subscriptions_holds_however_one_is_created() -> None:
+    run = Run(maxSubscriptionsPerTopic=1)
+    run.subscribe("s")
+    run.publish(0)
+    for method, call in (("PUT", "/subscription/t"), ("GET", "/subscription/t/position/1")):
+        assert one(run.admin(method, call), AdminResponse).fields.status == 409
+    refused = run.create_producer("q", initial_subscription_name="t")
+    assert one(refused, Error).error == "NotAllowedError"
+    assert list(run.topic.subscriptions) == ["s"]
+    assert one(run.create_producer("q", initial_subscription_name="s"), ProducerSuccess)
+    assert one(run.admin("GET", "/subscription/s/position/1"), AdminResponse).fields.status == 200
+
+
+@pytest.mark.feature("D1")
+def test_a_reader_that_closed_itself_by_a_seek_leaves_room_for_another_subscription() -> None:
+    run = Run(maxSubscriptionsPerTopic=1)
+    run.subscribe("r", durable=False)
+    run.seek("r", EARLIEST)
+    assert one(run.subscribe("s"), Success)
+    assert refusal(run.subscribe("r", durable=False)) == "NotAllowedError"
+    run.close_consumer("s")
+    run.admin("DELETE", "/subscription/s")
+    assert one(run.subscribe("r", durable=False), Success)
 
 
 @pytest.mark.feature("D2")

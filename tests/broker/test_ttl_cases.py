@@ -225,14 +225,16 @@ def test_ttl_case_15_calls_in_a_row_count_an_entry_once() -> None:
 
 
 @pytest.mark.feature("F1")
-def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_none() -> None:
+def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_refused() -> None:
     run = with_subscription()
     at(run, 0)
     run.admin("POST", "/messageTTL", 0)
     run.namespace("POST", "messageTTL", 60)
     run.wait(61)
     assert run.check("messageExpiry") == []
-    effects = run.admin("POST", "/messageTTL", -1)
+    for refused in (run.admin("POST", "/messageTTL", -1), run.namespace("POST", "messageTTL", -1)):
+        assert one(refused, AdminResponse).fields.status == 412
+    effects = run.admin("DELETE", "/messageTTL")
     assert one(effects, Expired).policy == "messageTTL 60 s (namespace)"
 
 

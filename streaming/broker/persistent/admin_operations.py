@@ -15,7 +15,7 @@ from schemas.effects import CursorMoved, TopicEvent
 from schemas.units import Int32, Int64
 from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
 from streaming.broker.context import Context
-from streaming.broker.errors import AdminError
+from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.persistent import leaving, message_expiry, seeking, stats, subscribing
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
@@ -103,11 +103,19 @@ def _create_subscription(
     if not subscribing.is_free_name(match["name"]):
         raise AdminError(412, f"'{match['name']}' is empty or reserved")
     target = MessageIdBody.read(command.body).position
-    subscription = subscribing.create(ctx, topic, match["name"], earliest=False)
+    subscription = _create(ctx, topic, match["name"], earliest=False)
     # Pulsar always resets a new cursor. At Latest this only shows if the last ledger with an entry was trimmed.
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         seeking.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
+
+
+def _create(ctx: Context, topic: PersistentTopic, name: str, *, earliest: bool) -> PersistentSubscription:
+    try:
+        subscribing.check_max_subscriptions(ctx, topic, name)
+    except BrokerError as error:
+        raise AdminError(409, error.cause) from None
+    return subscribing.create(ctx, topic, name, earliest=earliest)
 
 
 def _delete_subscription(
@@ -267,7 +275,7 @@ def _peek(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str,
     if int(match["n"]) == 0:
         raise AdminError(400, "Message positions start at 1")
     if name not in topic.subscriptions and subscribing.is_free_name(name):
-        subscribing.create(ctx, topic, name, earliest=True)
+        _create(ctx, topic, name, earliest=True)
     cursor = topic.cursors[_subscription(topic, name).name]
     return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
 

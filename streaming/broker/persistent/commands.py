@@ -76,6 +76,7 @@ def _create_initial_subscription(ctx: Context, topic: PersistentTopic, command: 
             "NotAllowedError",
             "Could not create the initial subscription due to the auto subscription creation is not allowed",
         )
+    subscribing.check_max_subscriptions(ctx, topic, name)
     subscribing.create(ctx, topic, name, earliest=True)
 
 

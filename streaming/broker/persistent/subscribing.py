@@ -53,9 +53,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         raise BrokerError("NotAllowedError", "read_compacted isn't supported yet")
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
-    limit = ctx.policies_of(topic).maxSubscriptionsPerTopic
-    if existing is None and 0 < limit <= len(topic.subscriptions):
-        raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
+    check_max_subscriptions(ctx, topic, name)
     if existing is None:
         return
     if existing.durable != command.durable:
@@ -69,6 +67,13 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         limit = ctx.policies_of(topic).maxConsumersPerSubscription
         if 0 < limit <= len(existing.consumers):
             raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+
+
+def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> None:
+    """Raise `BrokerError` if a new subscription would be one more than maxSubscriptionsPerTopic."""
+    limit = ctx.policies_of(topic).maxSubscriptionsPerTopic
+    if limit > 0 and name not in (known := topic.known_subscriptions()) and limit <= len(known):
+        raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
 
 
 def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str | None:

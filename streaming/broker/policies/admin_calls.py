@@ -50,19 +50,24 @@ def policy_of(call: str, path: str) -> str | None:
 
 
 def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
-    """The answer to GET of a policy: its value at this level, or 204 if it is not set. None: this is another call."""
+    """The answer to GET of a policy: its value at this level, or no body if it is not set. None: this is another call."""
     if command.method != "GET":
         return None
     if name == "backlogQuotaMap":
-        return 200, msgspec.to_builtins(policies.backlogQuota)
+        return 200, {
+            type_: {"limit": quota.limitSize, **msgspec.to_builtins(quota)}
+            for type_, quota in policies.backlogQuota.items()
+        }
     if name not in POLICY_CALLS:
         return None
-    value = getattr(policies, POLICY_CALLS[name][0])
-    return (204, None) if value is None else (200, msgspec.to_builtins(value))
+    return 200, msgspec.to_builtins(getattr(policies, POLICY_CALLS[name][0]))
 
 
-def set_policy(policies: Policies, command: Admin, name: str) -> bool:
-    """Set (POST, PUT) or remove (DELETE) a policy. False: this is another call. Raises `AdminError` for a bad value."""
+def set_policy(policies: Policies, command: Admin, name: str, check: "RetentionCheck") -> bool:
+    """Set (POST, PUT) or remove (DELETE) a policy. False: this is another call. Raises `AdminError` for a bad value.
+
+    `check`: how the level compares quotas with the retention.
+    """
     if command.method == "GET":
         return False
     if name == "backlogQuota":
@@ -73,8 +78,8 @@ def set_policy(policies: Policies, command: Admin, name: str) -> bool:
         if command.method == "DELETE":
             policies.backlogQuota.pop(quota_type, None)
         else:
-            quota = convert(command.body, BacklogQuota)
-            _check_quota_against_retention(quota_type, quota, policies.retention)
+            quota = convert(_with_limit_size(command.body), BacklogQuota)
+            check.quota(policies, quota_type, quota)
             policies.backlogQuota = {**policies.backlogQuota, quota_type: quota}
         return True
     if name not in POLICY_CALLS:
@@ -87,10 +92,11 @@ def set_policy(policies: Policies, command: Admin, name: str) -> bool:
     # quirk: a topic's TTL is a query parameter, a namespace's is the body
     body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
     value = convert(body, type_)
+    if name == "messageTTL" and value < 0:
+        raise AdminError(412, "Invalid value for message TTL")
     if isinstance(value, RetentionPolicies):
         _check_retention(value)
-        for kind, quota in policies.backlogQuota.items():
-            _check_quota_against_retention(kind, quota, value)
+        check.retention(policies, value)
     setattr(policies, field, value)
     return True
 
@@ -103,20 +109,51 @@ def convert(body: Any, type_: Any) -> Any:
         raise AdminError(400, str(error)) from None
 
 
+def _with_limit_size(body: Any) -> Any:
+    """A quota in the body of a call: older clients call its `limitSize` `limit`."""
+    if not isinstance(body, dict) or "limit" not in body:
+        return body
+    limit = body["limit"]
+    return {"limitSize": limit} | {name: value for name, value in body.items() if name != "limit"}
+
+
 def _check_retention(retention: RetentionPolicies) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if time < -1 or size < -1 or (time == 0) != (size == 0):
-        raise AdminError(412, "retention time and size must be both 0 or both not 0, and at least -1")
+        raise AdminError(400, "retention time and size must be both 0 or both not 0, and at least -1")
 
 
-def _check_quota_against_retention(
-    type_: QuotaType, quota: BacklogQuota, retention: RetentionPolicies | None
-) -> None:
-    """Refuse a quota that is not below the retention (backlog_quota.md §7). Raises `AdminError`."""
-    if retention is None:
-        return
+class RetentionCheck(msgspec.Struct, frozen=True):
+    """Refuses quotas that are not below the retention (backlog_quota.md §7), as one level does it in 4.0.7.
+
+    A namespace checks its quota on size alone; a quota that is not set counts as the `default` of the broker. A topic checks
+    both types. Its retention is that of its `namespace` if it has none of its own. The methods raise `AdminError`.
+    """
+
+    default: BacklogQuota
+    namespace: Policies | None = None
+    """The policies of the topic's namespace. None: the level is a namespace."""
+
+    def quota(self, policies: Policies, type_: QuotaType, quota: BacklogQuota) -> None:
+        """Check a new quota."""
+        retention = policies.retention
+        if self.namespace is None:
+            quota = quota if type_ == "destination_storage" else self.default
+        elif retention is None:
+            retention = self.namespace.retention
+        if retention is not None:
+            _check_quota(quota, retention)
+
+    def retention(self, policies: Policies, retention: RetentionPolicies) -> None:
+        """Check a new retention."""
+        quotas = policies.backlogQuota
+        if self.namespace is None and not quotas:
+            return
+        for type_ in QUOTA_TYPES if self.namespace is not None else QUOTA_TYPES[:1]:
+            _check_quota(quotas.get(type_, self.default), retention)
+
+
+def _check_quota(quota: BacklogQuota, retention: RetentionPolicies) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
-    if (type_ == "destination_storage" and size > 0 and quota.limitSize >= size * 1024 * 1024) or (
-        type_ == "message_age" and time > 0 and quota.limitTime >= time * 60
-    ):
+    if (size > 0 and quota.limitSize >= size * 1024 * 1024) or (time > 0 and quota.limitTime >= time * 60):
         raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")

@@ -41,7 +41,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
     messageTTL: int | None = None
-    """Messages older than this expire, in seconds. 0: never. Negative: as if not set."""
+    """Messages older than this expire, in seconds. 0: never. A negative one is refused."""
     retention: RetentionPolicies | None = None
     """What is kept of messages that every subscription has acknowledged."""
     backlogQuota: dict[QuotaType, BacklogQuota] = {}
@@ -113,14 +113,19 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
 NO_POLICIES = Policies()
 
 
-def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
-    """The policies in force on a topic. A negative TTL counts as not set (ttl.md §1)."""
+def default_quota(config: ServiceConfiguration) -> BacklogQuota:
+    """The broker's quota, for both types."""
     size = int(config.backlogQuotaDefaultLimitGB * 2**30)
-    quota = BacklogQuota(
+    return BacklogQuota(
         size if size > 0 else config.backlogQuotaDefaultLimitBytes,
         config.backlogQuotaDefaultLimitSecond,
         config.backlogQuotaDefaultRetentionPolicy,
     )
+
+
+def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
+    """The policies in force on a topic. A negative TTL counts as not set (ttl.md §1)."""
+    quota = default_quota(config)
     return HierarchyTopicPolicies(
         messageTTL=_effective(
             _not_negative(topic.messageTTL), _not_negative(namespace.messageTTL), config.ttlDurationDefaultInSeconds
