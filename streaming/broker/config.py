@@ -232,10 +232,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Failover on a topic that is not a partition: a hash ring chooses the active consumer (4.x). If false, the first by
     priority and name is active (2.x)."""
     messageExpirySharedPosition: bool = True
-    """TTL: one search on the slowest cursor moves every subscription (4.x). If false, each subscription is searched
-    separately (2.x)."""
-    messageExpirySearchActiveEntries: bool = False
-    """Expiry of one subscription searches its unacknowledged entries only (2.x). If false, all stored entries (4.x)."""
+    """TTL: one search over all stored entries finds the position up to which each subscription expires (4.x). If false,
+    each subscription is searched separately (2.x)."""
     messageExpiryStopsAtOpenLedger: bool = True
     """The pass over closing times ends before the open ledger (4.x). If false, the open ledger's closing time of 0 counts
     as old (2.x)."""
@@ -300,7 +298,6 @@ PROFILES: dict[str, dict[str, Any]] = {
         "subscriptionKeySharedUseClassicPersistentImplementation": True,
         "activeConsumerFailoverRingForNonPartitioned": False,
         "messageExpirySharedPosition": False,
-        "messageExpirySearchActiveEntries": True,
         "messageExpiryStopsAtOpenLedger": False,
         "backlogSizeWholeLedgers": False,
         "backlogQuotaSkipByFactor": True,

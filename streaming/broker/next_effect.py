@@ -23,12 +23,11 @@ from streaming.broker.persistent.message_expiry import (
     MINIMUM_BACKLOG_FOR_EXPIRY_CHECK,
     closed_before,
 )
-from streaming.broker.persistent.message_finder import find_newest_before
+from streaming.broker.persistent.message_finder import find_newest_before, find_newest_unacked_before
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import consumed_up_to
 from streaming.broker.policies.hierarchy import RetentionPolicies
-from streaming.broker.position import Position
 
 NEVER = 1 << 62
 """The check has no effect before the next command."""
@@ -48,7 +47,11 @@ def message_expiry(ctx: Context, topic: PersistentTopic) -> int:
         return min(_subscription_expiry(ctx, topic, topic.subscriptions[name], seconds) for name in names)
     if topic.slowest_cursor() is None:
         return NEVER
-    return _search(ctx, topic, seconds, None, min(topic.cursors[name].mark_delete for name in names))
+    flips: list[int] = []
+    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, flips)
+    if found is not None and found > min(topic.cursors[name].mark_delete for name in names):
+        return ctx.clock
+    return min(flips, default=NEVER - seconds * 1000) + seconds * 1000
 
 
 def _subscription_expiry(
@@ -70,25 +73,14 @@ def _subscription_expiry(
 
 def _expiry_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, seconds: int) -> int:
     """When `message_expiry.expire_by_age` first moves the cursor."""
+    if seconds == 0:
+        return NEVER
     flips: list[int] = []
-    if seconds > 0:
-        end = closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000, flips)
-        if end is not None and end > cursor.mark_delete:
-            return ctx.clock
-    start = (
-        topic.ledger.next_valid(cursor.mark_delete) if ctx.config.messageExpirySearchActiveEntries else None
-    )
-    searched = _search(ctx, topic, seconds, start, cursor.mark_delete)
-    return min([searched, *(flip + seconds * 1000 for flip in flips)])
-
-
-def _search(
-    ctx: Context, topic: PersistentTopic, seconds: int, start: Position | None, mark_delete: Position
-) -> int:
-    """When a search for entries older than `seconds` can first find others than now."""
-    flips: list[int] = []
-    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, start, flips)
-    if found is not None and found > mark_delete:
+    limit = ctx.clock - seconds * 1000
+    end = closed_before(ctx, topic, cursor.mark_delete, limit, flips)
+    if end is not None and end > cursor.mark_delete:
+        return ctx.clock
+    if find_newest_unacked_before(ctx, topic, cursor, limit, flips) is not None:
         return ctx.clock
     return min(flips, default=NEVER - seconds * 1000) + seconds * 1000
 

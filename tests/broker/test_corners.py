@@ -571,16 +571,6 @@ def test_calls_that_are_not_there(path: str) -> None:
     assert status(effects) == 404
 
 
-def test_everything_before_now_expires_at_once() -> None:
-    run = Run()
-    run.subscribe("s")
-    run.publish(0)
-    run.wait(1)
-    run.publish(1)
-    expired = one(run.admin("POST", "/subscription/s/expireMessages/0"), Expired)
-    assert (expired.after_entry, expired.entries) == (0, 1)
-
-
 # -- finding (cursor.md §9, ttl.md) -------------------------------------------------------------------------------
 
 

@@ -226,7 +226,7 @@ def test_message_expiry_by_close_time_outdoes_a_client_clock_ten_days_ahead() ->
 
 
 @pytest.mark.feature("F2")
-def test_message_expiry_search_active_entries_passes_an_acked_young_head() -> None:
+def test_message_expiry_by_subscription_passes_an_acked_young_head() -> None:
     def log(run: Run) -> tuple[int, int]:
         run.subscribe("s")
         run.namespace("POST", "messageTTL", 10)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from schemas.commands import Admin
-from schemas.effects import CursorMoved, TopicEvent
+from schemas.effects import CursorMoved, Expired, TopicEvent
 from schemas.units import Int32, Int64
 from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
 from streaming.broker.context import Context
@@ -170,25 +170,20 @@ def _reset_to_id(ctx: Context, topic: PersistentTopic, command: Admin, match: di
 
 
 def _expire(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
-    """Expire messages of the subscription that are older than this, in seconds."""
+    """Expire messages of the subscription that are older than this, in seconds. 0: none."""
     return _expire_older(ctx, topic, int(match["seconds"]), [_subscription(topic, match["name"]).name])
 
 
 def _expire_all(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
-    """Expire messages of every subscription that are older than this, in seconds."""
+    """Expire messages of every subscription that are older than this, in seconds. 0: none."""
     return _expire_older(ctx, topic, int(match["seconds"]), topic.known_subscriptions())
 
 
 def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> Response:
-    """Expire the entries of each subscription. The call is refused if one of them is."""
-    policy = f"older than {seconds} s (admin)"
-    done = [
-        message_expiry.expire_subscription(ctx, topic, topic.subscriptions[name], seconds, policy)
-        for name in names
-    ]
-    if not all(done):
-        name = names[done.index(False)]
-        raise AdminError(409, f"Expire message by timestamp not issued: {name} has almost caught up")
+    """Expire the entries of each subscription. The call is refused if one of them is left alone."""
+    refused = message_expiry.expire_older(ctx, topic, names, seconds, f"older than {seconds} s (admin)")
+    if refused:
+        raise AdminError(409, f"Expire message by timestamp not issued: {refused[0]} has almost caught up")
     return 204, None
 
 
@@ -198,7 +193,8 @@ def _expire_to_position(
     """Expire messages of the subscription up to the position in the body."""
     subscription = _subscription(topic, match["name"])
     position, _ = MessageIdBody.read(command.body).start(ctx, topic)
-    if not message_expiry.expire_to_position(ctx, topic, subscription, position):
+    reason = Reason(Expired, "expired by an administrator", f"position {position}")
+    if not message_expiry.expire_to_position(ctx, topic, [subscription.name], position, reason):
         raise AdminError(
             409, f"Expire message by position not issued: {position} is beyond the end of the topic"
         )

@@ -171,10 +171,8 @@ def over_size(ctx: Context, topic: PersistentTopic, limit: int) -> tuple[Managed
 def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
     """Drop entries older than the limit (§3.3): single entries if precise, else whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
-        for name in topic.known_subscriptions():
-            subscription = topic.subscriptions[name]
-            reason = Reason(Evicted, "message age", policy)
-            expire_by_age(ctx, topic, subscription, int(EVICTION_TARGET * limit), reason)
+        reason = Reason(Evicted, "message age", policy, by_expiry=True)
+        expire_by_age(ctx, topic, topic.known_subscriptions(), int(EVICTION_TARGET * limit), reason)
         return
     while (found := over_age(topic, limit)) is not None and found[0] < ctx.clock:
         _, cursor, position = found

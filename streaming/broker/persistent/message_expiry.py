@@ -4,10 +4,15 @@ ttl.md, cursor.md §10). Expiry only acks entries. Retention deletes them.
 
 from schemas.effects import Expired
 from streaming.broker.context import Context
-from streaming.broker.persistent.message_finder import find_newest, find_newest_before
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent.message_finder import (
+    find_newest_before,
+    find_newest_unacked,
+    find_newest_unacked_before,
+)
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
-from streaming.broker.persistent.trimming import move_cursor
+from streaming.broker.persistent.trimming import move_without_trimming, trim
 from streaming.broker.position import Position
 
 MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
@@ -22,57 +27,69 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
     policy = f"messageTTL {ttl.value} s ({ttl.level})"
     names = topic.known_subscriptions()
     if not ctx.config.messageExpirySharedPosition:
-        for name in names:
-            expire_subscription(ctx, topic, topic.subscriptions[name], ttl.value, policy)
+        expire_older(ctx, topic, names, ttl.value, policy)
         return
-    slowest = topic.slowest_cursor()
-    if slowest is None:
+    if topic.slowest_cursor() is None:
         return
     found = find_newest_before(ctx, topic, ctx.clock - ttl.value * 1000)
-    if found is None:
-        return
+    if found is not None:
+        expire_to_position(ctx, topic, names, found, Reason(Expired, "message TTL", policy))
+
+
+def expire_older(
+    ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, policy: str
+) -> list[str]:
+    """Expire the subscriptions' entries that are older than `seconds` (ttl.md §4).
+
+    Returns the subscriptions that are left alone, because they have no backlog or have nearly caught up.
+    """
+    issued: list[str] = []
+    refused: list[str] = []
     for name in names:
         subscription = topic.subscriptions[name]
-        subscription.last_expire = ctx.clock
-        expire_to(ctx, topic, subscription, found, Reason(Expired, "message TTL", policy))
+        if _has_old_backlog(ctx, topic, subscription, seconds):
+            subscription.last_expire = ctx.clock
+            issued.append(name)
+        else:
+            refused.append(name)
+    expire_by_age(ctx, topic, issued, seconds, Reason(Expired, "message TTL", policy))
+    return refused
 
 
-def expire_subscription(
-    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, policy: str
+def _has_old_backlog(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int
 ) -> bool:
-    """Expire entries older than `seconds` (ttl.md §4). Returns False if it has no backlog or has nearly caught up."""
     cursor = topic.cursors[subscription.name]
     backlog = cursor.backlog(topic.ledger)
-    if backlog == 0:
-        return False
-    if subscription.consumers and backlog < MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
-        oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
-        if oldest.ledger not in topic.ledger.ledgers:
-            return False  # trimmed before the cursor reached it: Pulsar can't read it and does nothing
-        time = ctx.entries.get(topic.name, oldest).timestamp
-        if not time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000:
-            return False
-    subscription.last_expire = ctx.clock
-    expire_by_age(ctx, topic, subscription, seconds, Reason(Expired, "message TTL", policy))
-    return True
+    if backlog == 0 or not subscription.consumers or backlog >= MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
+        return backlog > 0
+    oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
+    if seconds == 0 or oldest.ledger not in topic.ledger.ledgers:
+        return False  # if trimmed before the cursor reached it: Pulsar can't read it and does nothing
+    time = ctx.entries.get(topic.name, oldest).timestamp
+    return time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000
 
 
 def expire_by_age(
-    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, reason: Reason
+    ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, reason: Reason
 ) -> None:
-    """Expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10)."""
-    cursor = topic.cursors[subscription.name]
-    if seconds > 0:
-        end = closed_before(ctx, topic, cursor.mark_delete, ctx.clock - seconds * 1000)
-        if end is not None:
-            closed = reason._replace(cause=f"{reason.cause}: the ledger closed before")
-            expire_to(ctx, topic, subscription, end, closed)
-    start = (
-        topic.ledger.next_valid(cursor.mark_delete) if ctx.config.messageExpirySearchActiveEntries else None
-    )
-    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, start)
-    if found is not None:
-        expire_to(ctx, topic, subscription, found, reason)
+    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10).
+
+    quirk: an age of 0 s means that nothing expires.
+    """
+    if seconds == 0:
+        return
+    limit = ctx.clock - seconds * 1000
+    closed_reason = reason._replace(cause=f"{reason.cause}: the ledger closed before")
+    trims = False
+    for name in names:
+        cursor = topic.cursors[name]
+        closed = closed_before(ctx, topic, cursor.mark_delete, limit)
+        trims |= _expire_to(ctx, topic, cursor, closed, closed_reason)
+        found = find_newest_unacked_before(ctx, topic, cursor, limit)
+        trims |= _expire_to(ctx, topic, cursor, found, reason)
+    if trims:
+        trim(ctx, topic)
 
 
 def closed_before(
@@ -99,34 +116,37 @@ def closed_before(
 
 
 def expire_to_position(
-    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, position: Position
+    ctx: Context, topic: PersistentTopic, names: list[str], position: Position, reason: Reason
 ) -> bool:
-    """Expire up to a position (admin). Does nothing and returns False if it is past the topic's end."""
-    subscription.last_expire = ctx.clock
-    reason = Reason(Expired, "expired by an administrator", f"position {position}")
-    ledger = topic.ledger
-    cursor = topic.cursors[subscription.name]
+    """Expire each subscription up to a position: at once if it is in a closed ledger, else as far as a search through the
+    subscription's cursor gets.
+
+    Does nothing and returns False if the position is past the topic's end.
+    """
+    ledger, trims = topic.ledger, False
     info = ledger.ledgers.get(position.ledger)
-    if info is not None and 0 <= position.entry < info.entries:
-        expire_to(ctx, topic, subscription, position, reason)
-        return True
-    if position > ledger.last_confirmed:
-        return False
-    start = ledger.next_valid(cursor.mark_delete)
-    found = find_newest(ledger, lambda candidate: candidate <= position, start, ledger.last_confirmed)
-    if found is not None:
-        expire_to(ctx, topic, subscription, found, reason)
+    is_closed = info is not None and 0 <= position.entry < info.entries
+    for name in names:
+        cursor = topic.cursors[name]
+        topic.subscriptions[name].last_expire = ctx.clock
+        found: Position | None = position
+        if not is_closed:
+            if position > ledger.last_confirmed:
+                return False
+            found = find_newest_unacked(ledger, cursor, lambda candidate: candidate <= position)
+        trims |= _expire_to(ctx, topic, cursor, found, reason)
+    if trims:
+        trim(ctx, topic)
     return True
 
 
-def expire_to(
-    ctx: Context,
-    topic: PersistentTopic,
-    subscription: PersistentSubscription,
-    position: Position,
-    reason: Reason,
-) -> None:
-    """Move a subscription's mark-delete position to `position`, never backwards."""
-    cursor = topic.cursors[subscription.name]
-    if position > cursor.mark_delete:
-        move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, None)
+def _expire_to(
+    ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, position: Position | None, reason: Reason
+) -> bool:
+    """Move a subscription's mark-delete position to `position`, never backwards. Returns whether to trim.
+
+    The caller trims after it has moved all cursors, since Pulsar trims in the background.
+    """
+    if position is None or position <= cursor.mark_delete:
+        return False
+    return move_without_trimming(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, None)

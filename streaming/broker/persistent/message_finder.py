@@ -3,37 +3,60 @@
 from collections.abc import Callable
 
 from streaming.broker.context import Context
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 
 
 def find_newest_before(
-    ctx: Context,
-    topic: PersistentTopic,
-    time: int,
-    start: Position | None = None,
-    flips: list[int] | None = None,
+    ctx: Context, topic: PersistentTopic, time: int, flips: list[int] | None = None
 ) -> Position | None:
-    """The newest entry published before `time` (ms), by binary search over the stored entries from `start` (None: all).
+    """The newest entry published before `time` (ms), by binary search over the stored entries.
 
     The result is exact if publish times ascend. Otherwise it may be any matching entry. None if the first entry of the
     search doesn't match. Appends to `flips` the later values of `time` (ms) from which the search may take another path.
     """
     ledger = topic.ledger
     skew = ctx.config.managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
-    first, end = search_range(ledger, time, skew, flips) if skew >= 0 else (None, None)
-    start = start or first
+    start, end = search_range(ledger, time, skew, flips) if skew >= 0 else (None, None)
     if start is None:
         start = Position(next(iter(ledger.ledgers), ledger.current), 0)
+    return find_newest(ledger, _is_older(ctx, topic, time, flips), start, end)
 
+
+def find_newest_unacked_before(
+    ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, time: int, flips: list[int] | None = None
+) -> Position | None:
+    """Like `find_newest_before`, but the search goes through a cursor, and close times of ledgers don't restrict it."""
+    return find_newest_unacked(topic.ledger, cursor, _is_older(ctx, topic, time, flips))
+
+
+def _is_older(
+    ctx: Context, topic: PersistentTopic, time: int, flips: list[int] | None
+) -> Callable[[Position], bool]:
     def is_older(position: Position) -> bool:
         published = ctx.entries.get(topic.name, position).timestamp
         if flips is not None and published >= time:
             flips.append(published + 1)
         return published < time
 
-    return find_newest(ledger, is_older, start, end)
+    return is_older
+
+
+def find_newest_unacked(
+    ledger: ManagedLedger, cursor: ManagedCursor, matches: Callable[[Position], bool]
+) -> Position | None:
+    """The binary search through a cursor (SearchActiveEntries), from the first entry after its mark-delete position.
+
+    quirk: before each probe, Pulsar asks whether an unacked entry follows (hasMoreEntries). If not, the search ends with
+    what it has found so far. The second probe is the last entry. So if that is individually acked, only the first entry
+    is found; if it isn't, an unacked entry follows every later probe.
+    """
+    start = ledger.next_valid(cursor.mark_delete)
+    if ledger.last_confirmed in cursor.acked:
+        return start if start <= ledger.last_confirmed and matches(start) else None
+    return find_newest(ledger, matches, start, None)
 
 
 def find_newest(

@@ -21,11 +21,15 @@ P = ParamSpec("P")
 
 
 class Reason(NamedTuple):
-    """Why the broker moves a cursor: the kind of effect, the cause in words, and the policy that demands it."""
+    """Why the broker moves a cursor: the kind of effect, the cause in words, and the policy that demands it.
+
+    `by_expiry`: an eviction that Pulsar leaves to the expiry of messages, so that its stats count it as expired.
+    """
 
     kind: Callable[..., CursorMoved | Expired | Evicted]
     cause: str
     policy: str | None = None
+    by_expiry: bool = False
 
 
 class PersistentCounters(Counters):
@@ -126,16 +130,21 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         before, backlog = cursor.mark_delete, cursor.backlog(self.ledger)
         former = change_cursor(ctx, cursor, operation, *args, **kwargs)
         entries = backlog - cursor.backlog(self.ledger)
-        kind, cause, policy = reason
-        ctx.emit(kind(self.name, cursor.name, *before, *cursor.mark_delete, entries, cause, policy))
+        kind = reason.kind
+        ctx.emit(
+            kind(self.name, cursor.name, *before, *cursor.mark_delete, entries, reason.cause, reason.policy)
+        )
         subscription = self.subscriptions.get(cursor.name)
         if subscription is not None and subscription.dispatcher is not None:
             subscription.dispatcher.passed(before)
+        if subscription is not None and kind is Evicted:
+            subscription.evicted += entries
+            if reason.by_expiry:
+                subscription.expired_before_load -= entries
         if subscription is not None and kind is Expired:
             subscription.expired += entries
+        if subscription is not None and (kind is Expired or reason.by_expiry):
             subscription.expired_rate.record(entries, ctx.clock, ctx.config)
-        elif subscription is not None and kind is Evicted:
-            subscription.evicted += entries
         return former
 
     def known_subscriptions(self) -> list[str]:

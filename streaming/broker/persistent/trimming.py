@@ -84,22 +84,40 @@ def move_cursor(
 
     Emits and counts the move, lets the dispatcher forget the entries passed, and trims ledgers no longer needed.
     """
+    if move_without_trimming(ctx, topic, cursor, reason, operation, *args, **kwargs):
+        trim(ctx, topic)
+
+
+def move_without_trimming(
+    ctx: Context,
+    topic: PersistentTopic,
+    cursor: ManagedCursor,
+    reason: Reason,
+    operation: Callable[P, object],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> bool:
+    """Like `move_cursor`, but leaves trimming to the caller. Returns whether to trim."""
     former = topic.record_move(ctx, cursor, reason, operation, *args, **kwargs)
     subscription = topic.subscriptions.get(cursor.name)
     if subscription is not None:
         subscription.mark_delete_moved(topic.context_of(ctx, subscription))
-    free_ledgers(ctx, topic, cursor, former)
+    return _may_free_ledgers(topic, cursor, former)
 
 
 def free_ledgers(
     ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, former: Position | None
 ) -> None:
     """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it was the only slowest cursor (§4b)."""
-    if former is None:
-        return
-    others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
-    if not others or former < min(others):
+    if _may_free_ledgers(topic, cursor, former):
         trim(ctx, topic)
+
+
+def _may_free_ledgers(topic: PersistentTopic, cursor: ManagedCursor, former: Position | None) -> bool:
+    if former is None:
+        return False
+    others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
+    return not others or former < min(others)
 
 
 def consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:

@@ -13,6 +13,8 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     """The part of a subscription that its dispatcher works on.
 
     `dispatched`, `acked`, `expired` and `evicted` count entries, `messages_out` counts messages. Times are in ms.
+    `expired_before_load`: what to subtract from `expired` for totalMsgExpired, which counts from when the topic was loaded,
+    and counts what the expiry of messages evicted, too.
     `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker.
 
     In the encoding, the fields of the subclasses follow these, so a new field here needs a new `codec.VERSION`.
