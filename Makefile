@@ -50,7 +50,7 @@ chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phas
 fuzz: env  ## search for records and loads that stop the fold or cost more than their bounds (MINUTES=10, SEED=any)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame (N=5 per KIND, from SEED=0)
+parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0)
 	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 
 lint: env  ## run ruff and mypy --strict

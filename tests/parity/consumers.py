@@ -1,7 +1,9 @@
-"""Consumers of one subscription that join, receive, ack, nack and leave at random, and a producer for them."""
+"""Consumers of one or several subscriptions that join, receive, ack, nack, seek and leave at random, and readers."""
 
 import random
+import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tests.parity.publisher import Publisher
 from tests.parity.recorder import Record, Recorder
@@ -9,64 +11,100 @@ from tests.parity.recorder import Record, Recorder
 TYPES = {"exclusive": "Exclusive", "failover": "Failover", "shared": "Shared", "key_shared": "Key_Shared"}
 
 _MOST = 4
-"""The maximum number of consumers at a time."""
+"""The maximum number of consumers of a subscription at a time."""
 _FAILOVER_SECONDS = 1.3
 """The broker's delay before another consumer becomes active, plus a margin."""
 
-Message = tuple[int, int]
-"""(ledger id, entry id), as recorded."""
+_ENDS = {"earliest": 2**64 - 1, "latest": 2**63 - 1}
+"""The ledger and entry ids of a topic's ends. The former is −1 as an unsigned number."""
+
+
+class Message(NamedTuple):
+    """An entry that was delivered, with the ledger's id as recorded."""
+
+    topic: str
+    ledger: int
+    entry: int
+
+    @property
+    def id(self) -> Record:
+        """As in a command."""
+        return {"ledgerId": self.ledger, "entryId": self.entry}
 
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """`connection` is None while it is gone, before it reconnects. `pending`: what it received but has not acked."""
+    """`connection` is None while it is gone, before it reconnects. `pending`: what it received but has not acked.
+
+    `fields`: what its SUBSCRIBE has besides.
+    """
 
     connection: int | None
     id: int
-    name: str
-    priority: int
+    topic: str
+    subscription: str
+    fields: Record
     pending: list[Message] = field(default_factory=list)
 
 
 class Consumers:
-    """A scenario. Each operation of the plan is a method, which returns whether there was anything to do."""
+    """Consumers of a topic. Each operation of a plan is a method, which returns whether there was anything to do.
 
-    def __init__(self, recorder: Recorder, kind: str, seed: int) -> None:
-        dice = random.Random(f"{kind} {seed} settings")
-        self._recorder = recorder
-        self._type = TYPES[kind] if kind in TYPES else dice.choice([*TYPES.values()])
-        self._priorities = dice.choice([[0], [0, 0, 1]])
+    `types`: the type of each subscription by its name. `delivered`: every message so far, once.
+    """
+
+    def __init__(
+        self, recorder: Recorder, publisher: Publisher, types: dict[str, str], priorities: list[int]
+    ) -> None:
+        self._recorder, self._publisher = recorder, publisher
+        self._types, self._priorities = types, priorities
+        self.names = [*types]
+        self.delivered: list[Message] = []
         self._here: list[Consumer] = []
         self._gone: list[Consumer] = []
         self._sizes: dict[Message, int] = {}  # messages in each entry that was delivered
-        self._unacked: dict[Message, int] = {}  # for a batch, the bits of the unacked messages
-        recorder.hear = self._hear
-        self._publisher = Publisher(recorder)
-
-    @property
-    def description(self) -> str:
-        return f"{self._type}, priorities {self._priorities}"
-
-    def publish(self, dice: random.Random) -> bool:
-        self._publisher.publish(dice, None)
-        return True
-
-    def batch(self, dice: random.Random) -> bool:
-        self._publisher.publish(dice, dice.choice([2, 3, 5]))
-        return True
+        self._unacked: dict[tuple[str, Message], int] = {}  # for a batch, the bits of the unacked messages
+        self._readers = 0
+        recorder.listeners.append(self._hear)
 
     # -- joining and leaving ----------------------------------------------------------------------------------------
 
     def join(self, dice: random.Random) -> bool:
-        if len(self._here) >= _MOST:
+        name = dice.choice(self.names)
+        if sum(each.subscription == name for each in self._here) >= _MOST:
             return False
+        type_ = self._types[name]
+        if len(self.names) > 1 and dice.random() < 0.1:  # which it may refuse
+            type_ = dice.choice([*TYPES.values()])
+        # Two consumers may have the same name.
+        fields = {"subType": type_, "consumer_name": dice.choice("abcd"), "priority_level": dice.choice(self._priorities),
+                  "durable": True, "initialPosition": dice.choice(["Earliest", "Earliest", "Latest"])}  # fmt: skip
+        if type_ == "Key_Shared":
+            fields["keySharedMeta"] = _key_shared(dice)
+        self._join(dice, name, fields)
+        return True
+
+    def read(self, dice: random.Random) -> bool:
+        """A reader: a subscription that is not durable, from either end or from a message."""
+        topic = dice.choice(self._recorder.topics)
+        known = [each.id for each in self.delivered if each.topic == topic]
+        start = dice.choice([*({"ledgerId": end, "entryId": end} for end in _ENDS.values()), *known[-6:]])
+        self._readers += 1
+        fields = {"subType": dice.choice(["Exclusive", "Exclusive", "Shared"]), "consumer_name": dice.choice("abcd"),
+                  "priority_level": 0, "durable": False, "start_message_id": start,
+                  "initialPosition": dice.choice(["Earliest", "Latest"])}  # fmt: skip
+        if dice.random() < 0.15:
+            fields["start_message_rollback_duration_sec"] = dice.choice([2, 30, 1000])
+        self._join(dice, f"r{self._readers}", fields, topic)
+        return True
+
+    def _join(self, dice: random.Random, subscription: str, fields: Record, topic: str | None = None) -> None:
         others = [each for each in self._recorder.connections if each != self._publisher.connection]
         connection = dice.choice(others) if others and dice.random() < 0.4 else self._recorder.open()
         taken = {each.id for each in (*self._here, *self._gone) if each.connection == connection}
         id_ = next(id_ for id_ in range(99) if id_ not in taken)
-        # Two consumers may have the same name.
-        self._subscribe(dice, Consumer(connection, id_, dice.choice("abcd"), dice.choice(self._priorities)))
-        return True
+        topic = dice.choice(self._recorder.topics) if topic is None else topic
+        self._subscribe(dice, Consumer(connection, id_, topic, subscription, fields))
 
     def rejoin(self, dice: random.Random) -> bool:
         if not self._gone:
@@ -79,13 +117,11 @@ class Consumers:
 
     def _subscribe(self, dice: random.Random, consumer: Consumer) -> None:
         assert consumer.connection is not None
-        keys = {"keySharedMeta": {"keySharedMode": "AUTO_SPLIT", "allowOutOfOrderDelivery": False}}
         consumer.pending = []
         self._here.append(consumer)  # before the response, which messages may accompany
         said = self._recorder.ask(
-            consumer.connection, "SUBSCRIBE", topic=self._recorder.topic, subscription="s", subType=self._type,
-            consumer_id=consumer.id, consumer_name=consumer.name, priority_level=consumer.priority, durable=True,
-            read_compacted=False, initialPosition="Earliest", **(keys if self._type == "Key_Shared" else {}),
+            consumer.connection, "SUBSCRIBE", topic=consumer.topic, subscription=consumer.subscription,
+            consumer_id=consumer.id, read_compacted=False, **consumer.fields,
         )  # fmt: skip
         if said.get("cmd") != "SUCCESS" and consumer in self._here:
             self._here.remove(consumer)
@@ -105,15 +141,18 @@ class Consumers:
     def cut(self, dice: random.Random) -> bool:
         if not self._here:
             return False
-        connection = self._of(self._one(dice))
-        self._lose(connection)
-        self._recorder.cut(connection)
+        self._recorder.cut(self._of(self._one(dice)))
         self._settle()
         return True
 
-    def unload(self, dice: random.Random) -> bool:
-        self._recorder.call("PUT", f"{self._recorder.path}/unload")
-        self._publisher.create()
+    def unsubscribe(self, dice: random.Random) -> bool:
+        if not self._here:
+            return False
+        consumer = self._one(dice)
+        said = self._recorder.ask(self._of(consumer), "UNSUBSCRIBE", consumer_id=consumer.id)
+        if said.get("cmd") == "SUCCESS" and consumer in self._here:
+            self._leave(consumer)
+        self._settle()
         return True
 
     # -- operations -------------------------------------------------------------------------------------------------
@@ -135,16 +174,18 @@ class Consumers:
             return False
         some = dice.sample(consumer.pending, min(most, len(consumer.pending)))
         consumer.pending = [each for each in consumer.pending if each not in some]
-        self._ack(dice, consumer, *map(_id, some))
+        self._ack(dice, consumer, *(each.id for each in some))
         return True
 
     def ack_any(self, dice: random.Random) -> bool:
         """Ack any message, whichever consumer has it, even if it is acked."""
-        if not self._here or not self._sizes:
+        if not self._here:
             return False
-        consumer, message = self._one(dice), dice.choice([*self._sizes])
+        consumer = self._one(dice)
+        if (message := self._any(dice, consumer)) is None:
+            return False
         consumer.pending = [each for each in consumer.pending if each != message]
-        self._ack(dice, consumer, _id(message))
+        self._ack(dice, consumer, message.id)
         return True
 
     def ack_part(self, dice: random.Random) -> bool:
@@ -153,11 +194,12 @@ class Consumers:
             return False
         message = dice.choice([each for each in consumer.pending if self._sizes[each] > 1])
         size = self._sizes[message]
-        bits = self._unacked.get(message, 2**size - 1) & ~(1 << dice.randrange(size))
-        self._unacked[message] = bits
+        key = (consumer.subscription, message)
+        bits = self._unacked.get(key, 2**size - 1) & ~(1 << dice.randrange(size))
+        self._unacked[key] = bits
         if not bits:
             consumer.pending.remove(message)
-        self._ack(dice, consumer, _id(message) | ({"ack_set": [bits], "batch_size": size} if bits else {}))
+        self._ack(dice, consumer, message.id | ({"ack_set": [bits], "batch_size": size} if bits else {}))
         return True
 
     def ack_cumulative(self, dice: random.Random) -> bool:
@@ -167,10 +209,10 @@ class Consumers:
         size = self._sizes[last]
         if size > 1 and dice.random() < 0.4:
             bits = 2**size - 2 ** dice.randrange(1, size)
-            self._ack(dice, consumer, _id(last) | {"ack_set": [bits], "batch_size": size}, type_="Cumulative")
+            self._ack(dice, consumer, last.id | {"ack_set": [bits], "batch_size": size}, type_="Cumulative")
         else:
             consumer.pending = [each for each in consumer.pending if each > last]
-            self._ack(dice, consumer, _id(last), type_="Cumulative")
+            self._ack(dice, consumer, last.id, type_="Cumulative")
         return True
 
     def nack(self, dice: random.Random) -> bool:
@@ -190,16 +232,29 @@ class Consumers:
         return True
 
     def seek(self, dice: random.Random) -> bool:
-        if not self._here or not self._sizes:
+        """Seek to a message, to an end of the topic, or to a time."""
+        if not self._here:
             return False
-        consumer = self._one(dice)
-        message = _id(dice.choice([*self._sizes]))
-        self._recorder.ask(self._of(consumer), "SEEK", consumer_id=consumer.id, message_id=message)
+        consumer, where = self._one(dice), dice.random()
+        message = self._any(dice, consumer)
+        if where < 0.2:
+            there: Record = {
+                "message_publish_time": int((time.time() - dice.choice([0, 2, 10, 60, 10000])) * 1000)
+            }
+        elif where < 0.4 or message is None:
+            end = dice.choice([*_ENDS.values()])
+            there = {"message_id": {"ledgerId": end, "entryId": end}}
+        else:
+            there = {"message_id": message.id}
+        self._recorder.ask(self._of(consumer), "SEEK", consumer_id=consumer.id, **there)
         self._settle()
         return True
 
-    def snapshot(self, dice: random.Random) -> bool:
-        self._recorder.snapshot()
+    def last_message_id(self, dice: random.Random) -> bool:
+        if not self._here:
+            return False
+        consumer = self._one(dice)
+        self._recorder.ask(self._of(consumer), "GET_LAST_MESSAGE_ID", consumer_id=consumer.id)
         return True
 
     # -- commands ---------------------------------------------------------------------------------------------------
@@ -215,11 +270,11 @@ class Consumers:
     def _nack(self, consumer: Consumer, messages: list[Message]) -> None:
         self._recorder.tell(
             self._of(consumer), "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=consumer.id,
-            message_ids=[*map(_id, messages)],
+            message_ids=[each.id for each in messages],
         )  # fmt: skip
 
     def _settle(self) -> None:
-        if self._type == "Failover":
+        if any(each.fields["subType"] == "Failover" for each in (*self._here, *self._gone)):
             self._recorder.wait(_FAILOVER_SECONDS)
 
     # -- state ------------------------------------------------------------------------------------------------------
@@ -233,6 +288,11 @@ class Consumers:
             each for each in self._here if any(self._sizes[one] > 1 or not batches for one in each.pending)
         ]
         return dice.choice(holders) if holders else None
+
+    def _any(self, dice: random.Random, consumer: Consumer) -> Message | None:
+        """A message that was delivered from the consumer's topic, or None."""
+        known = [each for each in self.delivered if each.topic == consumer.topic]
+        return dice.choice(known) if known else None
 
     def _of(self, consumer: Consumer) -> int:
         assert consumer.connection is not None
@@ -260,11 +320,20 @@ class Consumers:
             for consumer in mine:
                 self._leave(consumer)
         elif record["cmd"] == "MESSAGE":
-            message = (fields["message_id"]["ledgerId"], fields["message_id"]["entryId"])
-            self._sizes[message] = record["metadata"].get("num_messages_in_batch", 1)
             for consumer in mine:
+                position = fields["message_id"]
+                message = Message(consumer.topic, position["ledgerId"], position["entryId"])
+                if message not in self._sizes:
+                    self.delivered.append(message)
+                self._sizes[message] = record["metadata"].get("num_messages_in_batch", 1)
                 consumer.pending = [*(each for each in consumer.pending if each != message), message]
 
 
-def _id(message: Message) -> Record:
-    return {"ledgerId": message[0], "entryId": message[1]}
+def _key_shared(dice: random.Random) -> Record:
+    """Mostly the same policy, since a consumer with another one is refused."""
+    meta: Record = {"keySharedMode": "AUTO_SPLIT", "allowOutOfOrderDelivery": False}
+    if dice.random() < 0.05:
+        meta["allowOutOfOrderDelivery"] = True
+    elif dice.random() < 0.05:
+        meta |= {"keySharedMode": "STICKY", "hashRanges": [{"start": 0, "end": 65535}]}
+    return meta

@@ -1,49 +1,107 @@
-"""What a seed determines: the operations of a scenario, each with a seed for its own choices.
+"""What a seed determines: the broker's settings, and the operations of a scenario, each with a seed for its own choices.
 
 Nothing else is random. An operation chooses (a consumer, messages to ack) from what exists at that time. So a seed always
 gives the same scenario as long as the broker behaves the same.
 """
 
 import random
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-STEPS = 45
+STEPS = 40
 """The steps of a scenario, not counting operations that had nothing to do."""
 
-_CONSUMERS = {
-    "publish": 8,
-    "batch": 2,
-    "join": 2,
-    "rejoin": 3,
-    "close": 1,
-    "cut": 0.7,
-    "flow": 3,
-    "snapshot": 3,
-}
-_PERSISTENT = {
-    "ack": 5,
-    "ack_some": 1,
-    "ack_any": 0.5,
-    "ack_part": 1,
-    "nack": 3,
-    "nack_all": 1,
-    "unload": 0.35,
-}
-_SINGLE = {"ack_cumulative": 2, "seek": 0.3}
-_PRODUCERS = {"produce": 4, "produce_again": 0.5, "send": 7, "send_batch": 2, "close": 2, "cut": 1, "unload": 0.4,
-              "snapshot": 2}  # fmt: skip
+BLOCK = 10
+"""This many seeds in a row have the same settings of the broker, as each change of them costs a new broker."""
 
-KINDS: dict[str, dict[str, float]] = {
-    "exclusive": {**_CONSUMERS, **_PERSISTENT, **_SINGLE},
-    "failover": {**_CONSUMERS, **_PERSISTENT, **_SINGLE, "rejoin": 1.5},
-    "shared": {**_CONSUMERS, **_PERSISTENT, "seek": 0.2},
-    "key_shared": {**_CONSUMERS, **_PERSISTENT, "seek": 0.2},
-    "non_persistent": {**_CONSUMERS, "ack": 1, "nack_all": 0.5},
-    "producers": _PRODUCERS,
-    "deduplication": {**_PRODUCERS, "send_again": 2, "deduplicate": 0.3},
+_PUBLISHING = {"publish": 7, "batch": 2}
+_JOINING = {"join": 2, "rejoin": 3, "close": 1, "cut": 0.7, "flow": 3}
+_ACKING = {"ack": 5, "ack_some": 1, "ack_any": 0.5, "ack_part": 1, "nack": 3, "nack_all": 1, "unload": 0.35}
+_SINGLE = {"ack_cumulative": 2, "seek": 0.3}
+_CONSUMERS = {**_PUBLISHING, **_JOINING, **_ACKING}
+_SEVERAL = {**_CONSUMERS, "join": 3, "ack": 6, "ack_some": 2, "ack_cumulative": 1, "seek": 0.4, "read": 0.7}
+_CURSORS = {"create_subscription": 0.7, "delete_subscription": 0.3, "unsubscribe": 0.3, "skip": 0.8, "skip_all": 0.2,
+            "reset": 0.5, "reset_to_time": 0.3, "expire_to": 0.5, "last_message_id": 0.4}  # fmt: skip
+_CLOCKS = {"publish_old": 3, "publish_ahead": 1}
+_PRODUCERS = {
+    "produce": 4,
+    "produce_again": 0.5,
+    "send": 7,
+    "send_batch": 2,
+    "close": 2,
+    "cut": 1,
+    "unload": 0.4,
 }
-"""Kinds of scenarios: operations with their weights. Operations are methods in `consumers` and `producers`."""
+
+
+class Kind(NamedTuple):
+    """`operations`: their weights. `settings`: those of the broker to draw, with the values. `subscriptions`: the type of
+    each, by name; None draws types for several. `partitions`: of the topic, if it is partitioned."""
+
+    operations: dict[str, float]
+    settings: Mapping[str, list[Any]] = MappingProxyType({})
+    subscriptions: dict[str, str] | None = None
+    partitions: int = 0
+
+
+_LEDGERS: dict[str, list[Any]] = {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 7, 50000],
+                                  "acknowledgmentAtBatchIndexLevelEnabled": [True, False]}  # fmt: skip
+_READS: dict[str, list[Any]] = {"dispatcherMaxReadBatchSize": [100, 1, 2, 4], "dispatcherMaxRoundRobinBatchSize": [20, 1, 3],
+                                "preciseDispatcherFlowControl": [False, True]}  # fmt: skip
+
+# fmt: off
+KINDS: dict[str, Kind] = {
+    "exclusive": Kind({**_CONSUMERS, **_SINGLE}, subscriptions={"s": "Exclusive"}),
+    "failover": Kind({**_CONSUMERS, **_SINGLE, "rejoin": 1.5}, subscriptions={"s": "Failover"}),
+    "shared": Kind({**_CONSUMERS, "seek": 0.2}, subscriptions={"s": "Shared"}),
+    "key_shared": Kind({**_CONSUMERS, "seek": 0.2}, subscriptions={"s": "Key_Shared"}),
+    "classic_key_shared": Kind(
+        {**_CONSUMERS, "seek": 0.2},
+        {"subscriptionKeySharedUseClassicPersistentImplementation": [True], **_READS},
+        {"s": "Key_Shared"},
+    ),
+    "non_persistent": Kind({**_PUBLISHING, **_JOINING, "ack": 1, "nack_all": 0.5}),
+    "producers": Kind(_PRODUCERS),
+    "deduplication": Kind({**_PRODUCERS, "send_again": 2, "deduplicate": 0.3}),
+    "subscriptions": Kind({**_SEVERAL, **_CURSORS}, _LEDGERS),
+    "reads": Kind({**_SEVERAL, "publish": 12, "batch": 5, "flow": 6}, {**_LEDGERS, **_READS}),
+    "readers": Kind({**_SEVERAL, "read": 4, "last_message_id": 2, "expire": 0.5, "trim": 0.5, "skip": 0.5}, _LEDGERS),
+    "batch_acks": Kind(
+        {**_SEVERAL, "publish": 3, "batch": 8, "ack_part": 8, "skip": 0.3, "reset": 0.3},
+        {"managedLedgerMaxEntriesPerLedger": [3, 7, 50000], "acknowledgmentAtBatchIndexLevelEnabled": [True, True, False]},
+    ),
+    "chunks": Kind({**_SEVERAL, "publish": 3, "chunks": 6, "reset": 0.3}, _LEDGERS),
+    "ttl": Kind({**_SEVERAL, **_CLOCKS, "set_ttl": 1.5, "remove_ttl": 0.2, "expire": 2, "expire_to": 0.7,
+                 "create_subscription": 0.5, "reset": 0.2}, _LEDGERS),
+    "clocks": Kind({**_SEVERAL, "publish": 2, "publish_old": 6, "publish_ahead": 2, "reset_to_time": 1.5, "seek": 2,
+                    "expire": 2, "read": 1.5}, _LEDGERS),
+    "quotas": Kind(
+        {**_SEVERAL, "set_quota": 2.5, "remove_quota": 0.3, "check_quota": 5, "wait": 1, "create_subscription": 0.5},
+        {**_LEDGERS, "preciseTimeBasedBacklogQuotaCheck": [False, True]},
+    ),
+    "retention": Kind({**_SEVERAL, "publish_large": 1.5, "set_retention": 2, "trim": 3, "skip": 1, "create_subscription": 0.5},
+                      {"managedLedgerMaxEntriesPerLedger": [1, 2, 3, 5]}),
+    "delayed": Kind(
+        {**_SEVERAL, "publish": 3, "publish_delayed": 6, "wait": 2.5, "read": 0.3},
+        {**_LEDGERS, "isDelayedDeliveryDeliverAtTimeStrict": [False, True], "delayedDeliveryEnabled": [True, True, True, False]},
+    ),
+    "restarts": Kind({**_SEVERAL, **_CURSORS, "restart": 0.8, "publish_delayed": 0.5}, _LEDGERS),
+    "terminated": Kind({**_SEVERAL, "terminate": 0.6, "skip_all": 0.5, "skip": 0.7, "unload": 1, "last_message_id": 1}, _LEDGERS),
+    "limits": Kind(
+        {**_SEVERAL, "set_limit": 2, "create_subscription": 0.5, "join": 4},
+        {"maxUnackedMessagesPerConsumer": [50000, 2, 5], "maxUnackedMessagesPerSubscription": [200000, 3, 8],
+         "maxConsumersPerTopic": [0, 0, 3], "maxConsumersPerSubscription": [0, 0, 2],
+         "maxSubscriptionsPerTopic": [0, 0, 2]},
+    ),
+    "partitions": Kind(
+        {**_SEVERAL, **_CLOCKS, "set_ttl": 0.7, "set_quota": 0.7, "check_quota": 1, "set_retention": 0.5, "set_limit": 0.7,
+         "trim": 0.3, "expire": 0.5},
+        _LEDGERS, partitions=2,
+    ),
+}
+# fmt: on
+"""Kinds of scenarios. Operations are methods of the clients and of the administrator."""
 
 
 class Step(NamedTuple):
@@ -55,7 +113,21 @@ class Step(NamedTuple):
 
 def plan(kind: str, seed: int) -> Iterator[Step]:
     """An endless sequence of steps, always the same for the same kind and seed."""
-    dice, weights = random.Random(f"{kind} {seed}"), KINDS[kind]
+    dice, weights = random.Random(f"{kind} {seed}"), KINDS[kind].operations
     while True:
         (operation,) = dice.choices([*weights], [*weights.values()])
         yield Step(operation, dice.getrandbits(32))
+
+
+def drawn(kind: str, seed: int) -> dict[str, str]:
+    """The settings of the broker that a seed has of its own."""
+    dice = random.Random(f"{kind} {seed // BLOCK} broker")
+    return {name: str(dice.choice(values)).lower() for name, values in KINDS[kind].settings.items()}
+
+
+def subscriptions(kind: str, seed: int) -> dict[str, str]:
+    """The type of each subscription, by name."""
+    dice = random.Random(f"{kind} {seed} subscriptions")
+    names = "s" if kind == "non_persistent" else "abcd"[: dice.choice([1, 2, 3, 4])]
+    types = {name: dice.choice(["Exclusive", "Failover", "Shared", "Shared", "Key_Shared"]) for name in names}
+    return KINDS[kind].subscriptions or types

@@ -3,6 +3,7 @@
 import random
 from typing import Any, NamedTuple
 
+from tests.parity import wire
 from tests.parity.recorder import Record, Recorder
 
 _MODES = ["Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"]
@@ -15,12 +16,11 @@ class Producer(NamedTuple):
 
 
 class Producers:
-    """A scenario. Each operation of the plan is a method, which returns whether there was anything to do."""
+    """Each operation of a plan is a method, which returns whether there was anything to do."""
 
-    def __init__(self, recorder: Recorder, kind: str, seed: int) -> None:
-        dice = random.Random(f"{kind} {seed} settings")
+    def __init__(self, recorder: Recorder, dice: random.Random, *, deduplicates: bool) -> None:
         self._recorder = recorder
-        self._deduplicates = kind == "deduplication"
+        self._deduplicates = deduplicates
         # A single mode shows more: in a mix, nearly every producer is refused.
         self._modes = dice.choice(
             [["Shared"], _MODES] if self._deduplicates else [_MODES, ["Shared", *_MODES[2:]]]
@@ -28,7 +28,7 @@ class Producers:
         self._here: list[Producer] = []
         self._epochs: dict[str, int] = {}
         self._sequences: dict[str, int] = {}
-        recorder.hear = self._hear
+        recorder.listeners.append(self._hear)
         if self._deduplicates:
             self._recorder.call("POST", f"/namespaces/{recorder.namespace}/deduplication", True)
         # On a separate connection, because the broker closes that of a fenced producer that goes on sending.
@@ -85,11 +85,13 @@ class Producers:
         self._sequences[producer.name] = max(last, sequence + (size or 1) - 1)
         fields: dict[str, Any] = {"producer_id": producer.id, "sequence_id": sequence}
         metadata: dict[str, Any] = {"producer_name": producer.name, "sequence_id": sequence}
+        payload = None
         if size is not None:
+            payload = wire.batch([{}] * size, [b"m%d" % (sequence + index) for index in range(size)])
             fields["num_messages"] = metadata["num_messages_in_batch"] = size
             if dice.random() < 0.6:  # as the Java client does and the C++ client does not
                 fields["highest_sequence_id"] = metadata["highest_sequence_id"] = sequence + size - 1
-        self._recorder.publish(producer.connection, metadata, **fields)
+        self._recorder.publish(producer.connection, metadata, payload, **fields)
         return True
 
     def close(self, dice: random.Random) -> bool:
@@ -102,14 +104,7 @@ class Producers:
     def cut(self, dice: random.Random) -> bool:
         if not self._here:
             return False
-        connection = dice.choice(self._here).connection
-        self._lose(connection)
-        self._recorder.cut(connection)
-        return True
-
-    def unload(self, dice: random.Random) -> bool:
-        self._recorder.call("PUT", f"{self._recorder.path}/unload")
-        self._consume()
+        self._recorder.cut(dice.choice(self._here).connection)
         return True
 
     def deduplicate(self, dice: random.Random) -> bool:
@@ -118,9 +113,11 @@ class Producers:
         self._recorder.call("POST", path, dice.random() < 0.5)
         return True
 
-    def snapshot(self, dice: random.Random) -> bool:
-        self._recorder.snapshot()
-        return True
+    def reopen(self) -> None:
+        """Bring back the consumer, as its client does after an unload or a restart."""
+        if self._consumer not in self._recorder.connections:
+            self._consumer = self._recorder.open()
+        self._consume()
 
     def _consume(self) -> None:
         # As clients do, and so that the broker owns the topic's bundle.

@@ -82,28 +82,37 @@ def pulsar_jars() -> Path:
 
 
 class LocalPulsar:
-    """A broker in a folder that is wiped at each start. Logs to `pulsar.log`. Ends with its `with` block."""
+    """A broker in a folder that is wiped at first. Logs to `pulsar.log`. Ends with its `with` block.
 
-    def __init__(self, directory: Path) -> None:
+    `config`: its settings, without those that only make it small and local.
+    """
+
+    def __init__(self, directory: Path, config: dict[str, str] | None = None) -> None:
         self.directory = directory.absolute()
         self.log = self.directory / "pulsar.log"
         self.ports = Ports(free_port(), free_port(), free_port())
+        self.config = settings() if config is None else config
 
     def __enter__(self) -> Self:
-        """Start it and wait until it serves clients. Raises `PulsarError`, `JarsUnavailableError`, `JavaNotFoundError`."""
-        classpath = f"{pulsar_jars()}/*"
+        """Start it on an empty folder. Raises as `start` does."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it and wait until it serves clients. Raises `PulsarError`, `JarsUnavailableError`, `JavaNotFoundError`."""
+        classpath = f"{pulsar_jars()}/*"
         config = self.directory / "broker.conf"
         config.write_text(
-            "".join(f"{key}={value}\n" for key, value in (settings() | _here(self.ports)).items())
+            "".join(f"{key}={value}\n" for key, value in (self.config | _here(self.ports)).items())
         )
         opened = [f"--add-opens={each}=ALL-UNNAMED" for each in _OPENED]
         options = ["--config", config, "--no-functions-worker", "--no-stream-storage",
                    "--metadata-dir", self.directory / "metadata", "--bookkeeper-dir", self.directory / "bookie",
                    "--num-bookies", 1, "--bookkeeper-port", self.ports.bookie, "--advertised-address", HOST]  # fmt: skip
         java = [java_binary(), *_JVM, *opened, "-cp", classpath, "org.apache.pulsar.PulsarStandaloneStarter"]
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             # In a new session, so that Ctrl-C in the terminal doesn't stop it before we do.
             self._process = subprocess.Popen(
                 [str(word) for word in (*java, *options)],
@@ -116,11 +125,14 @@ class LocalPulsar:
         try:
             self._wait_until_up()
         except BaseException:
-            self.__exit__()
+            self.stop()
             raise
-        return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop it as an operator does. Its data stays, so that `start` goes on with it."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -173,7 +185,8 @@ def _here(ports: Ports) -> dict[str, object]:
         "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
         "numIOThreads": 4,
         "numHttpServerThreads": 8,
-        "managedLedgerCacheSizeMB": 16,
+        "managedLedgerCacheSizeMB": 32,
         "journalSyncData": "false",
         "brokerShutdownTimeoutMs": 1000,
+        "forceDeleteNamespaceAllowed": "true",
     }

@@ -16,7 +16,7 @@ from streaming.kafka.local import HOST
 from streaming.traces.trace import FORMAT
 from tests.parity import wire
 from tests.parity.admin import Admin
-from tests.parity.pulsar import Ports, settings
+from tests.parity.pulsar import LocalPulsar, Ports
 
 Record = dict[str, Any]
 
@@ -39,20 +39,28 @@ class Recorder:
     """Connections to the topic of a separate namespace `name`. Names decide which consumer of a Failover subscription is
     active, so a scenario is reproducible only with the same name.
 
-    `records` is the trace so far. `hear`, if set, gets each frame of the broker as a record when it arrives.
+    `records` is the trace so far. Each of `listeners` gets each frame of the broker as a record when it
+    arrives, and each connection that is cut.
     """
 
-    def __init__(self, ports: Ports, name: str, *, domain: str = "persistent", patience: float = 1) -> None:
-        """`patience`: a factor for the usual silences."""
+    def __init__(
+        self, ports: Ports, name: str, config: dict[str, str], *, domain: str = "persistent",
+        partitions: int = 0, patience: float = 1,
+    ) -> None:  # fmt: skip
+        """`config`: the broker's settings, for the header. `patience`: a factor for the usual silences."""
         self.name, self.namespace = name, f"public/{name}"
         self.topic, self.path = f"{domain}://{self.namespace}/t", f"/{domain}/{self.namespace}/t"
+        self.topics = [f"{self.topic}-partition-{index}" for index in range(partitions)] or [self.topic]
         self.records: list[Record] = []
-        self.hear: Callable[[Record], None] = lambda record: None
+        self.listeners: list[Callable[[Record], None]] = []
+        self._config = config
         self._port, self._admin = ports.broker, Admin(ports.admin)
         self._patience = patience
         self._open: dict[int, _Connection] = {}
         self._opened = 0
         self._admin.call("PUT", f"/namespaces/{self.namespace}")
+        if partitions:
+            self.call("PUT", f"{self.path}/partitions", partitions)
 
     @property
     def connections(self) -> list[int]:
@@ -75,8 +83,9 @@ class Recorder:
 
     def cut(self, number: int) -> None:
         """Close a connection as a crashed client does."""
-        self._note(conn=number, dir="in", cmd="_TCP_CLOSE")
+        record = self._note(conn=number, dir="in", cmd="_TCP_CLOSE", fields={})
         self._open.pop(number).socket.close()
+        self._tell(record)
         self._listen(_CALLED * self._patience)
 
     def tell(self, number: int, command: str, **fields: Any) -> None:
@@ -93,18 +102,38 @@ class Recorder:
             number, command, fields, lambda record: record["fields"].get("request_id") == fields["request_id"]
         )
 
-    def publish(self, number: int, metadata: Record, **fields: Any) -> Record:
+    def publish(self, number: int, metadata: Record, payload: bytes | None = None, **fields: Any) -> Record:
         """Send a message and wait for its receipt. Returns it, or {} if none came."""
-        metadata = {**metadata, "publish_time": int(time.time() * 1000)}
-        payload = f"m{metadata['sequence_id']}".encode()
+        metadata = {"publish_time": int(time.time() * 1000), **metadata}
+        if payload is None:
+            payload = f"m{metadata['sequence_id']}".encode()
         return self._send(number, "SEND", fields, _received, metadata, payload)
 
-    def call(self, method: str, path: str, body: Any = None) -> None:
-        """Call the admin API. The resulting frames for clients are recorded after the call."""
+    def call(self, method: str, path: str, body: Any = None, *, seconds: float = _CALLED) -> Record:
+        """Call the admin API. The resulting frames for clients are recorded after the call, until none came for `seconds`.
+
+        Returns the record of the call.
+        """
         record: Record = {"dir": "admin", "method": method, "path": path}
-        self._note(**record if body is None else {**record, "body": body})
-        self.records[-1] |= self._admin.call(method, path, body)
+        said = self._note(**record if body is None else {**record, "body": body})
+        said |= self._admin.call(method, path, body)
+        self._listen(seconds * self._patience)
+        return said
+
+    def check_backlog_quotas(self) -> None:
+        """Run the periodic check of backlog quotas, of all topics."""
+        self._note(dir="note", event="backlog_quota_check", ms=1)
+        self._admin.call("GET", "/brokers/backlog-quota-check")
         self._listen(_CALLED * self._patience)
+
+    def restart(self, pulsar: LocalPulsar) -> None:
+        """Restart the broker on its data. Every connection is closed before."""
+        for number in self.connections:
+            self.cut(number)
+        self._note(dir="note", event="broker_restart", phase="stop")
+        pulsar.stop()
+        pulsar.start()
+        self._note(dir="note", event="broker_restart", phase="started")
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -112,32 +141,40 @@ class Recorder:
         self._listen(seconds, whole=True)
 
     def snapshot(self) -> None:
-        """Record the topic's stats as soon as two reads agree."""
-        last = None
-        for _ in range(20):
-            last, seen = self._admin.snapshot(self.path), last
-            if last == seen:
-                break
-            self._listen(SILENCE)
-        self._note(dir="stats", topic=self.topic, **last or {})
+        """Record the stats of each topic as soon as two reads agree."""
+        for topic in self.topics:
+            last = None
+            for _ in range(20):
+                last, seen = self._admin.snapshot("/" + topic.replace("://", "/")), last
+                if last == seen:
+                    break
+                self._listen(SILENCE)
+            if last and last["stats"]:
+                self._note(dir="stats", topic=topic, **last)
 
     def save(self, path: Path, description: str) -> None:
         """Write the trace."""
         header = {"format": FORMAT, "scenario": self.name, "area": "parity", "set": "parity", "pulsar_version": "4.0.7",
-                  "client": "tests/parity", "gated": True, "broker_config": settings(), "description": description,
+                  "client": "tests/parity", "gated": True, "broker_config": self._config, "description": description,
                   "recordings": 1, "stable": True, "stable_order": "per-stream"}  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(each) + "\n" for each in (header, *self.records)))
 
     def close(self) -> None:
-        """Close every connection without recording it, and delete the topic for the next scenario of this name."""
+        """Close every connection without recording it, and delete the namespace for the next scenario of this name."""
         for connection in self._open.values():
             connection.socket.close()
         self._open.clear()
-        self._admin.call("DELETE", f"{self.path}?force=true")
-        self._admin.call("DELETE", f"/namespaces/{self.namespace}/deduplication")
+        for _ in range(5):  # also of its policies; the first try may meet a topic that is loading
+            if self._admin.call("DELETE", f"/namespaces/{self.namespace}?force=true")["status"] in (204, 404):
+                break
+            time.sleep(1)
 
     # -- the wire -------------------------------------------------------------------------------------------------
+
+    def _tell(self, record: Record) -> None:
+        for hear in self.listeners:
+            hear(record)
 
     def _note(self, **record: Any) -> Record:
         self.records.append({"t": time.time() * 1000, **record})
@@ -170,7 +207,7 @@ class Recorder:
             sockets = {connection.socket: number for number, connection in self._open.items()}
             readable, _, _ = select.select([*sockets], [], [], left)
             for record in [record for one in readable for record in self._read(sockets[one])]:
-                self.hear(record)
+                self._tell(record)
                 if not answer and answers is not None and answers(record):
                     answer = record
             if readable and not whole and (answer or answers is None):

@@ -1,32 +1,43 @@
-"""Runs a scenario on the real broker, records it, and compares it with Magnetar."""
+"""Runs a scenario on the real broker, records it, compares it with Magnetar, and shrinks what differs."""
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from streaming.traces.conform import Verdict, compare_trace
 from streaming.traces.trace import read_trace
-from tests.parity.consumers import Consumers
-from tests.parity.plan import KINDS, STEPS, plan
+from tests.parity.administrator import Administrator
+from tests.parity.consumers import Consumers, Message
+from tests.parity.plan import KINDS, STEPS, Step, plan, subscriptions
 from tests.parity.producers import Producers
-from tests.parity.pulsar import Ports
+from tests.parity.publisher import Publisher
+from tests.parity.pulsar import LocalPulsar
 from tests.parity.recorder import Recorder
 
+_PATIENCE = 3
+"""The factor for the usual silences when a difference is confirmed: fewer races matter more than time."""
+_SHRINKING = 1.5
+"""The same while shrinking, where a race only costs a step too many."""
 
-class Outcome(NamedTuple):
-    """`word` is `equal`, `race` or `DIFFERS`. `verdict` is that of the trace at `path`."""
 
-    word: str
+class Recording(NamedTuple):
+    """`steps`: those that found something to do. `verdict` is that of the trace at `path`."""
+
+    steps: list[Step]
     verdict: Verdict
     path: Path
 
 
-_PATIENCE = 3
-"""The factor for the usual silences when a difference is confirmed: fewer races matter more than time."""
+class Outcome(NamedTuple):
+    """`word` is `equal`, `race` or `DIFFERS`."""
+
+    word: str
+    recording: Recording
 
 
-def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
+def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     """Record a scenario and, if it differs, twice more, slowly. If these differ in the same way, it is not a race but a
     difference of Magnetar. Traces that differ stay in `folder`.
 
@@ -35,39 +46,115 @@ def attempt(ports: Ports, kind: str, seed: int, folder: Path) -> Outcome:
         OSError: the broker is down.
     """
     path = folder / f"{kind}-{seed}.jsonl"
-    verdict = record(ports, kind, seed, path)
-    if verdict.equal:
+    once = record(pulsar, kind, seed, path)
+    if once.verdict.equal:
         path.unlink()
-        return Outcome("equal", verdict, path)
+        return Outcome("equal", once)
     paths = [folder / f"{kind}-{seed}.again-{number}.jsonl" for number in (1, 2)]
-    one, other = (record(ports, kind, seed, path, patience=_PATIENCE) for path in paths)
-    if first(one) is not None and first(one) == first(other):
-        return Outcome("DIFFERS", one, paths[0])
-    return Outcome("race", verdict, path)
+    one, other = (record(pulsar, kind, seed, path, once.steps, patience=_PATIENCE) for path in paths)
+    if first(one.verdict) is not None and first(one.verdict) == first(other.verdict):
+        return Outcome("DIFFERS", one)
+    return Outcome("race", once)
+
+
+def shrink(pulsar: LocalPulsar, kind: str, seed: int, recording: Recording) -> Recording:
+    """The fewest operations that still differ in the same way, by delta debugging: each candidate is recorded anew.
+
+    Returns `recording` itself if its difference cannot be repeated. Raises as `attempt` does.
+    """
+    wanted, number = shape(recording.verdict), 0
+    last = re.match(r"\d+", recording.verdict.differences[0][0])
+    steps = recording.steps if last is None else recording.steps[: int(last[0])]
+    smallest, parts = recording, 1  # at first, only what follows the difference is left out
+    candidates = [steps]
+    while candidates:
+        path, number = recording.path.with_name(f"{kind}-{seed}.shrunk-{number}.jsonl"), number + 1
+        found = record(pulsar, kind, seed, path, candidates.pop(), patience=_SHRINKING)
+        if shape(found.verdict) == wanted:
+            if smallest is not recording:
+                smallest.path.unlink()
+            smallest, parts = found, max(parts - 1, 2)
+            candidates = _without(found.steps, parts)
+        else:
+            path.unlink()
+            if not candidates and smallest is not recording and parts < len(smallest.steps):
+                parts = min(2 * parts, len(smallest.steps))
+                candidates = _without(smallest.steps, parts)
+    return smallest
+
+
+def _without(steps: list[Step], parts: int) -> list[list[Step]]:
+    """The steps without each of `parts` equal parts, which are tried from the end of the list: the first part goes first."""
+    size = -(-len(steps) // parts)
+    return [steps[:at] + steps[at + size :] for at in reversed(range(0, len(steps), size))] if steps else []
 
 
 def record(
-    ports: Ports, kind: str, seed: int, path: Path, *, steps: int = STEPS, patience: float = 1
-) -> Verdict:
-    """Run a scenario on the real broker, write its trace to `path`, and compare. Raises as `attempt` does."""
+    pulsar: LocalPulsar,
+    kind: str,
+    seed: int,
+    path: Path,
+    steps: Sequence[Step] | None = None,
+    *,
+    patience: float = 1,
+) -> Recording:
+    """Run a scenario on the real broker, write its trace to `path`, and compare. `steps`: instead of the seed's.
+
+    Raises as `attempt` does.
+    """
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
-    recorder = Recorder(ports, f"{kind}-{seed}", domain=domain, patience=patience)
+    recorder = Recorder(pulsar.ports, f"{kind}-{seed}", pulsar.config, domain=domain,
+                        partitions=KINDS[kind].partitions, patience=patience)  # fmt: skip
+    done: list[Step] = []
     try:
-        scenario = (Producers if "produce" in KINDS[kind] else Consumers)(recorder, kind, seed)
-        drawn, number = plan(kind, seed), 1
-        while number <= steps:
-            step = next(drawn)
-            recorder.step(f"{number} {step.operation}")
-            if getattr(scenario, step.operation)(random.Random(step.number)):
-                number += 1
-            else:  # there was nothing to do, so nothing is recorded
+        scenario = Scenario(recorder, pulsar, kind, seed)
+        for step in plan(kind, seed) if steps is None else steps:
+            recorder.step(f"{len(done) + 1} {step.operation}")
+            if not scenario.run(step):  # there was nothing to do, so nothing is recorded
                 recorder.records.pop()
+                continue
+            recorder.snapshot()
+            done.append(step)
+            if steps is None and len(done) == STEPS:
+                break
         recorder.step("the end")
         recorder.snapshot()
         recorder.save(path, scenario.description)
     finally:
         recorder.close()
-    return compare_trace(read_trace(path))
+    return Recording(done, compare_trace(read_trace(path)), path)
+
+
+class Scenario:
+    """The clients and the administrator of a recording."""
+
+    def __init__(self, recorder: Recorder, pulsar: LocalPulsar, kind: str, seed: int) -> None:
+        dice = random.Random(f"{kind} {seed} settings")
+        self._recorder, self._pulsar = recorder, pulsar
+        types = subscriptions(kind, seed)
+        if "produce" in KINDS[kind].operations:
+            producers = Producers(recorder, dice, deduplicates=kind == "deduplication")
+            self._parts: list[object] = [producers]
+            self._reopen = producers.reopen
+            self.description = producers.description
+            names, delivered = ["s"], list[Message]()
+        else:
+            publisher = Publisher(recorder)
+            priorities = dice.choice([[0], [0, 0, 1]])
+            consumers = Consumers(recorder, publisher, types, priorities)
+            names, delivered = consumers.names, consumers.delivered
+            self._parts = [publisher, consumers]
+            self._reopen = publisher.reopen
+            self.description = f"{', '.join(types.values())}, priorities {priorities}"
+        self._parts.append(Administrator(recorder, names, delivered, self._restart, self._reopen))
+
+    def run(self, step: Step) -> bool:
+        """Run an operation. Returns whether there was anything to do."""
+        part = next(part for part in self._parts if hasattr(part, step.operation))
+        return bool(getattr(part, step.operation)(random.Random(step.number)))
+
+    def _restart(self) -> None:
+        self._recorder.restart(self._pulsar)
 
 
 def first(verdict: Verdict) -> tuple[str, str] | None:
@@ -76,3 +163,9 @@ def first(verdict: Verdict) -> tuple[str, str] | None:
         return None
     step, text = verdict.differences[0]
     return step, re.sub(r"\d+", "#", text)
+
+
+def shape(verdict: Verdict) -> str:
+    """What kind of difference the first one is: its text up to the values. Empty if there is none."""
+    found = first(verdict)
+    return "" if found is None else re.split(r"recorded|[\[{(]", found[1])[0]

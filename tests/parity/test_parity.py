@@ -1,5 +1,6 @@
 """The parts of `make parity` that need no Pulsar, on frames of a real one."""
 
+import base64
 import itertools
 import json
 import socket
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from streaming.broker.config import configuration
 from streaming.traces.conform import compare_trace
 from streaming.traces.trace import Trace, payload_of, read_trace
 from tests.parity import wire
 from tests.parity.admin import Admin
+from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
 from tests.parity.messages import COMMANDS
-from tests.parity.plan import KINDS, Step, plan
+from tests.parity.plan import BLOCK, KINDS, Step, drawn, plan
 from tests.parity.producers import Producers
+from tests.parity.publisher import Publisher
 from tests.parity.pulsar import Ports, settings
 from tests.parity.recorder import Recorder
 from tests.parity.scenario import first
@@ -25,7 +29,7 @@ from tests.parity.scenario import first
 RECORDED = Path(__file__).with_name("recorded")
 OFFICIAL = Path(__file__).parents[2] / "streaming" / "traces" / "recorded"
 
-PLANNED = [Step("rejoin", 2751701614), Step("publish", 697149587), Step("ack_some", 3202242002)]
+PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any", 3202242002)]
 
 
 def test_a_seed_stands_for_a_scenario() -> None:
@@ -35,8 +39,21 @@ def test_a_seed_stands_for_a_scenario() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kinds_operations_are_methods(kind: str) -> None:
-    scenario = Producers if "produce" in KINDS[kind] else Consumers
-    assert [name for name in KINDS[kind] if not callable(getattr(scenario, name, None))] == []
+    operations = KINDS[kind].operations
+    clients = (Producers,) if "produce" in operations else (Publisher, Consumers)
+    parts = (*clients, Administrator)
+    assert [
+        name for name in operations if sum(callable(getattr(part, name, None)) for part in parts) != 1
+    ] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kinds_settings_are_known_and_drawn_for_seeds_in_a_row(kind: str) -> None:
+    for seed in range(0, 20 * BLOCK, BLOCK):
+        configuration("4.x", settings() | drawn(kind, seed))
+        assert drawn(kind, seed) == drawn(kind, seed + BLOCK - 1)
+    differing = {str(drawn(kind, seed)) for seed in range(0, 20 * BLOCK, BLOCK)}
+    assert len(differing) > 1 or all(len(set(values)) == 1 for values in KINDS[kind].settings.values())
 
 
 def test_frames_survive_encoding_and_decoding() -> None:
@@ -58,6 +75,27 @@ def test_frames_survive_encoding_and_decoding() -> None:
     assert COMMANDS.keys() - met == {"PING", "PONG", "SEND_ERROR"}  # not recorded
 
 
+def test_a_batch_is_encoded_as_clients_do() -> None:
+    """A batch of an official client, made anew from its parts."""
+    batches = [
+        record
+        for path in sorted(OFFICIAL.glob("*.jsonl"))
+        for record in read_trace(path).records
+        if record.get("cmd") == "SEND" and "batch" in record
+    ]
+    for record in batches:
+        metadata = [each["metadata"] for each in record["batch"]]
+        payloads = [base64.b64decode(each["payload"]) for each in record["batch"]]
+        assert wire.batch(metadata, payloads) == payload_of(record)
+    assert len(batches) > 10
+
+
+def test_a_large_payload_of_one_byte_is_recorded_as_such() -> None:
+    metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1}
+    frame = wire.encode("SEND", {"producer_id": 0, "sequence_id": 0}, metadata, b"x" * 5000)
+    assert wire.decode(frame[4:])["payload_repeat"] == [ord("x"), 5000]
+
+
 def _has_more(record: dict[str, Any]) -> bool:
     """Whether a frame has fields that no scenario uses, so that the tables lack them."""
     try:
@@ -76,23 +114,25 @@ def test_what_the_tables_lack_is_said() -> None:
         wire.decode(b"\0\0\0\6\x08\x03\x1a\x02\x48\x01")
 
 
-def test_a_recording_is_compared() -> None:
-    """A shortened recording of `python -m tests.parity`."""
-    trace = read_trace(RECORDED / "key_shared.jsonl")
-    assert trace.header["broker_config"] == settings()
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_a_recording_is_compared(path: Path) -> None:
+    """The first operations of some scenarios."""
+    trace = read_trace(path)
+    kind, _, seed = path.stem.rpartition("-")
+    assert trace.header["broker_config"] == settings() | drawn(kind, int(seed))
     verdict = compare_trace(trace)
     assert verdict.differences == []
-    assert verdict.frames > 20
-    assert verdict.snapshots > 0
+    assert verdict.frames > 10
+    assert verdict.snapshots > 5
     assert first(verdict) is None
 
 
 def test_where_two_recordings_differ_alike_ledgers_do_not_count() -> None:
-    trace = read_trace(RECORDED / "key_shared.jsonl")
-    records = json.dumps(trace.records)
-    (ledger,) = {
+    trace = read_trace(RECORDED / "key_shared-0.jsonl")
+    records = json.dumps([each for each in trace.records if each["dir"] != "stats"])
+    ledger = next(
         each["fields"]["message_id"]["ledgerId"] for each in trace.records if each.get("cmd") == "MESSAGE"
-    }
+    )
     found = []
     for text in (records, records.replace(f'"ledgerId": {ledger}', '"ledgerId": 4711')):
         others = json.loads(text)
@@ -137,10 +177,11 @@ def test_a_recording_is_gated(
     broker: tuple[Ports, list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Admin, "call", lambda *_: {"status": 404})
+    monkeypatch.setattr(Admin, "snapshot", lambda *_: {"stats": {"msgInCounter": 0}})
     ports, got = broker
-    recorder = Recorder(ports, "x")
+    recorder = Recorder(ports, "x", {})
     heard: list[str] = []
-    recorder.hear = lambda record: heard.append(record["cmd"])
+    recorder.listeners.append(lambda record: heard.append(record["cmd"]))
     connection = recorder.open()
     said = recorder.ask(connection, "SUBSCRIBE", topic="t", subscription="s", subType="Shared", consumer_id=0)
     assert said["fields"] == {"request_id": 1}

@@ -35,6 +35,8 @@ _TYPES = {name: _fields(text) for name, text in PARTS.items()}
 _TYPES |= {name: _fields(text) for name, (_, text) in COMMANDS.items()}
 _NAMES = {number: name for name, (number, _) in COMMANDS.items()}
 _MAGIC = b"\x0e\x01"
+_LARGE = 1000
+"""Bytes from which on a payload of a single repeated byte is recorded as such."""
 
 
 def encode(
@@ -51,8 +53,21 @@ def encode(
     return struct.pack(">II", 4 + len(body) + len(tail), len(body)) + body + tail
 
 
+def batch(metadata: list[dict[str, Any]], payloads: list[bytes]) -> bytes:
+    """The payload of an uncompressed batch: each message with the metadata of its own."""
+    singles = [
+        _message("SingleMetadata", {**each, "payload_size": len(payload)})
+        for each, payload in zip(metadata, payloads, strict=True)
+    ]
+    return b"".join(
+        struct.pack(">I", len(single)) + single + payload
+        for single, payload in zip(singles, payloads, strict=True)
+    )
+
+
 def decode(frame: bytes) -> dict[str, Any]:
-    """Decode a frame without its total size to `cmd`, `fields` and, for messages, `metadata`, `payload` and `entry_size`.
+    """Decode a frame without its total size to `cmd`, `fields` and, for messages, `metadata`, `payload` (or `payload_repeat`) and
+    `entry_size`.
 
     Raises:
         WireError: a command or field is not in the tables, or a message is malformed.
@@ -68,8 +83,14 @@ def decode(frame: bytes) -> dict[str, Any]:
             raise WireError(f"{name}: expected a checksum, found {tail[:2].hex()}")
         end = 10 + int.from_bytes(tail[6:10])
         found["metadata"], found["entry_size"] = _read("Metadata", tail[10:end]), len(tail)
-        found["payload"] = base64.b64encode(tail[end:]).decode()
+        found |= _payload(tail[end:])
     return found
+
+
+def _payload(payload: bytes) -> dict[str, Any]:
+    if len(payload) >= _LARGE and payload.count(payload[:1]) == len(payload):
+        return {"payload_repeat": [payload[0], len(payload)]}
+    return {"payload": base64.b64encode(payload).decode()}
 
 
 def _message(name: str, fields: dict[str, Any]) -> bytes:
