@@ -210,6 +210,7 @@ def _admin_calls() -> str:
                 (f"`{method} {_path(pattern)}`", " ".join(doc(handler).split()))
                 for method, pattern, handler in ROUTES
             ),
+            ("`DELETE`", "Delete the topic with its subscriptions, ledgers, policies and schema. With `?force=true`, also one that has producers or consumers, which are disconnected. Ledger ids are never used again."),
             ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions."),
             ("`POST /partitions`", "Give a partitioned topic more partitions. The body is the new number of partitions."),
         ],
@@ -249,11 +250,16 @@ Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.
 | `PUT /unload` | Close the topics and load them again. |
 | `POST /clearBacklog` | Clear the backlog of every subscription. |
 | `POST /clearBacklog/{{subscription}}` | Clear the backlog of the subscriptions of this name. |
+| `GET /topics` | The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all. |
+
+`GET /persistent/TENANT/NAMESPACE` lists the persistent topics of a namespace, and `GET /non-persistent/TENANT/NAMESPACE` those
+that store nothing. Followed by `/partitioned`, both list the partitioned topics instead. Each ingress partition answers with
+its own topics.
 
 ### Calls on a topic
 
 Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `GET /stats`, `PUT /unload`
-and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
+`DELETE` and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
 `ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
 latest message.
 

@@ -20,6 +20,9 @@ _TOPIC = re.compile(
     r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
 )
 
+PARTITIONED = "partitioned"
+"""In place of a topic: a call on all partitioned topics of a namespace."""
+
 _OBJECT_BYTES = 8
 """The memory of a body, as objects of Python, per byte of its JSON."""
 
@@ -27,7 +30,7 @@ _OBJECT_BYTES = 8
 def topic_of(path: str) -> str | None:
     """The full topic name that a call's path is about; None for a call on a namespace or on the broker."""
     match = _TOPIC.fullmatch(path)
-    if match is None:
+    if match is None or (match["topic"] == PARTITIONED and match["rest"] is None):
         return None
     return f"{match['domain']}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
 
@@ -39,6 +42,11 @@ def creates_topic(command: Admin) -> bool:
         call[1:] in (*POLICY_CALLS, "backlogQuota")
         or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", call) is not None)
     )
+
+
+def deletes_topic(command: Admin) -> bool:
+    """Does a call on a topic delete it?"""
+    return command.method == "DELETE" and call_of(command) == ""
 
 
 def refuse(ctx: Context, command: Admin, status: int, reason: str) -> None:

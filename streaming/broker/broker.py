@@ -26,6 +26,7 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand, is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.policies.admin_calls import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
@@ -152,6 +153,8 @@ class Broker:
                 self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
+                if namespaces.list_topics(self._ctx, command, self._state.topics, self._state.deleted):
+                    return None
                 if (found := namespaces.call_namespace(self._ctx, command, self._touch_all)) is not None:
                     self._on_namespace(*found)
                 return None
@@ -190,6 +193,9 @@ class Broker:
         if isinstance(command, LOOKUPS):
             lookup.answer(ctx, name, command, exists=exists)
             return None
+        if isinstance(command, c.Admin) and admin.deletes_topic(command):
+            self._delete(name, command)
+            return None
         if exists:
             self._domain(name).carry_out(name, command)
             return None
@@ -208,6 +214,24 @@ class Broker:
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
         return None
+
+    def _delete(self, name: str, command: c.Admin) -> None:
+        """DELETE of a topic. `?force=true` disconnects its clients first; without it, there must be none."""
+        ctx = self._ctx
+        if name in ctx.partitioned:
+            reason = f"{name} is a partitioned topic: delete it with DELETE …/partitions"
+            admin.refuse(ctx, command, 409, reason)
+        elif name not in self._state.topics:
+            if is_non_persistent(name):  # quirk: Pulsar does not look for it
+                admin.respond(ctx, name, command, 204)
+            else:
+                admin.refuse(ctx, command, 404, f"Topic {name} not found")
+        elif users := self._domain(name).delete(name, force=query(command.path).get("force") == "true"):
+            admin.refuse(ctx, command, 412, f"Topic has {users} connected producers/consumers")
+        else:
+            if self._topics_of is not None:
+                self._topics_of[namespace_of(name)] -= 1
+            admin.respond(ctx, name, command, 204)
 
     def _refuse_name(self, name: str, command: TopicCommand | LookupCommand) -> Refused | None:
         """Answer a command for what is not a topic name. It is refused if no answer can say so."""
@@ -237,7 +261,8 @@ class Broker:
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""
         for topic_name in self._ctx.connections.pop(connection, ()):
-            self._domain(topic_name).connection_lost(topic_name, connection)
+            if topic_name in self._state.topics:
+                self._domain(topic_name).connection_lost(topic_name, connection)
 
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
         ctx, topics = self._ctx, self._persistent

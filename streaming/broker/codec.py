@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import SchemaData
-from streaming.broker.abstract_topic import AbstractTopic
+from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
@@ -47,7 +47,7 @@ class TopicBlock(msgspec.Struct, array_like=True):
 class PartitionState(msgspec.Struct, array_like=True):
     """The state of an ingress partition between two micro-batches.
 
-    `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
+    `deleted`: deleted topics of which something is left. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
     by version.
     """
@@ -64,6 +64,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     partitioned: dict[str, int] = {}
     schemas: dict[str, list[SchemaData]] = {}
     unacked: UnackedMessages = msgspec.field(default_factory=UnackedMessages)
+    deleted: dict[str, DeletedTopic] = {}
 
 
 def _encode_hook(value: Any) -> Any:

@@ -171,6 +171,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     delayedDeliveryFixedDelayDetectionLookahead: Annotated[int, between(0, MOST, "messages")] = 50000
     """With this many delayed messages that all have about the same delay, the dispatcher reads no more until one is due.
     0: off."""
+    subscriptionBacklogScanMaxEntries: Annotated[int, between(1, 1_000_000, "entries")] = 10_000
+    """How many entries an analysis of a backlog looks at before it is aborted."""
     dispatcherEntryFilterRescheduledMessageDelay: Annotated[int, between(0, MOST, "ms")] = 1000
     """How long after a filter rescheduled an entry it judges the entry again. At least 1."""
     entryFilterNames: str = ""

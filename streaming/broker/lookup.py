@@ -94,6 +94,16 @@ def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadat
     ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields))
 
 
+def partition_index(name: str) -> int:
+    """K of ``…-partition-K``, −1 for other topics."""
+    return int(name.rpartition("-")[2]) if PARTITION.fullmatch(name) else -1
+
+
+def partitions_of(name: str, count: int) -> list[str]:
+    """The full names of a partitioned topic's partitions."""
+    return [f"{name}-partition-{index}" for index in range(count)]
+
+
 def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
     """``PUT …/partitions`` creates a partitioned topic, ``POST`` gives it more partitions."""
     body = command.body

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from streaming.broker.abstract_topic import AbstractTopic
+from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.codec import (
     PartitionState,
     TopicBlock,
@@ -17,7 +17,6 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
-from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import stats as non_persistent_stats
@@ -46,7 +45,7 @@ class Topics(ABC, Generic[T]):
             block = self._state.topics.get(name)
             if block is None:
                 self._state.topics[name] = TopicBlock(b"")
-                topic = self._loaded[name] = self._create(name)
+                topic = self._loaded[name] = self._create(name, self._state.deleted.pop(name, DeletedTopic()))
             else:
                 topic = self._loaded[name] = self._decode(block.data)
         return topic
@@ -57,7 +56,21 @@ class Topics(ABC, Generic[T]):
 
     def answer_missing(self, name: str, command: TopicCommand) -> None:
         """Answer a command on a topic that does not exist and that the command does not create, as an empty topic does."""
-        self._carry_out(self._missing(name), command)
+        self._carry_out(self._missing(name, self._state.deleted.get(name, DeletedTopic())), command)
+
+    def delete(self, name: str, *, force: bool) -> int:
+        """Delete a topic, unless producers or consumers use it: returns their number. `force`: disconnects them and
+        deletes it anyway."""
+        topic = self._touch(name)
+        users = len(topic.producers) + len(topic.consumer_handles)
+        if users and not force:
+            return users
+        left = self._close(topic)
+        del self._loaded[name], self._state.topics[name]
+        if left != DeletedTopic():
+            self._state.deleted[name] = left
+        self._ctx.policies_changed()
+        return 0
 
     def encode(self) -> None:
         """Encode the loaded topics into the state."""
@@ -67,8 +80,16 @@ class Topics(ABC, Generic[T]):
             self._summarise(topic, block)
 
     @abstractmethod
-    def _create(self, name: str) -> T:
-        """Create a topic."""
+    def _touch(self, name: str) -> T:
+        """Load or create a topic on which something happens now."""
+
+    @abstractmethod
+    def _close(self, topic: T) -> DeletedTopic:
+        """Delete what a topic has."""
+
+    @abstractmethod
+    def _create(self, name: str, former: DeletedTopic) -> T:
+        """Create a topic. `former`: what is left of the deleted one of its name."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> T:
@@ -79,8 +100,8 @@ class Topics(ABC, Generic[T]):
         """Note in the block what the broker must know without decoding it."""
 
     @abstractmethod
-    def _missing(self, name: str) -> T:
-        """An empty topic that is not kept."""
+    def _missing(self, name: str, former: DeletedTopic) -> T:
+        """An empty topic that is not kept, see `_create`."""
 
     @abstractmethod
     def _carry_out(self, topic: T, command: TopicCommand) -> None:
@@ -185,6 +206,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         ctx.clock = max(ctx.clock, due)
         self._passed = max(self._passed or 0, ctx.clock - 1)
         name = ctx.next_timer()
+        if name not in self._state.topics:
+            return  # deleted
         topic, block = self.load(name), self._state.topics[name]
         if not 0 <= lifecycle.next_due(ctx, topic) <= ctx.clock:
             return  # a superfluous `wake`
@@ -204,7 +227,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         self._passed = due - 1
         while self._queue and self._queue[0][0] == due:
             _, name = heapq.heappop(self._queue)
-            if self._state.topics[name].next_round == due:
+            if name in self._state.topics and self._state.topics[name].next_round == due:
                 self._running = name
                 self._run_checks(name, checks)
         self._passed, self._running = due, ""
@@ -266,8 +289,17 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
         self._carry_out(self.touch(name), command)
 
-    def _create(self, name: str) -> PersistentTopic:
-        return lifecycle.create(self._ctx, name)
+    def _touch(self, name: str) -> PersistentTopic:
+        return self.touch(name)
+
+    def _close(self, topic: PersistentTopic) -> DeletedTopic:
+        left = lifecycle.delete(self._ctx, topic)
+        self.check_unacked(topic)
+        self._awake.pop(topic.name, None)
+        return left
+
+    def _create(self, name: str, former: DeletedTopic) -> PersistentTopic:
+        return lifecycle.create(self._ctx, name, former)
 
     def _decode(self, data: bytes) -> PersistentTopic:
         return decode_topic(data)
@@ -283,8 +315,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         commands.carry_out(self._ctx, topic, command)
         self.check_unacked(topic)
 
-    def _missing(self, name: str) -> PersistentTopic:
-        return PersistentTopic(name, ledger=ManagedLedger.create(self._ctx.clock))
+    def _missing(self, name: str, former: DeletedTopic) -> PersistentTopic:
+        return lifecycle.empty(self._ctx, name, former)
 
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers, then apply the broker's limit of unacked messages."""
@@ -322,8 +354,14 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
         self._carry_out(self.load(name), command)
 
-    def _create(self, name: str) -> NonPersistentTopic:
-        return non_persistent_commands.create(self._ctx, name)
+    def _touch(self, name: str) -> NonPersistentTopic:
+        return self.load(name)
+
+    def _close(self, topic: NonPersistentTopic) -> DeletedTopic:
+        return non_persistent_commands.delete(self._ctx, topic)
+
+    def _create(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
+        return non_persistent_commands.create(self._ctx, name, former)
 
     def _decode(self, data: bytes) -> NonPersistentTopic:
         return decode_non_persistent_topic(data)
@@ -334,8 +372,8 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
         non_persistent_commands.carry_out(self._ctx, topic, command)
 
-    def _missing(self, name: str) -> NonPersistentTopic:
-        return NonPersistentTopic(name)
+    def _missing(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
+        return non_persistent_commands.empty(name, former)
 
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers."""

@@ -43,9 +43,9 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     whole_ledgers: bool = True
 
     @classmethod
-    def create(cls, now: int) -> "ManagedLedger":
-        """A new managed ledger with one open, empty ledger."""
-        ledger = cls()
+    def create(cls, now: int, after: int = 0) -> "ManagedLedger":
+        """A new managed ledger with one open, empty ledger. `after`: the last ledger id that its name had before."""
+        ledger = cls(current=after)
         ledger.open_ledger(now)
         ledger.last_confirmed = Position(ledger.current, -1)
         return ledger

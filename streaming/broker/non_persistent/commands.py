@@ -11,7 +11,7 @@ from schemas import commands as c
 from schemas.effects import SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker import admin
-from streaming.broker.abstract_topic import PendingWrite
+from streaming.broker.abstract_topic import DeletedTopic, PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
@@ -31,10 +31,28 @@ from streaming.broker.rate import Rate
 from streaming.broker.topic_commands import TopicCommand
 
 
-def create(ctx: Context, name: str) -> NonPersistentTopic:
-    """Create a topic."""
+def create(ctx: Context, name: str, former: DeletedTopic) -> NonPersistentTopic:
+    """Create a topic. `former`: what is left of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
-    return NonPersistentTopic(name)
+    return empty(name, former)
+
+
+def empty(name: str, former: DeletedTopic) -> NonPersistentTopic:
+    """A topic, see `create`."""
+    return NonPersistentTopic(
+        name, closed_producers=former.closed_producers, generated_names=former.generated_names
+    )
+
+
+def delete(ctx: Context, topic: NonPersistentTopic) -> DeletedTopic:
+    """Disconnect the topic's clients, and delete its schema."""
+    ctx.emit(TopicEvent(topic.name, "deleted by an administrator"))
+    topic.fenced = True
+    registration.disconnect_all(ctx, topic, "topic deleted")
+    for subscription in list(topic.subscriptions.values()):
+        consumers.disconnect_all(ctx, topic, subscription, "topic deleted")
+    ctx.schemas.pop(topic.name, None)
+    return DeletedTopic(0, topic.generated_names, topic.closed_producers)
 
 
 def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
@@ -234,8 +252,10 @@ def _answer(
 ) -> tuple[int, object] | None:
     """Status and response; None: there is no such call. Raises `AdminError`."""
     match command.method, call:
-        case method, _ if not admin_operations.is_topic_call(method, call):
+        case _ if not admin_operations.is_known(call):
             return None
+        case _, "/properties":
+            raise AdminError(406, "Need to provide a persistent topic name")
         case "GET", "/stats":
             return 200, stats.stats_with_drops(topic, ctx.config, ctx.clock)
         case "GET", "/internalStats":
@@ -264,7 +284,7 @@ def _unload(ctx: Context, topic: NonPersistentTopic) -> None:
     """
     ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
     topic.fenced = True
-    registration.unload(ctx, topic)
+    registration.disconnect_all(ctx, topic, "topic unloaded")
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(

@@ -16,13 +16,22 @@ from schemas.units import Int32, Int64
 from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.persistent import leaving, message_expiry, seeking, stats, subscribing
+from streaming.broker.lookup import partition_index
+from streaming.broker.persistent import (
+    backlog_analysis,
+    leaving,
+    message_expiry,
+    message_finder,
+    seeking,
+    stats,
+    subscribing,
+)
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.persistent.trimming import move_cursor, trim
 from streaming.broker.policies.admin_calls import convert, query
-from streaming.broker.position import LATEST, Position
+from streaming.broker.position import EARLIEST, LATEST, Position
 from streaming.broker.stats import internal_stats
 
 
@@ -41,13 +50,16 @@ def call_topic(ctx: Context, topic: PersistentTopic, command: Admin) -> bool:
                 status, response = error.status, {"reason": error.reason}
             respond(ctx, topic.name, command, status, response)
             return False
-    refuse_as_unsupported(ctx, topic.name, command)
+    if is_known(call):
+        respond(ctx, topic.name, command, 405, {"reason": f"{command.method} {call} is not allowed"})
+    else:
+        refuse_as_unsupported(ctx, topic.name, command)
     return False
 
 
-def is_topic_call(method: str, call: str) -> bool:
-    """Is this a call on a persistent topic, other than on a policy?"""
-    return any(method == known and pattern.fullmatch(call) for known, pattern, _ in ROUTES)
+def is_known(call: str) -> bool:
+    """Is there a call on a persistent topic of this path, whatever its method?"""
+    return any(pattern.fullmatch(call) for _, pattern, _ in ROUTES)
 
 
 Response = tuple[int, Any]
@@ -64,6 +76,7 @@ class MessageIdBody(msgspec.Struct):
     partitionIndex: Int32 = -1
     batchIndex: Int32 = -1
     excluded: bool = False
+    properties: dict[str, str] = {}
 
     @classmethod
     def read(cls, body: Any) -> "MessageIdBody":
@@ -102,20 +115,28 @@ def _create_subscription(
         raise AdminError(409, "Subscription already exists for topic")
     if not subscribing.is_free_name(match["name"]):
         raise AdminError(412, f"'{match['name']}' is empty or reserved")
-    target = MessageIdBody.read(command.body).position
-    subscription = _create(ctx, topic, match["name"], earliest=False)
+    body = MessageIdBody.read(command.body)
+    target = body.position
+    subscription = _create(ctx, topic, match["name"], earliest=False, properties=body.properties)
     # Pulsar always resets a new cursor. At Latest this only shows if the last ledger with an entry was trimmed.
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         seeking.reset(ctx, topic, subscription, target, "created at a message id")
     return 204, None
 
 
-def _create(ctx: Context, topic: PersistentTopic, name: str, *, earliest: bool) -> PersistentSubscription:
+def _create(
+    ctx: Context,
+    topic: PersistentTopic,
+    name: str,
+    *,
+    earliest: bool,
+    properties: dict[str, str] | None = None,
+) -> PersistentSubscription:
     try:
         subscribing.check_max_subscriptions(ctx, topic, name)
     except BrokerError as error:
         raise AdminError(409, error.cause) from None
-    return subscribing.create(ctx, topic, name, earliest=earliest)
+    return subscribing.create(ctx, topic, name, earliest=earliest, properties=properties)
 
 
 def _delete_subscription(
@@ -244,9 +265,80 @@ def _examine(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[s
 def _terminate(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Terminate the topic: it takes no more messages. The answer is the last position."""
     terminate(ctx, topic)
+    return 200, _message_id(-1, topic.ledger.last_confirmed)
+
+
+def _message_id(partition: int, position: Position, batch_index: int = -1) -> dict[str, int]:
+    """A message id as Pulsar encodes it in JSON."""
+    found = {
+        "ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition, "batchIndex": batch_index,
+        "batchSize": 0,
+    }  # fmt: skip
+    return found if batch_index < 0 else found | {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+
+
+def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """The id of the last message. Entry −1: the topic has none."""
     last = topic.ledger.last_confirmed
-    fields = {"partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
-    return 200, {"ledgerId": last.ledger, "entryId": last.entry, **fields}
+    if last.entry < 0:
+        return 200, _message_id(partition_index(topic.name), last)
+    if last.ledger not in topic.ledger.ledgers:
+        return 200, _message_id(-1, EARLIEST)
+    messages = ctx.entries.get(topic.name, last).metadata.num_messages_in_batch
+    batch_index = -1 if messages is None else messages - 1
+    return 200, _message_id(partition_index(topic.name), last, batch_index)
+
+
+def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """The id of the first message published at or after the time, in ms since the epoch. If there is none, the id that the
+    next message gets."""
+    position = message_finder.first_published_at(ctx, topic, int(match["time"]))
+    return 200, _message_id(partition_index(topic.name), position)
+
+
+def _properties(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """The topic's properties."""
+    return 200, topic.properties
+
+
+def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Set the properties in the body. The topic's other properties stay."""
+    topic.properties = topic.properties | read_properties(command.body)
+    return 204, None
+
+
+def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Remove the property `?key=…`."""
+    topic.properties.pop(query(command.path).get("key", ""), None)
+    return 204, None
+
+
+def read_properties(body: Any) -> dict[str, str]:
+    """The properties in the body of a call. Raises `AdminError`."""
+    found: dict[str, str] = convert({} if body is None else body, dict[str, str])
+    return found
+
+
+def _subscription_properties(
+    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
+) -> Response:
+    """The subscription's properties."""
+    return 200, _subscription(topic, match["name"]).properties
+
+
+def _put_subscription_properties(
+    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
+) -> Response:
+    """Replace the subscription's properties by those in the body."""
+    _subscription(topic, match["name"]).properties = read_properties(command.body)
+    return 204, None
+
+
+def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Count what the entry filters make of the subscription's backlog, from the position in the body or from its start."""
+    subscription = _subscription(topic, match["name"])
+    start = None if command.body is None else MessageIdBody.read(command.body).position
+    return 200, backlog_analysis.analyze(ctx, topic, subscription, start)
 
 
 def _stats(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
@@ -321,6 +413,14 @@ ROUTES: list[
         ("GET", r"/subscriptions", _subscriptions),
         ("GET", r"/stats", _stats),
         ("GET", r"/internalStats", _internal_stats),
+        ("GET", r"/lastMessageId", _last_message_id),
+        ("GET", r"/messageid/(?P<time>-?\d{1,15})", _message_id_at),
+        ("GET", r"/properties", _properties),
+        ("PUT", r"/properties", _put_properties),
+        ("DELETE", r"/properties", _delete_property),
+        ("GET", r"/subscription/(?P<name>[^/]+)/properties", _subscription_properties),
+        ("PUT", r"/subscription/(?P<name>[^/]+)/properties", _put_subscription_properties),
+        ("POST", r"/subscription/(?P<name>[^/]+)/analyzeBacklog", _analyze_backlog),
         ("POST", r"/terminate", _terminate),
         ("POST", r"/trim", _trim),
         ("DELETE", r"/truncate", _truncate),

@@ -2,7 +2,8 @@
 `BrokerService` and `PersistentTopic`).
 """
 
-from schemas.effects import LedgerClosed, TopicEvent
+from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
+from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -14,13 +15,23 @@ from streaming.broker.producer import registration
 from streaming.broker.subscription.consumer import Consumer
 
 
-def create(ctx: Context, name: str) -> PersistentTopic:
-    """Create a topic."""
-    topic = PersistentTopic(name, ledger=ManagedLedger.create(ctx.clock))
+def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
+    """Create a topic. `former`: what is left of the deleted topic of that name."""
+    topic = empty(ctx, name, former)
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
     deduplication_snapshots.check_status(ctx, topic)
     return topic
+
+
+def empty(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
+    """A topic without messages, see `create`."""
+    return PersistentTopic(
+        name,
+        ledger=ManagedLedger.create(ctx.clock, former.last_ledger),
+        closed_producers=former.closed_producers,
+        generated_names=former.generated_names,
+    )
 
 
 def next_due(ctx: Context, topic: PersistentTopic) -> int:
@@ -107,11 +118,36 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
         topic.context_of(ctx, subscription).check_end_of_topic()
 
 
+def delete(ctx: Context, topic: PersistentTopic) -> DeletedTopic:
+    """Disconnect the topic's clients, and delete its subscriptions, its ledgers and its schema."""
+    ctx.emit(TopicEvent(topic.name, "deleted by an administrator"))
+    topic.fenced = True
+    for subscription in topic.subscriptions.values():
+        leaving.disconnect_all(ctx, topic, subscription, "topic deleted")
+        ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
+    topic.subscriptions.clear()
+    topic.cursors.clear()
+    registration.disconnect_all(ctx, topic, "topic deleted")
+    ledger = topic.ledger
+    if topic.pending:
+        topic.pending.clear()
+        ledger.drop_unconfirmed()
+    for id_, info in ledger.ledgers.items():
+        entries, size = info.entries, info.size
+        if id_ == ledger.current and not entries:
+            entries, size = ledger.current_entries, ledger.current_size
+        ctx.entries.forget(topic.name, id_)
+        if entries:
+            ctx.emit(LedgerDeleted(topic.name, id_, entries, size, "topic deleted"))
+    ctx.schemas.pop(topic.name, None)
+    return DeletedTopic(ledger.current, topic.generated_names, topic.closed_producers)
+
+
 def unload(ctx: Context, topic: PersistentTopic) -> None:
     """Close the topic cleanly and load it again: its clients are disconnected, and a new ledger opens (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
-    registration.unload(ctx, topic)
+    registration.disconnect_all(ctx, topic, "topic unloaded")
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:
             leaving.disconnect_all(ctx, topic, subscription, "topic unloaded")

@@ -59,15 +59,40 @@ def find_newest_unacked(
     return find_newest(ledger, matches, start, None)
 
 
+def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Position:
+    """The position after the newest entry published before `time` (ms), else the first entry's. Unlike
+    `find_newest_before`, the search pays no regard to the close times of ledgers (ManagedLedgerImpl.asyncFindPosition).
+    """
+    ledger = topic.ledger
+    first = Position(next(iter(ledger.ledgers), ledger.current), 0)
+    found = find_newest(
+        ledger,
+        lambda position: ctx.entries.get(topic.name, position).timestamp < time,
+        first,
+        None,
+        ledger.number_of_entries - 1,
+    )
+    return first if found is None else ledger.next_valid(found)
+
+
 def find_newest(
-    ledger: ManagedLedger, matches: Callable[[Position], bool], start: Position, end: Position | None
+    ledger: ManagedLedger,
+    matches: Callable[[Position], bool],
+    start: Position,
+    end: Position | None,
+    last_index: int | None = None,
 ) -> Position | None:
-    """Pulsar's binary search (OpFindNewest), with the same probes, from `start` to `end` (None: the last entry)."""
+    """Pulsar's binary search (OpFindNewest), with the same probes, from `start` to `end` (None: the last entry).
+
+    `last_index`: how far from `start` the search goes; None: a cursor's search, one further than the entries in the range.
+    """
     last = ledger.last_confirmed
     end = last if end is None else min(end, last)
     if start > end:
         return None
-    size = ledger.count(start, end, include_start=True, include_end=True)
+    size = last_index
+    if size is None:
+        size = ledger.count(start, end, include_start=True, include_end=True)
 
     def item(index: int) -> Position:
         if index == 0:

@@ -55,7 +55,7 @@ class OldestPosition(msgspec.Struct, array_like=True):
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
-    fault FailWrites.
+    fault FailWrites. `properties`: what operators note on the topic.
     """
 
     ledger: ManagedLedger
@@ -65,6 +65,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     fail_writes: int = 0
     oldest: OldestPosition | None = None
     counters: PersistentCounters = msgspec.field(default_factory=PersistentCounters)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 

@@ -125,14 +125,14 @@ def connection_lost(ctx: Context, topic: AbstractTopic, connection: str) -> None
         _pass_access_on(ctx, topic)
 
 
-def unload(ctx: Context, topic: AbstractTopic) -> None:
+def disconnect_all(ctx: Context, topic: AbstractTopic, cause: str) -> None:
     """The topic closes, and is fenced by now: disconnect every producer, and keep only the topic epoch.
 
     The first waiting producer, which owns the access by then, is refused. The others get no answer, as recorded from
     4.0.7.
     """
     for producer in list(topic.producers.values()):
-        disconnect(ctx, topic, producer, "topic unloaded")
+        disconnect(ctx, topic, producer, cause)
     topic.access = ProducerAccess(epoch=topic.access.epoch)
 
 

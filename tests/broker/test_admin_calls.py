@@ -1,0 +1,371 @@
+"""Admin calls on topics, as the broker answers them (I4). What Pulsar 4.0.7 answered was recorded, or asked of one."""
+
+from typing import Any
+
+import pytest
+
+from schemas import commands as c
+from schemas.commands import Admin
+from schemas.effects import (
+    AdminResponse,
+    CloseConsumer,
+    CloseProducer,
+    Effect,
+    LedgerDeleted,
+    Message,
+    ProducerSuccess,
+    SendReceipt,
+    Unsupported,
+)
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from tests.broker.kit import START, TOPIC, Run, of, one, response
+
+OTHER = "non-persistent://public/default/t"
+
+pytestmark = pytest.mark.feature("I4")
+
+
+def status(effects: list[Effect]) -> int:
+    """The status of the only response to an admin call."""
+    return one(effects, AdminResponse).fields.status
+
+
+def in_use(run: Run, topic: str = TOPIC) -> None:
+    """Give a topic a producer and a consumer."""
+    run.create_producer(topic=topic)
+    run.subscribe("s", topic=topic)
+
+
+# -- DELETE of a topic ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_a_topic_in_use_is_not_deleted(topic: str) -> None:
+    run = Run()
+    in_use(run, topic)
+    for call in ("", "?force=false"):
+        effects = run.admin("DELETE", call, topic=topic)
+        assert status(effects) == 412
+        assert response(effects) == {"reason": "Topic has 2 connected producers/consumers"}
+    assert topic in run.broker.topic_names()
+    assert one(run.create_producer("q", 2, topic=topic), ProducerSuccess)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_force_disconnects_the_clients_first(topic: str) -> None:
+    run = Run()
+    in_use(run, topic)
+    effects = run.admin("DELETE", "?force=true", topic=topic)
+    assert status(effects) == 204
+    assert one(effects, CloseProducer).producer_id == 1
+    assert one(effects, CloseConsumer).subscription == "s"
+    assert run.broker.topic_names() == []
+
+
+def test_a_subscription_without_consumers_keeps_no_topic() -> None:
+    run = Run()
+    run.create_producer()
+    run.send(0)
+    run.close_producer()
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    assert status(run.admin("DELETE", "")) == 204
+    again = run.admin("DELETE", "")
+    assert status(again) == 404
+    assert response(again) == {"reason": f"Topic {TOPIC} not found"}
+
+
+def test_a_missing_topic_that_stores_nothing_counts_as_deleted() -> None:
+    assert status(Run().admin("DELETE", "", topic=OTHER)) == 204
+
+
+def test_the_ledgers_are_deleted_and_their_ids_never_used_again() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    run.fill(3, 100)
+    effects = run.admin("DELETE", "?force=true")
+    assert [(e.ledger_id, e.entries, e.size) for e in of(effects, LedgerDeleted)] == [
+        (1, 2, 200),
+        (2, 1, 100),
+    ]
+    restarted = Broker.decode(run.broker.encode(), NoEntries())
+    run.broker = restarted
+    assert one(run.publish(0), SendReceipt).ledger_id == 3
+    run.admin("DELETE", "?force=true")
+    assert one(run.publish(0), SendReceipt).ledger_id == 4
+
+
+def test_nothing_of_a_deleted_topic_is_left() -> None:
+    run = Run(brokerDeduplicationEnabled=True)
+    in_use(run)
+    run.publish(7)
+    run.admin("POST", "/maxProducers", 1)
+    run.admin("PUT", "/properties", {"a": "b"})
+    run.do(
+        c.GetOrCreateSchema(connection="client", request_id=9, schema=c.SchemaData(name="x", type="String"))
+    )
+    run.admin("DELETE", "?force=true")
+    assert one(run.create_producer(id_=2), ProducerSuccess).fields.last_sequence_id == -1
+    assert one(run.create_producer("q", 3), ProducerSuccess)
+    assert run.topic.known_subscriptions() == []
+    assert list(run.topic.cursors) == ["pulsar.dedup"]
+    assert response(run.admin("GET", "/properties")) == {}
+    assert run.broker._state.schemas == {}
+    assert run.topic.ledger.number_of_entries == 0
+
+
+def test_clients_of_a_deleted_topic_may_not_know_yet() -> None:
+    """What a closed producer still sends is ignored, as after an unload; its connection stays open."""
+    run = Run()
+    in_use(run)
+    run.admin("DELETE", "?force=true")
+    assert run.send(1) == []
+    run.flow("s", 10)
+    assert run.lose("client") == []
+    assert run.broker.topic_names() == []
+    assert run.broker.decode(run.broker.encode(), NoEntries()).topic_names() == []
+
+
+def test_time_goes_on_without_a_deleted_topic() -> None:
+    """Its timers and checks do not bring it back."""
+    run = Run(messageExpiryCheckIntervalInMinutes=1, managedLedgerMaxLedgerRolloverTimeMinutes=1)
+    run.subscribe("s", type_="Shared")
+    run.flow("s", 10)
+    run.create_producer()
+    run.publish(0, deliver_at_time=run.now + 90_000)
+    run.admin("DELETE", "?force=true")
+    assert run.wait(600) == []
+    assert run.broker.topic_names() == []
+
+
+def test_a_deleted_topic_makes_room_in_its_namespace() -> None:
+    run = Run(maxTopicsPerNamespace=1)
+    run.publish(0)
+    other = f"{TOPIC}2"
+    run.publish(0, topic=other)
+    assert run.broker.topic_names() == [TOPIC]
+    run.admin("DELETE", "?force=true")
+    run.publish(0, topic=other)
+    assert run.broker.topic_names() == [other]
+
+
+def test_unacked_messages_of_a_deleted_topic_no_longer_count() -> None:
+    run = Run(maxUnackedMessagesPerBroker=2, maxUnackedMessagesPerSubscriptionOnBrokerBlocked=0.5)
+    other = f"{TOPIC}2"
+    for topic in (TOPIC, other):
+        run.subscribe("s", topic=topic, type_="Shared")
+        run.flow("s", 100, topic=topic)
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+        run.publish(sequence_id, topic=other)
+    assert run.broker.topic(other).subscriptions["s"].broker_blocked
+    effects = run.admin("DELETE", "?force=true")
+    assert run.broker._state.unacked.messages.keys() == {other}
+    assert run.broker.topic_names() == [other]
+    assert not run.broker._state.unacked.waiting.keys() & {TOPIC}
+    assert status(effects) == 204
+
+
+# -- lists ------------------------------------------------------------------------------------------------------------
+
+
+def listed(run: Run, path: str) -> Any:
+    return response(run.do(Admin(method="GET", path=path), None))
+
+
+def test_the_topics_of_a_namespace() -> None:
+    run = Run()
+    for topic in (TOPIC, OTHER, "persistent://public/other/t"):
+        run.create_producer(topic=topic)
+    assert listed(run, "/persistent/public/default") == [TOPIC]
+    assert listed(run, "/non-persistent/public/default") == [OTHER]
+    assert listed(run, "/namespaces/public/default/topics") == [TOPIC]
+    assert listed(run, "/namespaces/public/default/topics?mode=NON_PERSISTENT") == [OTHER]
+    assert listed(run, "/namespaces/public/default/topics?mode=ALL") == [OTHER, TOPIC]
+    assert listed(run, "/persistent/public/nobody") == []
+
+
+# -- message ids ------------------------------------------------------------------------------------------------------
+
+
+def message_id(ledger: int, entry: int, partition: int = -1) -> dict[str, int]:
+    return {
+        "ledgerId": ledger,
+        "entryId": entry,
+        "partitionIndex": partition,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }
+
+
+def test_the_last_message_id() -> None:
+    run = Run()
+    run.create_producer()
+    assert response(run.admin("GET", "/lastMessageId")) == message_id(1, -1)
+    run.send(0)
+    assert response(run.admin("GET", "/lastMessageId")) == message_id(1, 0)
+    run.send(1, num_messages_in_batch=3)
+    batch = {"batchIndex": 2, "outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+    assert response(run.admin("GET", "/lastMessageId")) == message_id(1, 1) | batch
+    partition = f"{TOPIC}-partition-3"
+    run.publish(0, topic=partition)
+    assert response(run.admin("GET", "/lastMessageId", topic=partition)) == message_id(1, 0, 3)
+
+
+def test_the_last_message_id_is_the_earliest_once_its_ledger_is_gone() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.fill(2, 100)
+    run.admin("POST", "/trim")
+    if run.topic.ledger.last_confirmed.ledger in run.topic.ledger.ledgers:
+        run.admin("DELETE", "/truncate")
+    assert response(run.admin("GET", "/lastMessageId")) == message_id(-1, -1)
+
+
+def test_the_message_id_at_a_time() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.publish(0)
+    for sequence_id in (1, 2):
+        run.now += 1000
+        run.publish(sequence_id)
+    found = [
+        (answer["ledgerId"], answer["entryId"])
+        for after in (-START - 5, 0, 1, 1000, 1001, 2001)
+        if (answer := response(run.admin("GET", f"/messageid/{START + after}")))
+    ]
+    first = next(iter(run.topic.ledger.ledgers))
+    assert first == 2  # nobody needs the first ledger
+    assert found == [(2, 0), (2, 0), (2, 0), (2, 0), (2, 0), (2, 1)]
+
+
+def test_the_message_id_at_a_time_across_ledgers() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+        run.now += 1000
+    asked = {
+        after: response(run.admin("GET", f"/messageid/{START + after}")) for after in (0, 1, 1001, 2000, 2001)
+    }
+    assert {after: (id_["ledgerId"], id_["entryId"]) for after, id_ in asked.items()} == {
+        0: (1, 0), 1: (1, 1), 1001: (2, 0), 2000: (2, 0), 2001: (2, 1),
+    }  # fmt: skip
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+
+def test_properties_of_a_topic() -> None:
+    run = Run()
+    run.create_producer()
+    assert response(run.admin("GET", "/properties")) == {}
+    assert status(run.admin("PUT", "/properties", {"a": "1", "b": "2"})) == 204
+    assert status(run.admin("PUT", "/properties", {"b": "3", "c": "4"})) == 204
+    assert response(run.admin("GET", "/properties")) == {"a": "1", "b": "3", "c": "4"}
+    assert status(run.admin("DELETE", "/properties?key=a")) == 204
+    assert status(run.admin("DELETE", "/properties?key=nope")) == 204
+    assert status(run.admin("PUT", "/properties", ["x"])) == 400
+    run.unload()
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert response(run.admin("GET", "/properties")) == {"b": "3", "c": "4"}
+
+
+def test_properties_of_a_subscription() -> None:
+    run = Run()
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1, "properties": {"of": "creation"}})
+    assert response(run.admin("GET", "/subscription/s/properties")) == {"of": "creation"}
+    assert status(run.admin("PUT", "/subscription/s/properties", {"a": "1"})) == 204
+    run.unload()
+    assert response(run.admin("GET", "/subscription/s/properties")) == {"a": "1"}
+    assert status(run.admin("PUT", "/subscription/s/properties")) == 204
+    assert response(run.admin("GET", "/subscription/s/properties")) == {}
+    assert status(run.admin("GET", "/subscription/nope/properties")) == 404
+    assert status(run.admin("PUT", "/subscription/nope/properties", {})) == 404
+
+
+def test_a_filter_follows_the_subscriptions_properties() -> None:
+    run = Run(entryFilterNames="PropertyFilter")
+    run.subscribe("s", type_="Shared")
+    run.flow("s", 10)
+    run.admin("PUT", "/subscription/s/properties", {"filter.colour": "red"})
+    found = [
+        len(of(run.publish(number, properties={"colour": colour}), Message))
+        for number, colour in enumerate(("blue", "red"))
+    ]
+    assert found == [0, 1]
+
+
+# -- analyzeBacklog ---------------------------------------------------------------------------------------------------
+
+
+def analysis(run: Run, position: tuple[int, int] | None = None) -> Any:
+    body = None if position is None else {"ledgerId": position[0], "entryId": position[1]}
+    return response(run.admin("POST", "/subscription/s/analyzeBacklog", body))
+
+
+def backlog_of(entries: int, messages: int, first: str = "", last: str = "", **other: Any) -> dict[str, Any]:
+    found = {
+        "entries": entries, "messages": messages, "filterRejectedEntries": 0, "filterAcceptedEntries": entries,
+        "filterRescheduledEntries": 0, "filterRejectedMessages": 0, "filterAcceptedMessages": messages,
+        "filterRescheduledMessages": 0, "aborted": False,
+    }  # fmt: skip
+    return found | ({"firstMessageId": first, "lastMessageId": last} if first else {}) | other
+
+
+def test_a_backlog_is_analysed_without_what_is_acknowledged() -> None:
+    """As a real 4.0.7 answered, entry by entry."""
+    run = Run()
+    run.subscribe("s", type_="Shared")
+    assert analysis(run) == backlog_of(0, 0)
+    run.create_producer()
+    run.send(0)
+    run.send(1, num_messages_in_batch=3)
+    assert analysis(run) == backlog_of(2, 4, "1:0", "1:1")
+    run.unload()
+    run.create_producer()
+    run.subscribe("s", type_="Shared")
+    run.send(2)
+    run.send(3)
+    run.flow("s", 1)
+    assert analysis(run) == backlog_of(4, 6, "1:0", "2:1")
+    run.ack("s", (2, 1))
+    assert analysis(run) == backlog_of(3, 5, "1:0", "2:0")
+    assert analysis(run, (2, 0)) == backlog_of(1, 1, "2:0", "2:0")
+    assert analysis(run, (2, 1)) == backlog_of(0, 0)
+    assert analysis(run, (52, 1)) == backlog_of(0, 0)
+    run.admin("POST", "/subscription/s/skip/1")
+    assert analysis(run) == backlog_of(2, 4, "1:1", "2:0")
+    assert analysis(run, (-1, -1)) == backlog_of(3, 5, "1:0", "2:0")  # from there, even if it was skipped
+    assert status(run.admin("POST", "/subscription/nope/analyzeBacklog")) == 404
+
+
+def test_an_analysis_says_what_filters_reject_and_ends_at_its_limit() -> None:
+    run = Run(entryFilterNames="PropertyFilter", subscriptionBacklogScanMaxEntries=4)
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1, "properties": {"filter.c": "red"}})
+    for number, colour in enumerate(("blue", "red", "red")):
+        run.publish(number, properties={"c": colour})
+    rejected = {"filterRejectedEntries": 1, "filterAcceptedEntries": 2, "filterRejectedMessages": 1,
+                "filterAcceptedMessages": 2}  # fmt: skip
+    assert analysis(run) == backlog_of(3, 3, "1:0", "1:2", **rejected)
+    run.publish(3)
+    assert analysis(run) == backlog_of(3, 3, "1:0", "1:2", **rejected, aborted=True)
+
+
+# -- other answers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_known_path_with_another_method_is_not_allowed() -> None:
+    run = Run()
+    run.subscribe("s")
+    effects = run.admin("GET", "/subscription/s/analyzeBacklog")
+    assert status(effects) == 405
+    assert of(effects, Unsupported) == []
+    assert status(run.admin("GET", "/nonsense")) == 404
+    assert one(run.admin("GET", "/nonsense"), Unsupported)
+
+
+def test_calls_on_messages_of_a_topic_that_stores_none() -> None:
+    run = Run()
+    run.create_producer(topic=OTHER)
+    assert status(run.admin("GET", "/lastMessageId", topic=OTHER)) == 405
+    assert status(run.admin("GET", "/messageid/0", topic=OTHER)) == 405
+    assert status(run.admin("GET", "/properties", topic=OTHER)) == 406
