@@ -8,12 +8,12 @@ A slot is never 0, since 0 means "no hash" on the wire and in Pulsar's stats.
 from bisect import bisect_left, insort
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.murmur3 import murmur3_31
+from streaming.broker.dispatch.sorted_blocks import Slots
 from streaming.broker.errors import BrokerError
 from streaming.broker.subscription.consumer import Consumer, Handle
 
@@ -28,38 +28,36 @@ Member = tuple[str, int]
 """A consumer on the ring of consistent hashing: its name, and a number that tells it from others with that name."""
 
 
-class Ring(NamedTuple):
-    """Ascending slots that have a point, and the members with a point in each, in joining order. The first owns the slot.
+class Ring:
+    """The slots that have a point, and the members with a point in each, in joining order. The first owns the slot."""
 
-    Never changes. Copying it for a member that comes or goes costs less than hashing everybody's points again.
-    """
+    def __init__(self, slots: Slots, members: dict[int, tuple[Member, ...]]) -> None:
+        self._slots, self._members = slots, members
 
-    places: list[int]
-    members: dict[int, tuple[Member, ...]]
+    def copy(self) -> "Ring":
+        """A ring with the same points."""
+        return Ring(self._slots.copy(), self._members.copy())
 
     def owner(self, slot: int) -> Member:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
-        place = bisect_left(self.places, slot)
-        return self.members[self.places[place if place < len(self.places) else 0]][0]
+        place = self._slots.at_or_after(slot)
+        return self._members[self._slots.first(1)[0] if place is None else place][0]
 
-    def joined(self, member: Member, slots: list[int]) -> "Ring":
-        """The ring with one more member."""
-        places, members = self.places.copy(), self.members.copy()
+    def join(self, member: Member, slots: list[int]) -> None:
+        """Add a member with its points."""
         for slot in slots:
-            there = members.get(slot, ())
-            if not there:
-                insort(places, slot)
-            members[slot] = (*there, member)
-        return Ring(places, members)
+            self._members[slot] = (*self._members.get(slot, ()), member)
+        self._slots.update(slots)
 
-    def left(self, member: Member, slots: list[int]) -> "Ring":
-        """The ring without a member."""
-        places, members = self.places.copy(), self.members.copy()
+    def leave(self, member: Member, slots: list[int]) -> None:
+        """Remove a member and its points."""
         for slot in set(slots):
-            members[slot] = tuple(other for other in members[slot] if other != member)
-            if not members[slot]:
-                del members[slot], places[bisect_left(places, slot)]
-        return Ring(places, members)
+            others = tuple(other for other in self._members[slot] if other != member)
+            if others:
+                self._members[slot] = others
+            else:
+                del self._members[slot]
+                self._slots.discard(slot)
 
 
 class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
@@ -84,11 +82,10 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         taken = self._indexes.setdefault(consumer.name, set())
         index = next(index for index in range(len(taken) + 1) if index not in taken)
         member = (consumer.name, index)
-        ring = self._ring.joined(member, _points(*member, self.points, self.size))
+        self._own_ring.join(member, _points(*member, self.points, self.size))
         self.members.append((consumer.handle, *member))
         self._handles[member] = consumer.handle
         taken.add(index)
-        self.__dict__["_ring"] = ring
 
     def renewed(self) -> "ConsistentHashing":
         """The same ring without consumers."""
@@ -99,7 +96,7 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         gone = next(((name, index) for handle, name, index in self.members if handle == consumer), None)
         if gone is None:
             return
-        self.__dict__["_ring"] = self._ring.left(gone, _points(*gone, self.points, self.size))
+        self._own_ring.leave(gone, _points(*gone, self.points, self.size))
         del self._handles[gone]
         self._indexes[gone[0]].discard(gone[1])
         self.members = [member for member in self.members if member[0] != consumer]
@@ -108,9 +105,17 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         return self._handles[self._ring.owner(slot)] if self.members else None
 
-    @cached_property
+    @property
     def _ring(self) -> Ring:
+        return self.__dict__.get("_own_ring") or self._shared_ring
+
+    @cached_property
+    def _shared_ring(self) -> Ring:
         return _ring(tuple((name, index) for _, name, index in self.members), self.points, self.size)
+
+    @cached_property
+    def _own_ring(self) -> Ring:  # from the first change on
+        return self._shared_ring.copy()
 
     @cached_property
     def _indexes(self) -> dict[str, set[int]]:
@@ -132,12 +137,11 @@ def _points(name: str, index: int, points: int, size: int) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _ring(members: tuple[Member, ...], points: int, size: int) -> Ring:
-    """The ring of members in joining order."""
-    found: dict[int, tuple[Member, ...]] = {}
+    """The ring of members in joining order. Don't change it: hashing everybody's points again costs more than a copy."""
+    ring = Ring(Slots(), {})
     for member in members:
-        for slot in _points(*member, points, size):
-            found[slot] = (*found.get(slot, ()), member)
-    return Ring(sorted(found), found)
+        ring.join(member, _points(*member, points, size))
+    return ring
 
 
 class AutoSplit(msgspec.Struct, array_like=True, tag="split"):

@@ -1,4 +1,5 @@
-"""Sorted sets that may hold millions of positions: of entries to replay, and of entries that wait for their delivery time.
+"""Sorted sets that may hold millions of positions: of entries to replay, and of entries that wait for their delivery time; and
+the points of consumers on a hash ring, which are not in the state.
 
 A set is a list of blocks, each sorted. Adding or removing an item touches one block. In the state, each block is encoded
 by itself, and only the blocks that a micro-batch touches are decoded and encoded again. Where blocks are split depends on
@@ -17,7 +18,7 @@ from streaming.broker.position import Position
 FULL = 512
 """How many items a block has at most. A larger one is split in half."""
 
-T = TypeVar("T", bound=tuple[int, ...])
+T = TypeVar("T", bound=int | tuple[int, ...])
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -61,6 +62,21 @@ class SortedBlocks(Generic[T]):
     def first(self, count: int) -> list[T]:
         """The first `count` items, or all if there are fewer."""
         return list(islice(self, count))
+
+    def at_or_after(self, item: T) -> T | None:
+        """The first item that is `item` or greater, or None if there is none."""
+        at = bisect_left(self._last, item)
+        if at == len(self._last):
+            return None
+        block = self._block(at)
+        return block[bisect_left(block, item)]
+
+    def copy(self) -> Self:
+        """A set with the same items."""
+        other = type(self)()
+        other._blocks = [block if isinstance(block, bytes) else block.copy() for block in self._blocks]
+        other._last, other._length = self._last.copy(), self._length
+        return other
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -167,3 +183,9 @@ class TimedPositions(SortedBlocks[tuple[int, int, int]]):
     __slots__ = ()
 
     _decoder = msgspec.msgpack.Decoder(list[tuple[int, int, int]])
+
+
+class Slots(SortedBlocks[int]):
+    """Hash slots. They are never encoded."""
+
+    __slots__ = ()
