@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.commands import SubType
 from schemas.effects import AdminResponse, Effect, Evicted, Expired, LedgerDeleted
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_finder import find_newest_unacked
 from streaming.broker.position import Position
-from tests.broker.kit import BareTopic, Run, Stored, of, one, response
+from tests.broker.kit import BareTopic, Run, Stored, of, one, response, sent
 from tests.broker.test_silence import Both
 
 EVICTION = "consumer_backlog_eviction"
@@ -294,3 +295,135 @@ def test_a_precise_age_quota_counts_as_expired_from_when_the_topic_was_loaded() 
     assert run.topic.subscriptions["s"].evicted == 3
     run.unload()
     assert response(run.admin("GET", "/stats"))["subscriptions"]["s"]["totalMsgExpired"] == 0
+
+
+# -- pending entries that expire --------------------------------------------------------------------------------------
+
+
+def unacked(run: Run) -> list[int]:
+    """The unacked messages of each consumer of s, then those of the subscription."""
+    subscription = run.topic.subscriptions["s"]
+    assert subscription.dispatcher is not None
+    return [
+        *(consumer.unacked for consumer in subscription.consumers),
+        subscription.dispatcher.unacked_messages,
+    ]
+
+
+def expired_while_pending() -> Run:
+    """Two consumers of s with three pending messages each and no permits left. All of them have expired."""
+    run = Run()
+    for id_ in (1, 2):
+        run.subscribe("s", "Shared", id_=id_, permits=3)
+    for sequence_id in range(6):
+        run.publish(sequence_id)
+    run.wait(60)
+    run.admin("POST", "/messageTTL", 5)
+    run.admin("DELETE", "/messageTTL")
+    assert run.backlog("s") == 0
+    assert unacked(run) == [3, 3, 6]
+    return run
+
+
+def pending_of(run: Run, id_: int) -> list[Position]:
+    return list(run.topic.subscriptions["s"].consumer("s", id_).pending)
+
+
+@pytest.mark.feature("D5", "E5")
+@pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
+def test_redelivery_of_all_resets_the_unacked_messages(type_: SubType) -> None:
+    run = Run(maxUnackedMessagesPerConsumer=4, maxUnackedMessagesPerSubscription=5)
+    run.subscribe("s", type_, permits=10)
+    for sequence_id in range(6):
+        run.publish(sequence_id, key="k")
+    run.wait(60)
+    run.admin("POST", "/messageTTL", 5)
+    run.flow("s", 1)
+    run.publish(6, key="k")
+    assert unacked(run) == [4, 4], "the expired entries stay counted"
+    assert sent(run.redeliver("s")) == [6]
+    assert unacked(run) == [1, 1]
+
+
+@pytest.mark.feature("D5", "E5")
+def test_acks_of_expired_entries_count_until_the_next_attempt_to_read() -> None:
+    run = expired_while_pending()
+    first, *others = pending_of(run, 1)
+    run.ack("s", first)
+    assert unacked(run) == [2, 3, 5]
+    run.flow("s", 1, id_=2)
+    assert pending_of(run, 1) == pending_of(run, 2) == []
+    run.ack("s", *others)
+    assert unacked(run) == [2, 3, 5]
+
+
+@pytest.mark.feature("D5", "E5")
+def test_a_redelivery_that_resends_nothing_reads_nothing() -> None:
+    run = expired_while_pending()
+    first, *others = pending_of(run, 1)
+    run.redeliver("s", first)
+    assert unacked(run) == [2, 3, 5]
+    assert run.topic.subscriptions["s"].dispatcher.counts == {}  # type: ignore[union-attr]
+    run.ack("s", *others)
+    assert unacked(run) == [0, 3, 3]
+    run.redeliver("s")
+    assert pending_of(run, 2) == [], "a redelivery of all reads, whatever there is"
+
+
+@pytest.mark.feature("D5", "E5")
+def test_a_consumer_that_leaves_nothing_to_resend_makes_the_others_read_nothing() -> None:
+    run = expired_while_pending()
+    run.close_consumer("s", id_=2)
+    assert unacked(run) == [3, 3]
+    run.ack("s", *pending_of(run, 1))
+    assert unacked(run) == [0, 0]
+
+
+@pytest.mark.feature("D5", "E5")
+def test_a_redelivery_of_expired_entries_reads_if_it_unblocks_the_consumer() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=3)
+    run.subscribe("s", "Shared", permits=3)
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    run.wait(60)
+    run.admin("POST", "/messageTTL", 5)
+    run.flow("s", 5)
+    run.publish(3)
+    assert sent(run.redeliver("s", (1, 0))) == [3]
+
+
+# -- a terminated topic -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("C2")
+def test_the_last_ledger_of_a_terminated_topic_counts_as_a_whole_once_it_is_loaded_again() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=3)
+    for name in ("all", "first", "none"):
+        run.subscribe(name)
+    for sequence_id in range(5):
+        run.publish(sequence_id, payload="x" * 50)
+    run.ack("all", (2, 1), cumulative=True)
+    run.ack("first", (1, 2), cumulative=True)
+
+    def sizes() -> dict[str, int]:
+        stats = response(run.admin("GET", "/stats"))
+        return {name: found["backlogSize"] for name, found in stats["subscriptions"].items()} | {
+            "topic": stats["backlogSize"]
+        }
+
+    run.admin("POST", "/terminate")
+    before = sizes()
+    ledgers = run.topic.ledger.ledgers
+    size_of_last = run.topic.ledger.total_size - ledgers[1].size
+    assert before == {
+        "all": 0,
+        "first": size_of_last,
+        "none": 5 * size_of_last // 2,
+        "topic": 5 * size_of_last // 2,
+    }
+    run.unload()
+    assert sizes() == before | {"all": size_of_last}
+    run.subscribe("none")
+    run.ack("none", (2, 1), cumulative=True)
+    run.admin("DELETE", "/subscription/first?force=true")
+    assert sizes() == {"all": size_of_last, "none": size_of_last, "topic": 0}

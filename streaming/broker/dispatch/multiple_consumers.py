@@ -64,7 +64,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         insort(consumers, consumer, key=priority)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
-        """Move the consumer's pending entries to the replay set. Without any, the other consumers get no read (4.0.7)."""
+        """Move the consumer's pending entries to the replay set. If none goes there, the other consumers get no read
+        (4.0.7)."""
         sub.consumers.remove(consumer)
         was_blocked = self.blocked
         self._add_unacked(sub, -consumer.unacked)
@@ -75,7 +76,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             return False
         self.total_permits -= consumer.permits
         self._replay_all(sub, consumer.pending, consumer.hashes)
-        return bool(consumer.pending) or (was_blocked and not self.blocked)
+        replays = any(position > sub.cursor.mark_delete for position in consumer.pending)
+        return replays or (was_blocked and not self.blocked)
 
     def after_seek(self, consumers: list[Consumer]) -> Self:
         """All consumers are disconnected. Delayed entries are kept until the next consumer joins (4.0.7)."""
@@ -109,21 +111,34 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         positions: list[Position] | None,
         epoch: int | None,
     ) -> None:
-        """Resend those of `positions` (None: all) that are pending for this consumer. Raises their redelivery counts."""
+        """Resend those of `positions` (None: all) that are pending for this consumer. Raises their redelivery counts.
+
+        quirk: a request for all sets the consumer's unacked messages to 0. If there is nothing to resend, a request for
+        some triggers no read unless it gives the consumer permits or unblocks the subscription.
+        """
         wanted = (
             list(consumer.pending) if positions is None else [p for p in positions if p in consumer.pending]
         )
+        mark_delete = sub.cursor.mark_delete
         freed = 0
+        reads = positions is None or consumer.permits_while_blocked > 0
         for position in wanted:
             remaining = self._release(sub, consumer, position)
-            if remaining is not None:  # a client may list an id twice
-                freed += remaining
+            if remaining is None:  # a client may list an id twice
+                continue
+            freed += remaining
+            if position > mark_delete:
                 self.counts[position] = self.counts.get(position, 0) + 1
+                reads = True
+        if positions is None:
+            freed = consumer.unacked
         consumer.unacked -= freed
+        was_blocked = self.blocked
         self._add_unacked(sub, -freed)
         self._replay_all(sub, wanted)
         self._unblock(consumer)
-        self.dispatch(sub)
+        if reads or (was_blocked and not self.blocked):
+            self.dispatch(sub)
 
     def new_entries(self, sub: SubscriptionContext) -> None:
         """Complete a waiting read, since entries were confirmed.
@@ -327,8 +342,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             sub.wake(due)
 
     def _forget_passed(self, sub: SubscriptionContext) -> None:
-        """quirk: entries that the broker moved the mark-delete past stay pending until the next read. They stay in the
-        unacked counts even then."""
+        """quirk: entries that the broker moved the mark-delete past stay pending until the dispatcher next tries to read
+        (readMoreEntries), with or without permits. They stay in the unacked counts even then."""
         if self.passed_from is None:
             return
         for consumer in sub.consumers:

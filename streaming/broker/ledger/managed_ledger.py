@@ -250,6 +250,17 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             )
         return size - consumed_size(info.size, info.entries, entry, whole=self.whole_ledgers)
 
+    def estimate_backlog_from(self, mark_delete: Position) -> int:
+        """`backlog_size_from` as the stats of a subscription show it (estimateBacklogFromPosition).
+
+        quirk: when a terminated topic is loaded again, its last ledger is the open one, of which nothing was written since.
+        So all of it counts, whatever is acked.
+        """
+        last = self.ledgers.get(self.current)
+        if mark_delete.ledger == self.current and last is not None and last.entries:
+            return last.size
+        return self.backlog_size_from(mark_delete)
+
 
 def consumed_size(size: int, entries: int, entry: int, *, whole: bool = True) -> int:
     """Bytes of a ledger up to and including `entry`, by the average entry size, rounded down before multiplying.

@@ -60,7 +60,7 @@ def _backlog(
         "backlogSize": (
             cursor.backlog_size(topic.ledger)
             if config.subscriptionBacklogSizeWithoutAcked
-            else topic.ledger.backlog_size_from(cursor.mark_delete)
+            else topic.ledger.estimate_backlog_from(cursor.mark_delete)
         ),
         "msgBacklogNoDelayed": backlog - delayed,
         "msgDelayed": delayed,
