@@ -332,17 +332,18 @@ def pending_of(run: Run, id_: int) -> list[Position]:
 @pytest.mark.feature("D5", "E5")
 @pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
 def test_redelivery_of_all_resets_the_unacked_messages(type_: SubType) -> None:
-    run = Run(maxUnackedMessagesPerConsumer=4, maxUnackedMessagesPerSubscription=5)
+    run = Run(maxUnackedMessagesPerSubscription=7)
     run.subscribe("s", type_, permits=10)
     for sequence_id in range(6):
         run.publish(sequence_id, key="k")
     run.wait(60)
     run.admin("POST", "/messageTTL", 5)
     run.flow("s", 1)
-    run.publish(6, key="k")
-    assert unacked(run) == [4, 4], "the expired entries stay counted"
-    assert sent(run.redeliver("s")) == [6]
-    assert unacked(run) == [1, 1]
+    assert sent(run.publish(6, key="k")) == [6]
+    assert unacked(run) == [7, 7], "the expired entries stay counted"
+    assert run.publish(7, key="k")
+    assert sent(run.redeliver("s")) == [6, 7]
+    assert unacked(run) == [2, 2]
 
 
 @pytest.mark.feature("D5", "E5")
