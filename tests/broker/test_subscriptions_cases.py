@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import IntRange, KeySharedMeta, KeyValue, MessageIdData, MessageMetadata
+from schemas.commands import (
+    IntRange,
+    KeySharedMeta,
+    KeyValue,
+    MessageIdData,
+    MessageMetadata,
+    Seek,
+    Unsubscribe,
+)
 from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -399,6 +407,50 @@ def test_properties_and_position_count_at_creation_only() -> None:
     )  # fmt: skip
     assert sent(effects) == [1]
     assert run.topic.subscriptions["s"].properties == {"a": "1"}
+
+
+def left_by_a_seek() -> Run:
+    """Failover consumers c0 and c1 of s with three messages sent to c1, which a seek by c0 then closes."""
+    run = Run(activeConsumerFailoverRingForNonPartitioned=False)
+    join(run, "c1", 1, permits=10)
+    for sequence_id in range(3):
+        run.publish(sequence_id)
+    run.subscribe("s", "Failover", id_=0, connection="z", consumer_name="c2", permits=10)
+    run.do(Seek(connection="z", consumer_id=0, request_id=1, message_id=MessageIdData(1, 1)))
+    return run
+
+
+@pytest.mark.feature("D4", "E3")
+def test_the_active_consumer_that_a_seek_closed_stays_the_active_one() -> None:
+    run = left_by_a_seek()
+    assert active(run) == "c1"
+    assert sent(run.publish(3)) == [], "and nobody reads"
+    again = run.admin("POST", "/subscription/s/resetcursor/0")
+    assert one(again, CloseConsumer).consumer_id == 1, "each further seek closes it again"
+    assert one(run.seek("s", (1, 0)), Error).error == "MetadataError"
+    assert refusal(run.do(Unsubscribe(connection="z", consumer_id=0, request_id=2))) == "MetadataError"
+
+
+@pytest.mark.feature("D4", "E3")
+def test_the_consumer_that_a_seek_closed_is_forgotten_when_another_becomes_active() -> None:
+    run = left_by_a_seek()
+    effects = join(run, "c3", 3, permits=10) + run.wait(10)
+    assert active(run) == "c2"
+    assert sent(effects) == [1, 2]
+    assert [
+        closed.consumer_id for closed in of(run.admin("POST", "/subscription/s/resetcursor/0"), CloseConsumer)
+    ] == [0]
+    assert active(run) == "c2"
+    run.close_consumer("s", id_=3)
+    assert active(run) is None, "nobody is connected"
+
+
+@pytest.mark.feature("D4", "E3")
+def test_a_consumer_whose_connection_is_lost_is_not_closed_again() -> None:
+    run = left_by_a_seek()
+    run.lose("s")
+    assert of(run.admin("POST", "/subscription/s/resetcursor/0"), CloseConsumer) == []
+    assert active(run) == "c1"
 
 
 @pytest.mark.feature("D2")

@@ -12,7 +12,7 @@ import msgspec
 from schemas.commands import KeySharedMeta
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 
 
@@ -46,6 +46,15 @@ class Dispatcher(msgspec.Struct, array_like=True):
     @abstractmethod
     def after_seek(self, consumers: list[Consumer]) -> Self:
         """Remove the consumers in `closed_by_seek` from `consumers`. Returns the dispatcher to use from now on."""
+
+    @property
+    def closed_active(self) -> Handle | None:
+        """A consumer that an earlier seek closed, and which Pulsar still takes for the active one."""
+        return None
+
+    def can_unsubscribe(self, consumers: list[Consumer], consumer: Consumer) -> bool:
+        """Whether the consumer may delete the subscription."""
+        return len(consumers) == 1
 
     # -- triggers -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from streaming.broker.dispatch.selectors import HashRangeExclusive
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 
 RING_POINTS = 100
@@ -30,7 +30,8 @@ _PARTITION = re.compile(r"-partition-(\d+)$")
 class SingleActiveConsumer(Dispatcher, tag="single"):
     """`active` = index in the subscription's consumers, or −1; `pending_read` = entries that a waiting read asked for.
 
-    `takes_over` = when a new active consumer may start, after the failover delay (ms; −1 if none waits).
+    `departed` = name, connection and id of the active consumer if a seek closed it while others were connected: Pulsar
+    still takes it for the active one. `takes_over` = when a new active consumer may start, after the failover delay (ms; −1 if none waits).
     `redeliver_at` = times (ms) at which to read everything unacked again because an entry filter rescheduled something;
     `asleep` = those of them at which nothing would come of it (see `Dispatcher.timer`).
     """
@@ -41,6 +42,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     takes_over: int = -1
     redeliver_at: list[int] = msgspec.field(default_factory=list)
     asleep: list[int] = msgspec.field(default_factory=list)
+    departed: tuple[str, str, int] | None = None
 
     def active_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """The active consumer, or None."""
@@ -76,15 +78,26 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         active = self.active_consumer(consumers)
         return [] if active is None else [active]
 
+    @property
+    def closed_active(self) -> Handle | None:
+        """quirk: the active consumer that a seek closed. Each further seek closes it again."""
+        return None if self.departed is None else self.departed[1:]
+
     def after_seek(self, consumers: list[Consumer]) -> Self:
         """quirk: no other consumer becomes active until the next one joins or leaves. Usually the closed one reconnects."""
         if self.active >= 0:
-            consumers.pop(self.active)
+            closed = consumers.pop(self.active)
             self._nobody_reads()
+            if consumers:
+                self.departed = (closed.name, *closed.handle)
         return self
 
+    def can_unsubscribe(self, consumers: list[Consumer], consumer: Consumer) -> bool:
+        """Whether the consumer is the only one, and the active one."""
+        return super().can_unsubscribe(consumers, consumer) and consumer is self.active_consumer(consumers)
+
     def _nobody_reads(self) -> None:
-        self.active, self.pending_read = -1, 0
+        self.active, self.pending_read, self.departed = -1, 0, None
         self.redeliver_at.clear()
 
     def _pick(self, sub: SubscriptionContext, before: Consumer | None) -> bool:
@@ -101,7 +114,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.active = pick_on_ring([consumer.name for consumer in consumers[:best]], sub.topic)
         if consumers[self.active] is before:
             return False
-        self.pending_read = 0
+        self.pending_read, self.departed = 0, None
         delay = config.activeConsumerFailoverDelayTimeMillis if self.failover else 0
         if delay <= 0:
             self._take_over(sub)
@@ -222,7 +235,9 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
         """`activeConsumerName`, or nothing without an active consumer."""
         active = self.active_consumer(consumers)
-        return {} if active is None else {"activeConsumerName": active.name}
+        if active is not None:
+            return {"activeConsumerName": active.name}
+        return {} if self.departed is None else {"activeConsumerName": self.departed[0]}
 
 
 def _in_ranges(found: Found, consumer: Consumer) -> Found:

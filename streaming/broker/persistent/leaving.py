@@ -96,11 +96,15 @@ def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> N
         )
         return
     subscription = topic.subscriptions[name]
-    if not command.force and len(subscription.consumers) > 1:
+    caller, dispatcher = (
+        subscription.consumer(command.connection, command.consumer_id),
+        subscription.dispatcher,
+    )
+    assert dispatcher is not None
+    if not command.force and not dispatcher.can_unsubscribe(subscription.consumers, caller):
         cause = "Unconnected or shared consumer attempting to unsubscribe"
         ctx.emit(Error(topic.name, command.connection, command.request_id, "MetadataError", cause))
         return
-    caller = subscription.consumer(command.connection, command.consumer_id)
     if not command.force:
         subscription.consumers.remove(caller)
         _forget(topic, subscription, caller)

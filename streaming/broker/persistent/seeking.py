@@ -2,7 +2,7 @@
 
 from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
-from schemas.effects import CursorMoved, Error, GetLastMessageIdResponse, Success
+from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdResponse, Success
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
@@ -60,6 +60,10 @@ def reset(
     consumers = subscription.consumers
     closed = [] if dispatcher is None else dispatcher.closed_by_seek(consumers)
     close_consumers(ctx, topic, subscription, closed, cause)
+    if dispatcher is not None and (gone := dispatcher.closed_active) is not None:
+        connection, consumer_id = gone
+        if topic.name in ctx.connections.get(connection, ()):
+            ctx.emit(CloseConsumer(topic.name, connection, consumer_id, subscription.name, cause))
     subscription.last_active = ctx.clock
     subscription.end_reached = False
     cursor = topic.cursors[subscription.name]
