@@ -7,6 +7,7 @@ each event that could change something starts them again: there is nothing to re
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -739,6 +740,120 @@ def test_classic_with_nothing_unacked_a_newcomer_is_free() -> None:
     run = classic()
     join(run, 2)
     assert sent(publish(run, [key_of_second(run)]), 2) == [0]
+
+
+def own(run: Run, id_: int, count: int = 1) -> list[str]:
+    """Keys of a consumer, each with a hash of its own."""
+    selector = dispatcher(run).selector
+    keys = [f"key-{i}" for i in range(99)]
+    return [key for key in keys if selector.select(selector.slot(murmur3_31(key.encode()))) == ("s", id_)][
+        :count
+    ]
+
+
+def read_position(run: Run) -> int:
+    return run.cursor("s").read_position.entry
+
+
+def shown(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = run.broker.topic_stats(TOPIC)["stats"]["subscriptions"]["s"]
+    return found
+
+
+def test_classic_nothing_is_read_while_only_newcomers_have_permits() -> None:
+    run = Run(profile="2.x")
+    join(run, 1, permits=1)
+    publish(run, ["a", "b"])
+    join(run, 2)
+    assert read_position(run) == 1
+    assert sent(publish(run, [*own(run, 2, 2), *own(run, 1, 2)], 2)) == []
+    assert read_position(run) == 1, "c2 gets new entries only when all before them are acked"
+    assert [m.consumer_id for m in of(run.flow("s", 2, id_=1), Message)].count(2) == 0
+    assert shown(run)["consumersAfterMarkDeletePosition"] == {"c2": "1:1"}
+    run.ack("s", (1, 0), id_=1)
+    assert shown(run)["consumersAfterMarkDeletePosition"] == {}
+    assert read_position(run) == 6
+
+
+def test_classic_looks_ahead_without_newcomers() -> None:
+    """c1 has no permits. Since nobody waits for old entries, reading goes on for c2."""
+    run = Run(profile="2.x")
+    join(run, 1, permits=0)
+    join(run, 2)
+    keys = [*own(run, 1, 3), *own(run, 2, 1)]
+    assert sent(publish(run, keys), 2) == [3]
+    assert (replay(run), read_position(run)) == ([0, 1, 2], 4)
+    assert sent(run.flow("s", 2, id_=1), 1) == [0, 1]
+
+
+def test_classic_one_hash_that_waits_holds_back_all_of_a_read_for_its_consumer() -> None:
+    run = Run(profile="2.x", dispatcherMaxReadBatchSize=2)
+    for id_, permits in ((1, 0), (2, 0), (3, 9)):
+        join(run, id_, permits=permits)
+    mine, waiting = own(run, 1, 2)
+    publish(run, [*own(run, 2) * 2, waiting])
+    run.close_consumer("s", id_=3)
+    assert replay(run) == [0, 1, 2]
+    publish(run, [waiting, mine], 3)
+    assert sent(run.flow("s", 9, id_=1)) == [], (
+        "a read looks at two positions of the replay set, which are for c2"
+    )
+    assert replay(run) == [0, 1, 2, 3, 4]
+    assert sent(publish(run, [own(run, 1, 3)[2]], 5), 1) == [5], "no hash of this read waits"
+    effects = run.flow("s", 2, id_=2)
+    assert (sent(effects, 2), sent(effects, 1)) == ([0, 1], [2, 3, 4])
+
+
+def test_classic_what_is_nacked_has_no_hash_and_what_all_is_redelivered_has() -> None:
+    run = Run(profile="2.x")
+    join(run, 1, permits=2)
+    publish(run, ["a", "b", "c"])
+    assert run.redeliver("s", (1, 1), id_=1) == []
+    assert dispatcher(run).hashes == {}
+    run.redeliver("s", id_=1)
+    assert [position.entry for position in dispatcher(run).hashes] == [0]
+    again = of(run.flow("s", 3, id_=1), Message)
+    assert [(m.entry_id, m.redelivery_count) for m in again] == [(0, 1), (1, 1), (2, 0)]
+
+
+def test_classic_stats_show_the_hash_ranges() -> None:
+    run = classic()
+    assert shown(run)["consumers"][0]["keyHashRanges"] == ["[1, 2147483646]"]
+    join(run, 2)
+    first, second = (consumer["keyHashRanges"] for consumer in shown(run)["consumers"])
+    bounds = sorted(tuple(map(int, text[1:-1].split(", "))) for text in first + second)
+    assert (bounds[0][0], bounds[-1][1]) == (1, 2147483646)
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(bounds))
+    run = Run()
+    join(run, 1)
+    assert "keyHashRanges" not in shown(run)["consumers"][0]
+
+
+def test_the_ranges_of_a_selector_are_those_it_selects_by() -> None:
+    asked = HashRangeExclusive()
+    asked.add(Consumer("a", 1, "", hash_ranges=[IntRange(7, 9), IntRange(1, 3)]))
+    asked.add(Consumer("b", 1, "", hash_ranges=[IntRange(4, 6)]))
+    names = ["a", "b", "c"]
+    for selector, first, last in (
+        (filled(ConsistentHashing(points=5, size=300), *names), 1, 300),
+        (filled(AutoSplit(64), *names), 0, 64),
+        (asked, 1, 9),
+    ):
+        by_name: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for start, end, (name, _) in selector.assignments():
+            by_name[name].append((max(start, first), end))
+        wanted = {
+            name: [(max(start, first), end) for start, end in there if end >= first]
+            for name, there in ranges(selector, last).items()
+            if name != "nobody"
+        }
+        assert dict(by_name) == wanted
+    assert (
+        ConsistentHashing().assignments()
+        == AutoSplit().assignments()
+        == HashRangeExclusive().assignments()
+        == []
+    )
 
 
 def test_the_setting_decides_not_the_profile() -> None:

@@ -157,6 +157,10 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """The stats fields, by Pulsar's names, that only this type has."""
         return {}
 
+    def hash_ranges(self, consumer: Consumer) -> list[str] | None:
+        """`keyHashRanges` in the stats of a consumer, None: they do not show it."""
+        return None
+
 
 def retry_delay(config: ServiceConfiguration) -> int:
     """After how long to judge an entry again that a filter rescheduled (ms). Always positive, so that time goes on."""

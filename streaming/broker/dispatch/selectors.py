@@ -24,6 +24,9 @@ CLASSIC_RING_SIZE = 2**31 - 2
 """Slots on the ring before Pulsar 4.0."""
 
 
+Range = tuple[int, int, Handle]
+"""First slot, last slot (both inclusive), and the consumer that owns them."""
+
 Member = tuple[str, int]
 """A consumer on the ring of consistent hashing: its name, and a number that tells it from others with that name."""
 
@@ -42,6 +45,10 @@ class Ring:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         place = self._slots.at_or_after(slot)
         return self._members[self._slots.first(1)[0] if place is None else place][0]
+
+    def owners(self) -> list[tuple[int, Member]]:
+        """The slots that have a point, ascending, and the owner of each."""
+        return [(slot, self._members[slot][0]) for slot in self._slots]
 
     def join(self, member: Member, slots: list[int]) -> None:
         """Add a member with its points."""
@@ -104,6 +111,14 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     def select(self, slot: int) -> Handle | None:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         return self._handles[self._ring.owner(slot)] if self.members else None
+
+    def assignments(self) -> list[Range]:
+        """The ranges of slots and their owners, in order. Each point owns the slots before it, the first one also those
+        after the last point."""
+        if not self.members:
+            return []
+        bounds = [(slot, self._handles[member]) for slot, member in self._ring.owners()]
+        return _ranges(1, [*bounds, (self.size, bounds[0][1])])
 
     @property
     def _ring(self) -> Ring:
@@ -184,12 +199,16 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         place = bisect_left(self.bounds, slot, key=lambda entry: entry[0])
         return self.bounds[place][1] if place < len(self.bounds) else None
 
+    def assignments(self) -> list[Range]:
+        """The ranges of slots and their owners, in order."""
+        return _ranges(0, self.bounds)
+
 
 class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
     """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive. No two
     overlap."""
 
-    ranges: list[tuple[int, int, Handle]] = []
+    ranges: list[Range] = []
 
     def slot(self, key_hash: int) -> int:
         """The slot of a hash, in [1, `RANGE_SIZE`). 0 becomes 1."""
@@ -233,9 +252,25 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
             return None
         return self.ranges[place][2]
 
+    def assignments(self) -> list[Range]:
+        """The ranges that consumers asked for and their owners, in order."""
+        return self.ranges
 
-def _last_slot(given: tuple[int, int, Handle]) -> int:
+
+def _last_slot(given: Range) -> int:
     return given[1]
+
+
+def _ranges(first: int, bounds: list[tuple[int, Handle]]) -> list[Range]:
+    """Ranges from slot `first` on, by ascending (last slot, owner). Neighbours of the same owner are one range."""
+    found: list[Range] = []
+    for last, owner in bounds:
+        if found and found[-1][2] == owner:
+            found[-1] = (found[-1][0], last, owner)
+        elif last >= first:
+            found.append((first, last, owner))
+        first = last + 1
+    return found
 
 
 Selector = ConsistentHashing | AutoSplit | HashRangeExclusive

@@ -1,14 +1,20 @@
 """Key_Shared before Pulsar 4.0 (mirrors `PersistentStickyKeyDispatcherMultipleConsumersClassic`; rules:
-dispatch_key_shared.md §9).
+dispatch_key_shared.md §9, as recorded).
 
 Hashes do not drain. Instead, a consumer that joins while entries are unacked gets only entries before the read position
-at that time, until all of them are acked. Pulsar's look-ahead past entries that it can't send is unbounded. Here the
-unacked limits bound it.
+at that time, until all of them are acked. While only such consumers have permits, nothing new is read. A read is divided
+by consumer: if the replay set has one hash of a consumer's new entries, all of them wait.
+
+Pulsar's look-ahead past entries that it can't send is unbounded. Here the unacked limits bound it.
 """
+
+from bisect import bisect_left
+from typing import Any
 
 import msgspec
 
 from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE
+from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -16,7 +22,10 @@ from streaming.broker.subscription.context import SubscriptionContext
 
 
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
-    """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined), in joining order."""
+    """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined), by position.
+
+    `stuck` = isDispatcherStuckOnReplays: the next round doesn't look at the replay set.
+    """
 
     joined: list[tuple[Handle, Position]] = msgspec.field(default_factory=list)
 
@@ -29,6 +38,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     def _drains(self) -> bool:
         return False
 
+    @property
+    def _polls(self) -> bool:  # a consumer that joins starts no read
+        return False
+
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Restrict the consumer to entries before the read position while older ones are unacked."""
         super().add_consumer(sub, consumer)
@@ -38,6 +51,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         since = ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
         if since > 1:
             self.joined.append((consumer.handle, cursor.read_position))
+            self.joined.sort(key=_position)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Remove the consumer. The restriction ends when one consumer is left. The caller must always dispatch."""
@@ -52,6 +66,19 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         super().forget_all()
         self.joined.clear()
 
+    def redeliver(
+        self,
+        sub: SubscriptionContext,
+        consumer: Consumer,
+        positions: list[Position] | None,
+        epoch: int | None,
+    ) -> None:
+        """As for Shared. The hashes of listed positions are not known then."""
+        if positions is None:
+            for position, hash_ in consumer.hashes.items():
+                self._hold(position, hash_)
+        super().redeliver(sub, consumer, positions, epoch)
+
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
@@ -61,22 +88,142 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if self._admit(sub) or passed:  # acks of waiting entries may make room for more reads
             self.dispatch(sub)
 
-    def _round(self, sub: SubscriptionContext) -> bool:
-        self._admit(sub)
-        return super()._round(sub)
-
     def _admit(self, sub: SubscriptionContext) -> bool:
         """Lift the restriction of consumers for which everything older is acked. Returns True if there were any."""
+        if not self.joined:
+            return False
         reached = sub.ledger.next_valid(sub.cursor.mark_delete)
         waiting = [entry for entry in self.joined if entry[1] > reached]
         if len(waiting) == len(self.joined):
             return False
-        self.joined, self.stuck = waiting, False
+        self.joined = waiting
         return True
 
-    def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
-        """The read position of the earliest `joined` consumer applies to all of them."""
-        return any(other == handle for other, _ in self.joined) and position >= self.joined[0][1]
+    # -- dispatch -------------------------------------------------------------------------------------------------
 
-    def _look_ahead(self, sub: SubscriptionContext) -> int:
-        return self._unacked_bound(sub)
+    def _round(self, sub: SubscriptionContext) -> bool:
+        cursor = sub.cursor
+        wanted = self._read_size(sub)
+        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+            return False
+        self.forget_to(cursor.mark_delete)
+        skip, self.stuck = self.stuck, False
+        if not skip:
+            if self.delayed.waiting:
+                self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))
+            if taken := self._sendable(sub, self.replay.first(wanted)):
+                positions = [position for position in taken if position not in cursor.acked]
+                if len(positions) < len(taken):
+                    self.forget(set(taken).difference(positions))
+                return not positions or self._deal_out(sub, positions, from_replay=True)
+        if self.blocked or sub.subscription.broker_blocked or self.pending_read or not self._anyone(sub):
+            return False
+        wanted = min(wanted, self._unacked_bound(sub) - len(self.replay))
+        if wanted <= 0:
+            return False
+        if not (positions := cursor.read(sub.ledger, wanted)):
+            self.pending_read = wanted
+            return False
+        return self._deal_out(sub, positions, from_replay=False)
+
+    def _anyone(self, sub: SubscriptionContext) -> bool:
+        """Whether any consumer can take new entries: one that joined recently gets them only from the replay set."""
+        if self.out_of_order:
+            return True
+        joined = {handle for handle, _ in self.joined}
+        return any(consumer.available and consumer.handle not in joined for consumer in sub.consumers)
+
+    def _sendable(self, sub: SubscriptionContext, positions: list[Position]) -> list[Position]:
+        """Those of the first positions in the replay set that their consumers can take, or whose hashes are not known."""
+        if self.out_of_order:
+            return positions
+        found: list[Position] = []
+        groups: dict[Handle, list[Position]] = {}
+        for position in positions:
+            if position not in self.hashes:
+                found.append(position)
+            elif (handle := self._consumer_of(position)) is not None:
+                groups.setdefault(handle, []).append(position)
+        for handle, group in groups.items():
+            found += group[: self._allowed(sub, sub.subscription.consumer(*handle), group, from_replay=True)]
+        return sorted(found)
+
+    def _allowed(
+        self, sub: SubscriptionContext, consumer: Consumer, positions: list[Position], *, from_replay: bool
+    ) -> int:
+        """How many of the positions a consumer can take, by its permits and by when it joined.
+
+        In the replay set, the read position of the earliest `joined` consumer applies to all of them.
+        """
+        most = max(consumer.permits, 0)
+        if (limit := sub.consumer_limit) > 0:
+            most = min(most, max(limit - consumer.unacked, 0))
+        most = min(most, len(positions))
+        self._admit(sub)
+        before = next((position for handle, position in self.joined if handle == consumer.handle), None)
+        if before is None or most == 0:
+            return most
+        if from_replay:
+            before = min(before, self.joined[0][1])
+        return bisect_left(positions, before, 0, most)
+
+    def _deal_out(self, sub: SubscriptionContext, positions: list[Position], *, from_replay: bool) -> bool:
+        """Deal entries to the consumers of their keys, and keep the others with their hashes in the replay set. Returns
+        True if another round follows."""
+        found = read(sub, positions)
+        slots = {position: self._slot(position, entry.metadata) for position, entry in found}
+        groups: dict[Handle | None, Found] = {}
+        for position, entry in found:
+            groups.setdefault(self.selector.select(slots[position]), []).append((position, entry))
+        left = [position for position, _ in groups.pop(None, [])]
+        messages = 0
+        for consumer in [consumer for consumer in sub.consumers if consumer.handle in groups]:
+            group = groups[consumer.handle]
+            of_group = [position for position, _ in group]
+            allowed = 0
+            if (
+                from_replay
+                or self.out_of_order
+                or self.held.keys().isdisjoint(map(slots.__getitem__, of_group))
+            ):
+                allowed = self._allowed(sub, consumer, of_group, from_replay=from_replay)
+            left += of_group[allowed:]
+            if allowed:
+                messages -= consumer.messages_out
+                self.send(sub, consumer, group[:allowed])
+                messages += consumer.messages_out
+                consumer.hashes |= {
+                    position: slots[position]
+                    for position in of_group[:allowed]
+                    if position in consumer.pending
+                }
+        for position in left:
+            self._hold(position, slots[position])
+        if from_replay:
+            self.forget(set(positions).difference(left))
+        else:
+            self.remember(left)
+        if not messages and not self.joined:
+            self.stuck = True
+            return True
+        return bool(groups)
+
+    # -- stats ----------------------------------------------------------------------------------------------------
+
+    def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        """Also who joined recently, with the position that restricts it (`consumersAfterMarkDeletePosition`)."""
+        names = {consumer.handle: consumer.name for consumer in consumers}
+        after = {names[handle]: str(position) for handle, position in self.joined}
+        return {**super().stats(consumers), "consumersAfterMarkDeletePosition": after}
+
+    def hash_ranges(self, consumer: Consumer) -> list[str] | None:
+        """The consumer's hash ranges."""
+        return [
+            f"[{first}, {last}]"
+            for first, last, owner in self.selector.assignments()
+            if owner == consumer.handle
+        ]
+
+
+def _position(entry: tuple[Handle, Position]) -> Position:
+    return entry[1]

@@ -46,7 +46,12 @@ def _subscription(
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
         "lastExpireTimestamp": subscription.last_expire,
     }
-    return found if dispatcher is None else found | dispatcher.stats(subscription.consumers)
+    if dispatcher is None:
+        return found
+    for consumer, fields in zip(subscription.consumers, found["consumers"], strict=True):
+        if (ranges := dispatcher.hash_ranges(consumer)) is not None:
+            fields["keyHashRanges"] = ranges
+    return found | dispatcher.stats(subscription.consumers)
 
 
 def _backlog(
