@@ -12,7 +12,14 @@ from schemas.effects import AdminResponse, Unsupported
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.admin_calls import POLICY_CALLS, RetentionCheck, get_policy, set_policy
+from streaming.broker.policies.admin_calls import (
+    POLICY_CALLS,
+    RetentionCheck,
+    call_subscription_rate,
+    get_policy,
+    rated_subscription,
+    set_policy,
+)
 from streaming.broker.policies.hierarchy import NO_POLICIES, default_quota
 from streaming.broker.position import Position
 
@@ -40,6 +47,7 @@ def creates_topic(command: Admin) -> bool:
     call = call_of(command)
     return command.method != "GET" and (
         call[1:] in (*POLICY_CALLS, "backlogQuota")
+        or rated_subscription(call[1:]) is not None
         or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", call) is not None)
     )
 
@@ -65,8 +73,14 @@ def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -
     if (answer := get_policy(topic.policies, command, call[1:])) is not None:
         respond(ctx, topic.name, command, *answer)
         return False
+    subscription = rated_subscription(call[1:])
     namespace = ctx.namespaces.get(namespace_of(topic.name), NO_POLICIES)
     try:
+        if subscription is not None:
+            answer = call_subscription_rate(topic.policies, command, subscription)
+            ctx.policies_changed()
+            respond(ctx, topic.name, command, *answer)
+            return command.method != "GET"
         check = RetentionCheck(default_quota(ctx.config), namespace)
         if not set_policy(topic.policies, command, call[1:], check):
             return None

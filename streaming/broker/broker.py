@@ -25,6 +25,7 @@ from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand, is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
@@ -69,7 +70,7 @@ class Broker:
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
-        ctx.partitioned, ctx.schemas = state.partitioned, state.schemas
+        ctx.partitioned, ctx.schemas, ctx.limits = state.partitioned, state.schemas, state.limits
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
 
@@ -274,6 +275,7 @@ class Broker:
             topics.touch(name)  # until now, the former configuration held
         ctx.config = config
         ctx.policies_changed()
+        rate_limits.configure_broker(ctx)
         topics.configured()
         topics.recount_unacked()
         return None

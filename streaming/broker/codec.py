@@ -12,6 +12,7 @@ import msgspec
 from schemas.commands import SchemaData
 from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import RateLimits
 from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
@@ -65,6 +66,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     schemas: dict[str, list[SchemaData]] = {}
     unacked: UnackedMessages = msgspec.field(default_factory=UnackedMessages)
     deleted: dict[str, DeletedTopic] = {}
+    limits: RateLimits = msgspec.field(default_factory=RateLimits)
 
 
 def _encode_hook(value: Any) -> Any:

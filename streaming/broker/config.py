@@ -147,6 +147,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A Shared or Key_Shared subscription with this many unacknowledged messages gets no more. 0 or less: no limit."""
     dispatcherMaxReadBatchSize: Annotated[int, between(1, 100_000, "entries")] = 100
     """How many entries a dispatcher reads at a time."""
+    dispatcherMaxReadSizeBytes: Annotated[int, between(1, MOST, "bytes")] = 5 * 1024 * 1024
+    """How many bytes a dispatcher reads at a time, by the average size of the entries. It reads one entry at least."""
     dispatcherMaxRoundRobinBatchSize: Annotated[int, between(1, 100_000, "entries")] = 20
     """How many entries a consumer of Shared gets in a turn."""
     preciseDispatcherFlowControl: bool = False
@@ -183,6 +185,36 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     more, until there are less than half. 0: no limit."""
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: Annotated[float, between(0, 1)] = 0.16
     """The fraction of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
+
+    # Rate limits
+    maxPublishRatePerTopicInMessages: Annotated[int, between(-1, MOST, "messages/s")] = 0
+    """How many messages per second a topic may be sent, unless a policy says otherwise. 0 or less: no limit."""
+    maxPublishRatePerTopicInBytes: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
+    """How many bytes per second a topic may be sent, unless a policy says otherwise. 0 or less: no limit."""
+    brokerPublisherThrottlingMaxMessageRate: Annotated[int, between(-1, MOST, "messages/s")] = 0
+    """How many messages per second the topics of an ingress partition may be sent. 0 or less: no limit."""
+    brokerPublisherThrottlingMaxByteRate: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
+    """How many bytes per second the topics of an ingress partition may be sent. 0 or less: no limit."""
+    dispatchThrottlingRateInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
+    """How many messages per second the consumers of an ingress partition get. 0 or less: no limit."""
+    dispatchThrottlingRateInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
+    """How many bytes per second the consumers of an ingress partition get. 0 or less: no limit."""
+    dispatchThrottlingRatePerTopicInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
+    """How many messages per second the consumers of a topic get, unless a policy says otherwise. 0 or less: no limit."""
+    dispatchThrottlingRatePerTopicInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
+    """How many bytes per second the consumers of a topic get, unless a policy says otherwise. 0 or less: no limit."""
+    dispatchThrottlingRatePerSubscriptionInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
+    """How many messages per second the consumers of a subscription get, unless a policy says otherwise. 0 or less: no
+    limit."""
+    dispatchThrottlingRatePerSubscriptionInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
+    """How many bytes per second the consumers of a subscription get, unless a policy says otherwise. 0 or less: no limit."""
+    dispatchThrottlingOnBatchMessageEnabled: bool = False
+    """Whether a batch counts as one message in the dispatch rates. If not, its messages count."""
+    subscribeThrottlingRatePerConsumer: Annotated[int, between(-1, MOST, "times")] = 0
+    """How often per `subscribeRatePeriodPerConsumerInSecond` a consumer may subscribe, unless a policy says otherwise. 0 or
+    less: no limit."""
+    subscribeRatePeriodPerConsumerInSecond: Annotated[int, between(0, MOST, "s")] = 30
+    """The period of `subscribeThrottlingRatePerConsumer`. 0: no limit."""
 
     # Key_Shared
     subscriptionKeySharedEnable: bool = True
@@ -317,7 +349,9 @@ WITHOUT_EFFECT = frozenset(
     {"allowAutoTopicCreationType", "brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
-     "transactionCoordinatorEnabled"}
+     "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",
+     "dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte",
+     "topicPublisherThrottlingTickTimeMillis", "brokerPublisherThrottlingTickTimeMillis"}
 )  # fmt: skip
 """Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads)."""
 

@@ -4,10 +4,13 @@ import heapq
 from collections.abc import Callable
 from sys import maxsize
 
+import msgspec
+
 from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
 from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
 from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
@@ -23,6 +26,12 @@ def namespace_of(topic: str) -> str:
     _, _, rest = topic.partition("://")
     tenant, _, rest = rest.partition("/")
     return f"{tenant}/{rest.partition('/')[0]}"
+
+
+class RateLimits(msgspec.Struct, array_like=True):
+    """The rate limits of all topics of an ingress partition together. None: there is none."""
+
+    dispatch: DispatchRateLimiter | None = None
 
 
 ROWS = 1 << 14
@@ -42,6 +51,7 @@ class Context:
         "connections",
         "entries",
         "full",
+        "limits",
         "lost",
         "most",
         "namespaces",
@@ -59,6 +69,7 @@ class Context:
         self.ordinal = 0
         self.config: ServiceConfiguration = configuration("4.x", {})
         self.namespaces: dict[str, Policies] = {}
+        self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}
         self.schemas: dict[str, list[SchemaData]] = {}

@@ -22,7 +22,7 @@ from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
-from streaming.broker.persistent import commands, lifecycle, unacked_limit
+from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.stats import internal_stats
@@ -276,7 +276,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         first = self._rounds.first_after(ctx.clock)
         for name in self.names():
             self._schedule(name, self._state.topics[name], first)
-            if (due := lifecycle.next_due(ctx, self.touch(name))) >= 0:
+            rate_limits.configured(ctx, topic := self.touch(name))
+            if (due := lifecycle.next_due(ctx, topic)) >= 0:
                 ctx.wake(name, due)
 
     # -- topics ---------------------------------------------------------------------------------------------------

@@ -80,6 +80,10 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """Complete a waiting read, since entries were confirmed."""
 
     @abstractmethod
+    def retry(self, sub: SubscriptionContext) -> None:
+        """Read and send as much as possible, since a dispatch rate may allow it again."""
+
+    @abstractmethod
     def due(self) -> int:
         """When the dispatcher's next timer fires (ms), or −1 if none is set."""
 

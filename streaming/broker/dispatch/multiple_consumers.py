@@ -150,6 +150,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             self.pending_read = 0
             self.dispatch(sub)
 
+    def retry(self, sub: SubscriptionContext) -> None:
+        """Dispatch again."""
+        self.dispatch(sub)
+
     def due(self) -> int:
         """The earliest of the redelivery times that filters asked for and the delayed delivery timer."""
         return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
@@ -177,7 +181,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         cursor, config = sub.cursor, sub.ctx.config
         if any(position <= cursor.mark_delete or position in cursor.acked for position in positions):
             return False
-        if not config.entryFilterNames or self._read_size(sub) == 0:
+        if not config.entryFilterNames or self._read_size(sub) == 0 or sub.throttle is not None:
             return False
         return not self.delayed.pauses_all(sub.ctx.clock, config) and all(
             judge(config.entryFilterNames, entry.metadata, sub.subscription.properties) == "RESCHEDULE"
@@ -356,6 +360,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         cursor = sub.cursor
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+            return False
+        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
             return False
         if self.delayed.waiting:
             self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))

@@ -113,4 +113,6 @@ def send(
     subscription.messages_out += total
     subscription.bytes_out += size
     subscription.dispatched += len(found)
+    if sub.limiters:
+        sub.sent(len(found), total, size)
     return charged

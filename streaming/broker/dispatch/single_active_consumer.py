@@ -165,6 +165,11 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.pending_read = 0
             self.read_more(sub)
 
+    def retry(self, sub: SubscriptionContext) -> None:
+        """Read on, unless a read is waiting."""
+        if not self.pending_read:
+            self.read_more(sub)
+
     def due(self) -> int:
         """The earliest of the takeover by the active consumer and the redelivery times that filters asked for."""
         return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
@@ -210,6 +215,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             if config.preciseDispatcherFlowControl and active.average:
                 per_entry = active.messages_per_entry
                 wanted = min(-(-active.permits // per_entry), config.dispatcherMaxReadBatchSize)
+            if not (wanted := sub.readable(wanted)):
+                return
             if not self._read(sub, active, wanted):
                 self.pending_read = wanted
                 return

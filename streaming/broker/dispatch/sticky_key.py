@@ -349,6 +349,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
+        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
+            return False
         if self.delayed.waiting and (ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config)):
             self._replay_all(sub, ready)
         self.forget_to(cursor.mark_delete)

@@ -13,6 +13,9 @@ from streaming.broker.position import Position
 
 MEGABYTE = 1024 * 1024
 
+ENTRY_OVERHEAD = 64
+"""What a stored entry is taken to need besides its own bytes."""
+
 
 class LedgerInfo(msgspec.Struct, array_like=True):
     """The metadata of a ledger. Entries, size and close time (`timestamp`) are 0 until the ledger closes."""
@@ -230,6 +233,49 @@ class ManagedLedger(msgspec.Struct, array_like=True):
                 break
             ledger, entry = following, 0
         return min(self.previous(Position(ledger, entry)), last)
+
+    def entries_within(self, size: int, position: Position, most: int) -> int:
+        """How many entries a read from `position` on may return so that they have `size` bytes: 1 to `most`.
+
+        An estimate by the average entry of each ledger, whether entries are acked or not, and with an overhead for each
+        (mirrors `EntryCountEstimator` of 4.0.7). Behind the last entry, further ones are expected to be like it.
+        """
+        first = next(iter(self.ledgers), self.current)
+        if position.ledger > self.current:
+            position = Position(self.current, max(self.current_entries - 1, 0))
+        elif position.ledger < first:
+            position = Position(first, 0)
+        found = average = 0
+        ledger: int | None = (
+            position.ledger if position.ledger in self.ledgers else self.next_ledger(position.ledger)
+        )
+        while ledger is not None and size > 0 and found < most:
+            entries, total = self._contents(ledger)
+            if entries and total:
+                average = max(total // entries, 1) + ENTRY_OVERHEAD
+                inside = position.ledger == ledger and position.entry > 0
+                if inside or size < total + entries * ENTRY_OVERHEAD:
+                    left = max(entries - position.entry, 1) if inside else entries
+                    taken = min(max(size // average, 1), left)
+                    found += taken
+                    size -= taken * average
+                else:
+                    found += entries
+                    size -= total + entries * ENTRY_OVERHEAD
+            ledger = self.next_ledger(ledger)
+        if size > 0 and found < most:
+            if not average:
+                older = (self._contents(each) for each in self.older_ledgers(position.ledger))
+                average = next((max(of // n, 1) + ENTRY_OVERHEAD for n, of in older if n and of), 0)
+            if average:
+                found += size // average
+        return max(min(found, most), 1)
+
+    def _contents(self, ledger: int) -> tuple[int, int]:
+        """The entries of a ledger and their bytes."""
+        if ledger == self.current:
+            return self.current_entries, self.current_size
+        return self.ledgers[ledger].entries, self.ledgers[ledger].size
 
     # -- sizes (§6) -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry
+from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry, rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import check_rollover, rollover_due, trim
 from streaming.broker.position import Position
@@ -20,6 +20,7 @@ def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
     topic = empty(ctx, name, former)
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
+    rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
     return topic
 
@@ -39,6 +40,7 @@ def next_due(ctx: Context, topic: PersistentTopic) -> int:
     due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
     dispatchers = (subscription.dispatcher for subscription in topic.subscriptions.values())
     due += [dispatcher.due() for dispatcher in dispatchers if dispatcher is not None]
+    due += [each.throttle.retry_at for each in topic.subscriptions.values() if each.throttle is not None]
     return min((at for at in due if at >= 0), default=-1)
 
 
@@ -51,6 +53,7 @@ def run_timers(ctx: Context, topic: PersistentTopic) -> bool:
         dispatcher = subscription.dispatcher
         if dispatcher is not None and 0 <= dispatcher.due() <= ctx.clock:
             happened |= dispatcher.timer(topic.context_of(ctx, subscription))
+        happened |= rate_limits.retry(ctx, topic, subscription)
     _wake_for_next(ctx, topic)
     return happened
 
@@ -87,7 +90,10 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
 
 
 def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
-    """A policy change switches deduplication on or off, and triggers an expiry check (dedup.md §2, ttl.md §1)."""
+    """A policy change switches deduplication on or off, triggers an expiry check (dedup.md §2, ttl.md §1), and renews all
+    permits of rate limits.
+    """
+    rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
     message_expiry.check(ctx, topic)
 
@@ -172,11 +178,13 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
-        subscription.type = subscription.dispatcher = None
+        subscription.type = subscription.dispatcher = subscription.throttle = None
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.expired_before_load = subscription.expired
     for cursor in topic.cursors.values():
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
+    topic.subscribe_buckets.clear()
+    rate_limits.apply(ctx, topic)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)
     if topic.slowest_cursor() is not None:  # quirk: loading trims ledgers only if it recovers a cursor

@@ -7,6 +7,7 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.leaving import delete
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.seeking import position_at, reset
@@ -51,6 +52,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
     if command.read_compacted:
         raise BrokerError("NotAllowedError", "read_compacted isn't supported yet")
+    rate_limits.check_subscribe(ctx, topic, command)
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
     check_max_subscriptions(ctx, topic, name)
@@ -110,6 +112,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     if not subscription.consumers and _mismatch(subscription, command) is not None:
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
+        rate_limits.start(ctx, topic, subscription)
     dispatcher = subscription.dispatcher
     assert dispatcher is not None  # set above if the type was new
     consumer = Consumer(

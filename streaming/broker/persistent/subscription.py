@@ -5,6 +5,7 @@
 from schemas.commands import Ack, MessageIdData
 from schemas.effects import AckResponse
 from streaming.broker.dispatch.types import AnyDispatcher
+from streaming.broker.dispatch_rate_limiter import ReadThrottle
 from streaming.broker.errors import CursorError
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.ledger.cursor_writes import change_cursor
@@ -18,9 +19,12 @@ INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
 
 
 class PersistentSubscription(Subscription):
-    """`dispatcher` is None until the first consumer joins. It outlives the consumers."""
+    """`dispatcher` is None until the first consumer joins. It outlives the consumers. `throttle`: what a dispatch rate needs
+    to remember, None if none ever limited this dispatcher.
+    """
 
     dispatcher: AnyDispatcher | None = None
+    throttle: ReadThrottle | None = None
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """The mark-delete position moved for a reason other than an ack (TTL, skip, quota)."""

@@ -9,6 +9,7 @@ import msgspec
 from schemas.effects import CursorMoved, Evicted, Expired
 from streaming.broker.abstract_topic import AbstractTopic, Counters
 from streaming.broker.context import Context
+from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -16,6 +17,7 @@ from streaming.broker.persistent.message_deduplication import MessageDeduplicati
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.token_bucket import TokenBucket
 
 P = ParamSpec("P")
 
@@ -56,6 +58,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic.
+    fault FailWrites. `dispatch_limiter` limits all dispatchers of the topic. `subscribe_buckets`: how often consumers may
+    still subscribe, by name and id.
     """
 
     ledger: ManagedLedger
@@ -66,6 +70,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     oldest: OldestPosition | None = None
     counters: PersistentCounters = msgspec.field(default_factory=PersistentCounters)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
+    dispatch_limiter: DispatchRateLimiter | None = None
+    subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 
@@ -111,6 +117,16 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A subscription of the topic, with all that its dispatcher needs."""
         cursor = self.cursors[subscription.name]
         policies = ctx.policies_of(self)
+        if policies.throttled:
+            throttle = subscription.throttle = subscription.throttle or ReadThrottle()
+            limiters = tuple(
+                limiter
+                for limiter in (ctx.limits.dispatch, self.dispatch_limiter, throttle.limiter)
+                if limiter is not None
+            )
+            return SubscriptionContext(
+                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, throttle, limiters
+            )  # fmt: skip
         return SubscriptionContext(
             ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers
         )

@@ -1,14 +1,23 @@
 """Admin calls that read, set and remove the policies of a namespace or a topic (I1)."""
 
+import re
 from typing import Any, get_args
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from schemas.commands import Admin
 from schemas.units import Int32
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType, RetentionPolicies
+from streaming.broker.policies.hierarchy import (
+    BacklogQuota,
+    DispatchRate,
+    Policies,
+    PublishRate,
+    QuotaType,
+    RetentionPolicies,
+    SubscribeRate,
+)
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "messageTTL": ("messageTTL", Int32),
@@ -30,8 +39,14 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "maxMessageSize": ("maxMessageSize", Int32),
     "encryptionRequired": ("encryptionRequired", bool),
     "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
+    "dispatchRate": ("dispatchRate", DispatchRate),
+    "subscriptionDispatchRate": ("subscriptionDispatchRate", DispatchRate),
+    "publishRate": ("publishRate", PublishRate),
+    "subscribeRate": ("subscribeRate", SubscribeRate),
 }
 """Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
+
+_SUBSCRIPTION_RATE = re.compile(r"(?P<name>[^/]+)/dispatchRate")
 
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
@@ -46,7 +61,30 @@ def policy_of(call: str, path: str) -> str | None:
     call. `call` is the path's element for the policy."""
     if call == "backlogQuota":
         return f"{call} {query(path).get('backlogQuotaType', QUOTA_TYPES[0])}"
+    if (subscription := rated_subscription(call)) is not None:
+        return f"subscriptionDispatchRates {subscription}"
     return POLICY_CALLS[call][0] if call in POLICY_CALLS else None
+
+
+def rated_subscription(call: str) -> str | None:
+    """The subscription whose dispatch rate a call on a topic is about, or None."""
+    found = _SUBSCRIPTION_RATE.fullmatch(call)
+    return None if found is None else unquote(found["name"])
+
+
+def call_subscription_rate(policies: Policies, command: Admin, subscription: str) -> tuple[int, Any]:
+    """Answer a call on the dispatch rate that a topic sets for one subscription. Raises `AdminError` for a bad value."""
+    rates = policies.subscriptionDispatchRates
+    if command.method == "GET":
+        rate = rates.get(subscription)
+        return (204, None) if rate is None else (200, msgspec.to_builtins(rate))
+    if command.method == "DELETE":
+        policies.subscriptionDispatchRates = {name: rates[name] for name in rates if name != subscription}
+    else:
+        rate = convert(command.body, DispatchRate)
+        if rate.limits:  # quirk: Pulsar ignores any other
+            policies.subscriptionDispatchRates = {**rates, subscription: rate}
+    return 204, None
 
 
 def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:

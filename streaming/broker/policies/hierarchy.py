@@ -37,6 +37,52 @@ class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer_backlog_eviction: the oldest messages leave the backlog."""
 
 
+class DispatchRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast messages are sent to consumers. Both rates 0 or less: as if not set."""
+
+    dispatchThrottlingRateInMsg: Annotated[Int32, unit("messages")] = 0
+    """So many per period. 0 or less: no limit."""
+    dispatchThrottlingRateInByte: Annotated[Int64, unit("bytes")] = 0
+    """So many per period. 0 or less: no limit."""
+    relativeToPublishRate: bool = False
+    """Whether the rate at which the topic is published to, per second, is added to both."""
+    ratePeriodInSecond: Annotated[Int32, unit("s")] = 0
+    """The period. Less than 1 counts as 1."""
+
+    @property
+    def limits(self) -> bool:
+        """Whether it limits anything."""
+        return self.dispatchThrottlingRateInMsg > 0 or self.dispatchThrottlingRateInByte > 0
+
+
+class PublishRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast a topic may be published to. Both rates 0 or less: as if not set."""
+
+    publishThrottlingRateInMsg: Annotated[Int32, unit("messages")] = -1
+    """So many per second. 0 or less: no limit."""
+    publishThrottlingRateInByte: Annotated[Int64, unit("bytes")] = -1
+    """So many per second. 0 or less: no limit."""
+
+    @property
+    def limits(self) -> bool:
+        """Whether it limits anything."""
+        return self.publishThrottlingRateInMsg > 0 or self.publishThrottlingRateInByte > 0
+
+
+class SubscribeRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often a consumer may subscribe. A rate or a period of 0 or less: as if not set."""
+
+    subscribeThrottlingRatePerConsumer: Annotated[Int32, unit("times")] = -1
+    """So often per period."""
+    ratePeriodInSecond: Annotated[Int32, unit("s")] = 30
+    """The period."""
+
+    @property
+    def limits(self) -> bool:
+        """Whether it limits anything."""
+        return self.subscribeThrottlingRatePerConsumer > 0 and self.ratePeriodInSecond > 0
+
+
 class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
@@ -70,6 +116,16 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """A durable subscription without consumers for longer than this is deleted, in minutes. 0: never."""
     maxTopicsPerNamespace: int | None = None
     """The maximum number of topics of the namespace. Each ingress partition counts its own. 0: no limit."""
+    dispatchRate: DispatchRate | None = None
+    """How fast a topic's messages are sent to all its consumers together."""
+    subscriptionDispatchRate: DispatchRate | None = None
+    """How fast messages are sent to the consumers of each subscription."""
+    subscriptionDispatchRates: dict[str, DispatchRate] = {}
+    """How fast messages are sent to the consumers of a subscription, by its name. Of a topic only."""
+    publishRate: PublishRate | None = None
+    """How fast a topic may be published to. Only stats show it, see [rate limits](../README.md)."""
+    subscribeRate: SubscribeRate | None = None
+    """How often each consumer, known by its name and id, may subscribe to a topic."""
 
 
 class HasPolicies(Protocol):
@@ -90,7 +146,8 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     """The policies in force on one topic (mirrors `HierarchyTopicPolicies`).
 
     Units: `messageTTL` and `deduplicationSnapshotInterval` in seconds, `subscriptionExpirationTime` in minutes,
-    `maxMessageSize` in bytes. A limit of 0 is off.
+    `maxMessageSize` in bytes. A limit of 0 is off, and so is a rate that is None. `throttled`: a dispatch rate limits
+    some of the topic's subscriptions, at least.
     """
 
     messageTTL: Effective[int]
@@ -108,6 +165,16 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     maxMessageSize: int
     encryptionRequired: bool
     subscriptionExpirationTime: int
+    dispatchRate: DispatchRate | None
+    subscriptionDispatchRate: DispatchRate | None
+    subscriptionDispatchRates: dict[str, DispatchRate]
+    publishRate: PublishRate | None
+    subscribeRate: SubscribeRate | None
+    throttled: bool
+
+    def dispatch_rate_of(self, subscription: str) -> DispatchRate | None:
+        """The dispatch rate of a subscription."""
+        return self.subscriptionDispatchRates.get(subscription, self.subscriptionDispatchRate)
 
 
 NO_POLICIES = Policies()
@@ -126,6 +193,16 @@ def default_quota(config: ServiceConfiguration) -> BacklogQuota:
 def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
     """The policies in force on a topic. A negative TTL counts as not set (ttl.md §1)."""
     quota = default_quota(config)
+    dispatch_rate = _rate(
+        topic.dispatchRate, namespace.dispatchRate,
+        DispatchRate(config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte),
+    )  # fmt: skip
+    subscription_dispatch_rate = _rate(
+        topic.subscriptionDispatchRate, namespace.subscriptionDispatchRate,
+        DispatchRate(
+            config.dispatchThrottlingRatePerSubscriptionInMsg, config.dispatchThrottlingRatePerSubscriptionInByte
+        ),
+    )  # fmt: skip
     return HierarchyTopicPolicies(
         messageTTL=_effective(
             _not_negative(topic.messageTTL), _not_negative(namespace.messageTTL), config.ttlDurationDefaultInSeconds
@@ -174,7 +251,27 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             topic.subscriptionExpirationTime, namespace.subscriptionExpirationTime,
             config.subscriptionExpirationTimeMinutes,
         ),
+        dispatchRate=dispatch_rate,
+        subscriptionDispatchRate=subscription_dispatch_rate,
+        subscriptionDispatchRates=topic.subscriptionDispatchRates,
+        publishRate=_rate(
+            topic.publishRate, namespace.publishRate,
+            PublishRate(config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes),
+        ),
+        subscribeRate=_rate(
+            topic.subscribeRate, namespace.subscribeRate,
+            SubscribeRate(config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond),
+        ),
+        throttled=bool(
+            dispatch_rate or subscription_dispatch_rate or topic.subscriptionDispatchRates or broker_dispatch_rate(config)
+        ),
     )  # fmt: skip
+
+
+def broker_dispatch_rate(config: ServiceConfiguration) -> DispatchRate | None:
+    """The dispatch rate of all topics of the ingress partition together."""
+    rate = DispatchRate(config.dispatchThrottlingRateInMsg, config.dispatchThrottlingRateInByte)
+    return rate if rate.limits else None
 
 
 def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:
@@ -184,6 +281,14 @@ def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:
 
 def _first(topic: T | None, namespace: T | None, broker: T) -> T:
     return _effective(topic, namespace, broker).value
+
+
+R = TypeVar("R", DispatchRate, PublishRate, SubscribeRate)
+
+
+def _rate(*levels: R | None) -> R | None:
+    """The rate of the first level that limits anything."""
+    return next((rate for rate in levels if rate is not None and rate.limits), None)
 
 
 def _effective(topic: T | None, namespace: T | None, broker: T) -> Effective[T]:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
+from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, Permits, ReadThrottle, permits
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
@@ -13,6 +14,9 @@ from streaming.broker.subscription.subscription import Subscription
 
 class SubscriptionContext(NamedTuple):
     """A subscription and its cursor, with the name, policies and ledger of its topic. `consumers` are the subscription's.
+
+    `throttle` is None if no dispatch rate limits the subscription, else `limiters` are those that do, as `permits` expects
+    them.
 
     Created for each command. Do not keep one for longer.
     """
@@ -24,6 +28,8 @@ class SubscriptionContext(NamedTuple):
     cursor: ManagedCursor
     subscription: Subscription
     consumers: list[Consumer]
+    throttle: ReadThrottle | None = None
+    limiters: tuple[DispatchRateLimiter, ...] = ()
 
     @property
     def consumer_limit(self) -> int:
@@ -33,6 +39,32 @@ class SubscriptionContext(NamedTuple):
     def wake(self, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms)."""
         self.ctx.wake(self.topic, due)
+
+    def readable(self, entries: int, *, replay: bool = False) -> int:
+        """How many of so many `entries` a dispatcher may read now. 0: none, until the topic's timer.
+
+        `replay`: entries before the read position may be among them. dispatcherMaxReadSizeBytes and dispatch rates limit the
+        bytes, but one entry may always be read, however large.
+        """
+        size = self.ctx.config.dispatcherMaxReadSizeBytes
+        if self.throttle is not None:
+            found = permits(self.limiters, self.throttle, Permits(entries, size), self.ctx.clock)
+            if self.throttle.retry_at >= 0:
+                self.wake(self.throttle.retry_at)
+            if found is None:
+                return 0
+            entries, size = found
+        cursor, ledger = self.cursor, self.ledger
+        if replay or cursor.read_position < ledger.last_confirmed:
+            return ledger.entries_within(size, cursor.read_position, entries)
+        return entries
+
+    def sent(self, entries: int, messages: int, size: int) -> None:
+        """Take the permits of entries that were sent, with so many messages and bytes."""
+        if self.ctx.config.dispatchThrottlingOnBatchMessageEnabled:
+            messages = entries
+        for limiter in self.limiters:
+            limiter.use(messages, size)
 
     def check_end_of_topic(self) -> None:
         """Send REACHED_END_OF_TOPIC to the consumers, once, if the topic is terminated and there is no backlog.

@@ -1,0 +1,395 @@
+"""Rate limits in virtual time (AsyncTokenBucket, DispatchRateLimiter and SubscribeRateLimiter of 4.0.7).
+
+Seconds are from the dispatcher's creation, which fills its buckets, unless a test says otherwise."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.commands import BrokerConfig, SubType
+from schemas.effects import AdminResponse, Effect, Error, Message, Success
+from streaming.broker.broker import Broker
+from streaming.broker.token_bucket import TokenBucket
+from tests.broker.kit import QUIET, TOPIC, Run, Stored, of, one, response, sent
+
+pytestmark = pytest.mark.feature("I3")
+
+OTHER = "persistent://public/default/other"
+TYPES: list[SubType] = ["Exclusive", "Failover", "Shared", "Key_Shared"]
+
+
+def rate(messages: int = -1, size: int = -1, seconds: int = 1, *, relative: bool = False) -> dict[str, Any]:
+    """The body of a dispatch rate."""
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": size,
+        "ratePeriodInSecond": seconds,
+        "relativeToPublishRate": relative,
+    }
+
+
+def backlog_of(count: int, **settings: Any) -> Run:
+    """A topic with entries of 100 bytes, before any subscription."""
+    run = Run(activeConsumerFailoverDelayTimeMillis=0, **settings)
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    run.fill(count, 100)
+    return run
+
+
+def by_second(run: Run, seconds: int, step: float = 1) -> list[int]:
+    """How many messages come in each step."""
+    return [len(sent(run.wait(step))) for _ in range(int(seconds / step))]
+
+
+# -- dispatch rates -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_all_permits_of_a_period_come_at_once_and_what_is_left_of_them_is_lost(type_: SubType) -> None:
+    run = backlog_of(7)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    assert sent(run.subscribe("s", type_, permits=1000)) == [0, 1]
+    assert by_second(run, 10) == [0, 0, 2, 0, 0, 2, 0, 0, 1, 0]
+    run.wait(100)
+    assert len(sent([effect for n in range(5) for effect in run.publish(100 + n)])) == 2
+
+
+def test_a_dispatcher_looks_for_permits_every_second_from_when_it_found_none() -> None:
+    run = backlog_of(7)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    run.subscribe("s", "Shared")
+    run.wait(0.4)
+    assert sent(run.flow("s", 1000)) == [0, 1]  # looks at 1.4, 2.4, 3.4
+    assert by_second(run, 7, 0.2).index(2) == 14
+    assert sent(run.flow("s", 1)) == []
+
+
+def test_other_events_look_too() -> None:
+    run = backlog_of(7)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=1))
+    run.subscribe("s", "Shared")
+    run.wait(0.4)
+    run.flow("s", 1000)
+    run.wait(0.7)
+    assert sent(run.flow("s", 1)) == [2, 3]  # at 1.1, not at 1.4
+    assert sent(run.wait(0.5)) == []  # the next permits come at 2.1 …
+    assert sent(run.wait(0.7)) == []
+    assert sent(run.wait(0.1)) == [4, 5]  # … and are found at 2.4
+
+
+def test_entries_that_nobody_waits_for_start_no_read() -> None:
+    run = backlog_of(2)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    run.subscribe("s", "Shared")
+    run.wait(0.4)
+    run.flow("s", 1000)
+    run.wait(2.7)
+    assert sent(run.publish(100)) == []  # there are permits since 3.0, but nobody looks before 3.4
+    assert sent(run.wait(0.3)) == [2]
+    assert sent(run.publish(101)) == [3]
+
+
+def test_what_is_used_too_much_must_be_made_up_for() -> None:
+    run = Run()
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=1000)
+    assert sent(run.send(0, 4)) == [0]  # five messages: three too many
+    run.send(5, 5)
+    assert by_second(run, 9) == [0] * 5 + [1] + [0] * 3
+
+
+def test_a_batch_may_count_as_one() -> None:
+    run = Run(dispatchThrottlingOnBatchMessageEnabled=True)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=1000)
+    assert sent(run.send(0, 4)) == [0]
+    assert sent(run.send(5, 9)) == [1]
+    assert sent(run.send(10, 14)) == []
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_bytes_limit_a_read_by_the_average_entry(type_: SubType) -> None:
+    run = backlog_of(20)
+    run.namespace("POST", "dispatchRate", rate(size=500, seconds=2))
+    # 500 // (100 + 64) = 3 entries use 300 bytes, 200 // 164 = 1 and 100 // 164, but at least 1, use the others
+    assert sent(run.subscribe("s", type_, permits=1000)) == [0, 1, 2, 3, 4]
+    assert by_second(run, 4) == [0, 5, 0, 5]
+
+
+def test_messages_and_bytes_must_both_be_left() -> None:
+    run = backlog_of(20)
+    run.namespace("POST", "dispatchRate", rate(3, 150, seconds=2))
+    assert sent(run.subscribe("s", "Shared", permits=1000)) == [0, 1]  # 50 bytes too many
+    assert by_second(run, 4) == [0, 1, 0, 2]
+
+
+def test_one_rate_for_all_subscriptions_of_a_topic() -> None:
+    run = backlog_of(6)
+    run.admin("POST", "/dispatchRate", rate(4, seconds=2))
+    assert sent(run.subscribe("s", "Shared", permits=1000)) == [0, 1, 2, 3]
+    assert sent(run.subscribe("r", "Shared", permits=1000)) == []
+    found = run.wait(2)
+    assert [m.subscription for m in of(found, Message)] == ["s", "s", "r", "r"]
+
+
+def test_one_rate_for_the_partition() -> None:
+    run = backlog_of(6, dispatchThrottlingRateInMsg=4)
+    assert sent(run.subscribe("s", "Shared", permits=1000)) == [0, 1, 2, 3]
+    for n in range(3):
+        run.publish(n, topic=OTHER)
+    assert sent(run.subscribe("s", "Shared", topic=OTHER, connection="o", permits=1000)) == []
+    assert [m.topic for m in of(run.wait(1), Message)] == [OTHER, OTHER, OTHER, TOPIC]
+    assert [m.topic for m in of(run.wait(1), Message)] == [TOPIC]
+
+
+def test_the_most_specific_rate_that_limits_holds() -> None:
+    run = backlog_of(20, dispatchThrottlingRatePerSubscriptionInMsg=5)
+    assert len(sent(run.subscribe("s", "Shared", permits=1000))) == 5
+    run.namespace("POST", "subscriptionDispatchRate", rate(4))
+    assert by_second(run, 1) == [4]
+    run.admin("POST", "/subscriptionDispatchRate", rate(3))
+    assert by_second(run, 1) == [3]
+    run.admin("POST", "/s/dispatchRate", rate(2))
+    assert by_second(run, 1) == [2]
+    run.admin("POST", "/s/dispatchRate", rate(0))  # ignored
+    assert by_second(run, 1) == [2]
+    run.admin("DELETE", "/s/dispatchRate")
+    run.admin("POST", "/subscriptionDispatchRate", rate(-1))  # as if not set
+    assert by_second(run, 1) == [4]
+
+
+def test_a_change_of_any_policy_gives_all_permits() -> None:
+    run = backlog_of(20)
+    run.namespace("POST", "dispatchRate", rate(2, seconds=60))
+    run.subscribe("s", "Shared", permits=1000)
+    run.wait(5.5)
+    run.namespace("POST", "maxConsumersPerTopic", 7)
+    assert by_second(run, 2, 0.5) == [2, 0, 0, 0]  # found at 6.0
+    run.namespace("DELETE", "dispatchRate")
+    assert by_second(run, 2) == [16, 0]
+
+
+def test_a_configuration_changes_only_its_own_rates() -> None:
+    run = backlog_of(20, dispatchThrottlingRatePerTopicInMsg=2)
+    run.namespace("POST", "subscriptionDispatchRate", rate(3, seconds=60))
+    assert len(sent(run.subscribe("s", "Shared", permits=1000))) == 2
+    run.do(BrokerConfig(settings={**QUIET, "dispatchThrottlingRatePerTopicInMsg": 9}), None)
+    assert by_second(run, 5) == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_dispatcher_of_another_type_starts_anew_and_an_unload_too(type_: SubType) -> None:
+    run = backlog_of(20)
+    run.namespace("POST", "dispatchRate", rate(2, seconds=60))
+    run.namespace("POST", "subscriptionDispatchRate", rate(1, seconds=60))
+    other: SubType = "Shared" if type_ != "Shared" else "Exclusive"
+    assert len(sent(run.subscribe("s", other, permits=1000))) == 1
+    run.close_consumer("s")
+    assert len(sent(run.subscribe("s", type_, permits=1000))) == 1
+    run.close_consumer("s")
+    assert len(sent(run.subscribe("s", other, permits=1000))) == 0  # the topic's are used up
+    run.unload()
+    assert len(sent(run.subscribe("s", type_, permits=1000))) == 1
+
+
+@pytest.mark.parametrize("body", [rate(1, seconds=1), rate(size=1, seconds=1), rate(1, 1, seconds=7)])
+def test_a_silence_costs_what_happens_in_it(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run()
+    run.namespace("POST", "dispatchRate", body)
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=1_000_000)
+    run.send(0, 9_999)
+    run.send(10_000, 10_001)
+    looks: list[object] = []
+    renew = TokenBucket.renew_each_period
+    monkeypatch.setattr(TokenBucket, "renew_each_period", lambda *given: looks.append(given) or renew(*given))
+    assert sent(run.wait(10 * 366 * 86_400)) == [1]
+    assert len(looks) < 20
+
+
+@given(
+    rate_=st.integers(1, 2000), seconds=st.integers(1, 9), tokens=st.integers(-3000, 2000),
+    remainder=st.integers(0, 400_000), first=st.integers(0, 999), looks=st.integers(1, 40), until=st.integers(0, 999),
+)  # fmt: skip
+def test_looks_that_were_left_out_are_made_up_for(
+    rate_: int, seconds: int, tokens: int, remainder: int, first: int, looks: int, until: int
+) -> None:
+    def bucket() -> TokenBucket:
+        return TokenBucket(rate_, seconds * 1000, 5000, min(tokens, rate_), remainder)
+
+    ticks = [5000 + first + 1000 * n for n in range(looks + 1)]
+    now = ticks[-1] + until
+    each, at_once = bucket(), bucket()
+    found = [tick for tick in ticks if each.renew(tick, seconds * 1000) > 0]
+    each.renew(now, seconds * 1000)
+    if at_once.tokens <= 0:
+        due = at_once.due_each_period(ticks[0], 1000)
+        assert due == found[0] if found else due > ticks[-1]
+    at_once.renew_each_period(now, ticks[0], 1000)
+    assert (at_once.tokens, at_once.last) == (each.tokens, each.last)
+    assert abs(at_once.remainder - each.remainder) <= looks  # ns, from rounding
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_cut_changes_nothing(cut: bool) -> None:
+    run, stored = backlog_of(30), Stored()
+    run = Run(activeConsumerFailoverDelayTimeMillis=0, reader=stored, dispatchThrottlingRateInMsg=50)
+    got: list[Effect] = []
+
+    def step(effects: list[Effect]) -> None:
+        got.extend(effects)
+        stored.add(effects)
+        if cut:
+            run.broker = Broker.decode(run.broker.encode(), stored)
+
+    step(run.namespace("POST", "dispatchRate", rate(5, seconds=4)))
+    step(run.admin("POST", "/a/dispatchRate", rate(3, 1000, seconds=3)))
+    for n in range(30):
+        step(run.publish(n, payload="x" * (n * 7 % 90)))
+    for name in "ab":
+        step(run.subscribe(name, "Shared", permits=20))
+        step(run.wait(0.7))
+    for n in range(60):
+        step(run.wait(0.9))
+        step(run.publish(100 + n))
+    assert len(of(got, Message)) == 40
+    assert [m.entry_id for m in of(got, Message) if m.subscription == "a"] == list(range(20))
+    assert run.topic.subscriptions["a"].throttle.retry_at == -1  # type: ignore[union-attr]
+
+
+# -- the size of reads --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("E1")
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_read_has_so_many_bytes_at_most(type_: SubType) -> None:
+    run = backlog_of(20, dispatcherMaxReadSizeBytes=500)
+    assert len(sent(run.subscribe("s", type_, permits=1000))) == 20  # several reads
+    assert run.topic.ledger.entries_within(500, run.topic.ledger.first_position().next(), 100) == 3
+
+
+# -- the subscribe rate -------------------------------------------------------------------------------------------
+
+
+def refused(effects: list[Effect]) -> bool:
+    error = of(effects, Error)
+    assert not error or (error[0].error, error[0].cause) == (
+        "NotAllowedError",
+        "Subscribe limited by subscribe rate limit per consumer.",
+    )
+    return bool(error)
+
+
+def again(run: Run, name: str = "c", id_: int = 1) -> bool:
+    """A consumer that comes and goes. Was it refused?"""
+    effects = run.subscribe("s", "Shared", id_=id_, consumer_name=name)
+    if not refused(effects):
+        one(effects, Success)
+        run.close_consumer("s", id_=id_)
+        return False
+    return True
+
+
+def test_a_consumer_may_subscribe_so_often() -> None:
+    run = Run()
+    run.namespace(
+        "POST", "subscribeRate", {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 10}
+    )
+    assert [again(run) for _ in range(3)] == [False, False, True]
+    assert [again(run, "d"), again(run, id_=2)] == [False, False]
+    run.wait(4.999)
+    assert again(run)
+    run.wait(0.001)
+    assert [again(run), again(run)] == [False, True]
+    run.wait(100)
+    assert [again(run) for _ in range(3)] == [False, False, True]
+
+
+def test_a_new_subscribe_rate_gives_all_permits() -> None:
+    run = Run(subscribeThrottlingRatePerConsumer=1)
+    assert [again(run), again(run)] == [False, True]
+    run.namespace("POST", "maxConsumersPerTopic", 7)
+    assert again(run)
+    run.admin("POST", "/subscribeRate", {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 31})
+    assert [again(run), again(run)] == [False, True]
+    run.unload()
+    assert not again(run)
+    run.admin("DELETE", "/subscribeRate")
+    run.do(BrokerConfig(settings=QUIET), None)
+    assert [again(run), again(run)] == [False, False]
+
+
+def test_consumers_that_have_all_permits_are_forgotten() -> None:
+    run = Run(subscribeThrottlingRatePerConsumer=2, subscribeRatePeriodPerConsumerInSecond=10)
+    for n in range(30):
+        again(run, f"c{n}")
+        run.wait(1)
+    assert len(run.topic.subscribe_buckets) <= 7
+
+
+# -- calls --------------------------------------------------------------------------------------------------------
+
+BODIES: dict[str, dict[str, Any]] = {
+    "dispatchRate": rate(3, 4, seconds=5, relative=True),
+    "subscriptionDispatchRate": rate(3),
+    "publishRate": {"publishThrottlingRateInMsg": 3, "publishThrottlingRateInByte": -1},
+    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 3, "ratePeriodInSecond": 30},
+}
+
+
+def call(run: Run, level: str, method: str, name: str, body: Any = None) -> AdminResponse:
+    effects = (
+        run.namespace(method, name, body) if level == "namespace" else run.admin(method, f"/{name}", body)
+    )
+    return one(effects, AdminResponse)
+
+
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+@pytest.mark.parametrize("name", sorted(BODIES))
+def test_rates_are_set_shown_and_removed(name: str, level: str) -> None:
+    run = backlog_of(0)
+    unset = call(run, level, "GET", name).fields
+    assert call(run, level, "POST", name, BODIES[name]).fields.status == 204
+    found = call(run, level, "GET", name).fields
+    assert (found.status, found.response) == (200, BODIES[name])
+    assert call(run, level, "DELETE", name).fields.status == 204
+    assert call(run, level, "GET", name).fields == unset
+
+
+def test_rates_of_a_subscription() -> None:
+    run = backlog_of(0)
+    unset = call(run, "topic", "GET", "a%2Fb/dispatchRate").fields
+    assert call(run, "topic", "POST", "a%2Fb/dispatchRate", rate(3)).fields.status == 204
+    assert response(run.admin("GET", "/a%2Fb/dispatchRate")) == rate(3)
+    assert call(run, "topic", "GET", "c/dispatchRate").fields == unset
+    assert call(run, "topic", "DELETE", "a%2Fb/dispatchRate").fields.status == 204
+    assert call(run, "topic", "GET", "a%2Fb/dispatchRate").fields == unset
+    assert call(run, "namespace", "POST", "a/dispatchRate", rate(3)).fields.status == 404
+
+
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+@pytest.mark.parametrize(
+    "body", [[], 3, {"dispatchThrottlingRateInMsg": "x"}, {"dispatchThrottlingRateInMsg": 2**31}]
+)
+def test_what_is_not_a_rate_is_refused(body: Any, level: str) -> None:
+    run = backlog_of(0)
+    assert call(run, level, "POST", "dispatchRate", body).fields.status == 400
+
+
+def test_absent_fields_have_pulsars_defaults() -> None:
+    run = backlog_of(0)
+    for name in BODIES:
+        call(run, "topic", "POST", name, {})
+    assert response(run.admin("GET", "/dispatchRate")) == rate(0, 0, seconds=0)
+    assert response(run.admin("GET", "/publishRate")) == {
+        "publishThrottlingRateInMsg": -1,
+        "publishThrottlingRateInByte": -1,
+    }
+    assert response(run.admin("GET", "/subscribeRate")) == {
+        "subscribeThrottlingRatePerConsumer": -1,
+        "ratePeriodInSecond": 30,
+    }
