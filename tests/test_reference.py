@@ -19,7 +19,14 @@ from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from streaming.broker.policies.hierarchy import (
+    BacklogQuota,
+    DispatchRate,
+    Policies,
+    PublishRate,
+    RetentionPolicies,
+    SubscribeRate,
+)
 from streaming.replay import replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
@@ -45,7 +52,18 @@ def test_it_is_fresh(file: str) -> None:
 
 @pytest.mark.parametrize(
     "struct",
-    [*COMMANDS, *PARTS, *STRUCTURES, ServiceConfiguration, Policies, BacklogQuota, RetentionPolicies],
+    [
+        *COMMANDS,
+        *PARTS,
+        *STRUCTURES,
+        ServiceConfiguration,
+        Policies,
+        BacklogQuota,
+        RetentionPolicies,
+        DispatchRate,
+        PublishRate,
+        SubscribeRate,
+    ],
 )
 def test_every_structure_and_field_has_a_description(struct: type[msgspec.Struct]) -> None:
     assert not (struct.__doc__ or "").startswith(f"{struct.__name__}("), "no docstring of its own"

@@ -22,7 +22,14 @@ from sinks.tables import TABLES
 from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
+from streaming.broker.policies.hierarchy import (
+    BacklogQuota,
+    DispatchRate,
+    Policies,
+    PublishRate,
+    RetentionPolicies,
+    SubscribeRate,
+)
 from tools import example
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
 from tools.json_schema import command_schema
@@ -186,6 +193,15 @@ def _path(pattern: re.Pattern[str]) -> str:
     return re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern.pattern)
 
 
+_PUBLISH_RATES = """
+A **publish rate** delays and refuses nothing. Pulsar reads nothing more from the connection of a producer that exceeds it
+until there are permits again, so the client sees later receipts. The commands of a log have been read already, and
+their times are when that was: if the real broker limited the producer, the times show it. A limit that would have
+been exceeded shows as `publishRateLimitedTimes` in the topic's stats: how often it would have stopped reading from a
+connection.
+"""
+
+
 def _admin_calls() -> str:
     names: dict[str, list[str]] = {}
     for name, (policy, _) in POLICY_CALLS.items():
@@ -241,6 +257,37 @@ The type of a backlog quota is a parameter, `?backlogQuotaType=destination_stora
 {doc(BacklogQuota)}
 
 {_fields(BacklogQuota)}
+#### DispatchRate
+
+{doc(DispatchRate)}
+
+{_fields(DispatchRate)}
+The path `/persistent/TENANT/NAMESPACE/TOPIC/SUBSCRIPTION/dispatchRate` is that of the rate of one subscription of a topic.
+
+#### PublishRate
+
+{doc(PublishRate)}
+
+{_fields(PublishRate)}
+#### SubscribeRate
+
+{doc(SubscribeRate)}
+
+{_fields(SubscribeRate)}
+#### Rate limits
+
+Permits renew by the clock of the log, as in Pulsar 4.0.7. A **dispatch rate** lets a dispatcher read while there are permits,
+for messages and for bytes, then takes what was sent, which may be more than there was. Permits are added when a dispatcher
+looks for them and a whole period is over since the last time, at most as many as the rate. A dispatcher that finds none looks
+again every second; a FLOW, a redelivery or a consumer that leaves makes it look in between. The rates of the broker, the
+topic and the subscription must all have permits. The broker's counts the topics of an ingress partition.
+
+Each change of a policy gives all permits at once, whatever the policy is; so does loading a topic. A subscription's permits
+start anew when its type changes.
+
+A **subscribe rate** adds permits in proportion to time. A consumer without permits gets NotAllowedError. Pulsar knows
+a consumer by its host, its name and its id. A log has no hosts, so the name and the id must do.
+{_PUBLISH_RATES}
 ### Calls on a namespace
 
 Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.

@@ -19,6 +19,7 @@ from streaming.broker.policies.hierarchy import (
     Policies,
     resolve,
 )
+from streaming.broker.publish_rate_limiter import PublishRateLimiter
 
 
 def namespace_of(topic: str) -> str:
@@ -32,6 +33,7 @@ class RateLimits(msgspec.Struct, array_like=True):
     """The rate limits of all topics of an ingress partition together. None: there is none."""
 
     dispatch: DispatchRateLimiter | None = None
+    publish: PublishRateLimiter | None = None
 
 
 ROWS = 1 << 14

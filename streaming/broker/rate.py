@@ -22,6 +22,10 @@ class Rate(msgspec.Struct, array_like=True, gc=False):
         self.current += count
         self.total += count
 
+    def in_interval(self, now: int, config: ServiceConfiguration) -> int:
+        """How many there were in the present interval until `now` (ms)."""
+        return self.current if _interval(now, config) == self.interval else 0
+
     def per_second(self, now: int, config: ServiceConfiguration) -> float:
         """The rate per second over the last stats interval that ended by `now` (ms)."""
         number = _interval(now, config)

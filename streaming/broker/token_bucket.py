@@ -48,10 +48,9 @@ class TokenBucket(msgspec.Struct, array_like=True, gc=False):
         """Take tokens, whether there are so many or not."""
         self.tokens -= tokens
 
-    def wait(self, tokens: int = 1) -> int:
-        """How long it takes until there are so many tokens, from when some were last added (ns)."""
-        missing = tokens - self.tokens
-        return max(-(-missing * self.period * _NANOS // self.rate) - self.remainder, 0)
+    def wait(self, tokens: int) -> int:
+        """How long it takes until there are so many tokens, if they are renewed all the time (ms)."""
+        return max(-(-(tokens - self.tokens) * self.period // self.rate), 0)
 
     # -- tokens once per period, for those that look every so often -----------------------------------------------
 
@@ -71,8 +70,9 @@ class TokenBucket(msgspec.Struct, array_like=True, gc=False):
         """When one who looks at `tick` (ms) and every `interval` ms before and after it, and at no other time, finds a
         token (ms)."""
         first = self._first_look(tick, interval)
-        missing = self.wait() - (first - self.last) * _NANOS
-        return first + max(-(-missing // (self.period * _NANOS)), 0) * self.period
+        period = self.period * _NANOS
+        missing = -((self.tokens - 1) * period // self.rate) - self.remainder - (first - self.last) * _NANOS
+        return first + max(-(-missing // period), 0) * self.period
 
     def _first_look(self, tick: int, interval: int) -> int:
         """The first look at which a period is over. The period must be a multiple of the interval."""

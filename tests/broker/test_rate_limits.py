@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import BrokerConfig, SubType
-from schemas.effects import AdminResponse, Effect, Error, Message, Success
+from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.token_bucket import TokenBucket
 from tests.broker.kit import QUIET, TOPIC, Run, Stored, of, one, response, sent
@@ -204,9 +204,14 @@ def test_a_silence_costs_what_happens_in_it(body: dict[str, Any], monkeypatch: p
     run.subscribe("s", "Shared", permits=1_000_000)
     run.send(0, 9_999)
     run.send(10_000, 10_001)
-    looks: list[object] = []
+    looks: list[int] = []
     renew = TokenBucket.renew_each_period
-    monkeypatch.setattr(TokenBucket, "renew_each_period", lambda *given: looks.append(given) or renew(*given))
+
+    def counted(bucket: TokenBucket, now: int, tick: int | None, interval: int) -> int:
+        looks.append(now)
+        return renew(bucket, now, tick, interval)
+
+    monkeypatch.setattr(TokenBucket, "renew_each_period", counted)
     assert sent(run.wait(10 * 366 * 86_400)) == [1]
     assert len(looks) < 20
 
@@ -270,6 +275,63 @@ def test_a_read_has_so_many_bytes_at_most(type_: SubType) -> None:
     run = backlog_of(20, dispatcherMaxReadSizeBytes=500)
     assert len(sent(run.subscribe("s", type_, permits=1000))) == 20  # several reads
     assert run.topic.ledger.entries_within(500, run.topic.ledger.first_position().next(), 100) == 3
+
+
+# -- publish rates ------------------------------------------------------------------------------------------------
+
+
+def paused(run: Run) -> int:
+    """How often a real broker would have stopped reading, in the present interval of stats."""
+    count: int = response(run.admin("GET", "/stats"))["publishRateLimitedTimes"]
+    return count
+
+
+@pytest.mark.parametrize(
+    ("settings", "call_"),
+    [
+        ({}, "publishRate"),
+        ({"maxPublishRatePerTopicInMessages": 3}, ""),
+        ({"brokerPublisherThrottlingMaxMessageRate": 3}, ""),
+    ],
+)
+def test_a_publish_rate_counts_when_it_is_exceeded_and_delays_nothing(
+    settings: dict[str, Any], call_: str
+) -> None:
+    run = Run(now=60_000_000, **settings)
+    if call_:
+        run.namespace("POST", call_, {"publishThrottlingRateInMsg": 3})
+    for id_, connection in enumerate("ab"):
+        run.create_producer(connection, id_, connection)
+    for n, limited in enumerate([0, 0, 1, 1]):
+        assert len(of(run.send(n, name="a", id_=0, connection="a"), SendReceipt)) == 1
+        assert paused(run) == limited
+    run.send(0, name="b", id_=1, connection="b")
+    assert paused(run) == 2  # a connection is counted when it is paused, until it is read again
+    run.wait(0.9)
+    run.send(1, name="b", id_=1, connection="b")
+    assert paused(run) == 2  # two messages too many, and one permit: 1 s
+    run.wait(5)
+    run.send(2, name="b", id_=1, connection="b")
+    assert paused(run) == 2
+    run.send(3, 9, name="b", id_=1, connection="b")
+    assert paused(run) == 3
+    run.wait(60)
+    assert paused(run) == 0
+
+
+def test_a_publish_rate_in_bytes() -> None:
+    run = Run(now=60_000_000)
+    run.admin("POST", "/publishRate", {"publishThrottlingRateInByte": 250})
+    run.fill(2, 100)
+    assert paused(run) == 0
+    run.fill(1, 100, first=2)
+    assert paused(run) == 1
+    run.admin("POST", "/maxConsumers", 3)  # all permits again
+    run.fill(2, 100, first=3)
+    assert paused(run) == 1
+    run.admin("DELETE", "/publishRate")
+    run.fill(20, 100, first=5)
+    assert paused(run) == 1
 
 
 # -- the subscribe rate -------------------------------------------------------------------------------------------

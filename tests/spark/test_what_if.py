@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from schemas.commands import Admin, BrokerConfig, decode
 from streaming.broker.policies.admin_calls import POLICY_CALLS
-from streaming.broker.policies.hierarchy import BacklogQuota, RetentionPolicies
+from streaming.broker.policies.hierarchy import (
+    BacklogQuota,
+    DispatchRate,
+    PublishRate,
+    RetentionPolicies,
+    SubscribeRate,
+)
 from streaming.cli.replay import replay_command
 from streaming.fold import Fold
 from streaming.log.files import write_log
@@ -217,6 +223,9 @@ def test_no_policies_are_a_mistake(tmp_path: Path) -> None:
 VALUES: dict[Any, Any] = {
     bool: True,
     RetentionPolicies: {"retentionTimeInMinutes": 9, "retentionSizeInMB": 9},
+    DispatchRate: {"dispatchThrottlingRateInMsg": 9},
+    PublishRate: {"publishThrottlingRateInMsg": 9},
+    SubscribeRate: {"subscribeThrottlingRatePerConsumer": 9},
 }
 
 

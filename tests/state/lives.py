@@ -71,7 +71,13 @@ class Recorder(Run):
 
 
 def lives() -> dict[str, Life]:
-    return {"traffic": traffic(), "corners": corners(), "keys 2.x": keys("2.x"), "keys 4.x": keys("4.x")}
+    return {
+        "traffic": traffic(),
+        "corners": corners(),
+        "keys 2.x": keys("2.x"),
+        "keys 4.x": keys("4.x"),
+        "rates": rates(),
+    }
 
 
 def traffic() -> Life:
@@ -79,6 +85,27 @@ def traffic() -> Life:
     log = Traffic(5, START, settings={"subscriptionExpirationTimeMinutes": 5}).write(420)
     records = [(row["timestamp"], row["topic"], row["value"]) for row in log.to_pylist()]
     return Life(records[:300], records[300:])
+
+
+def rates() -> Life:
+    """All rate limits, at each level, in use."""
+    run = Recorder(brokerPublisherThrottlingMaxByteRate=1000, dispatchThrottlingRateInMsg=50)
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 3})
+    run.namespace("POST", "subscribeRate", {"subscribeThrottlingRatePerConsumer": 2})
+    run.namespace("POST", "dispatchRate", {"dispatchThrottlingRateInMsg": 9, "ratePeriodInSecond": 4})
+    run.call("POST", "/dispatchRate", {"dispatchThrottlingRateInByte": 900, "relativeToPublishRate": True})
+    run.call("POST", "/s/dispatchRate", {"dispatchThrottlingRateInMsg": 2})
+    for name in "sr":
+        run.subscribe(name, "Shared", consumer_name=name, permits=100)
+    for number in range(20):
+        run.publish(number, payload="x" * 50)
+    run.wait(1.5)
+    run.cut = len(run.records)
+    for number in range(20, 90):
+        run.wait(0.7)
+        run.publish(number)
+    run.wait(100)
+    return run.life()
 
 
 def keys(profile: Literal["2.x", "4.x"]) -> Life:

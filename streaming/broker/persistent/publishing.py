@@ -11,7 +11,7 @@ from schemas.entries import Entry
 from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.persistent import backlog_quota, deduplication_snapshots
+from streaming.broker.persistent import backlog_quota, deduplication_snapshots, rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import open_ledger, roll_over
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
@@ -65,6 +65,8 @@ def _publish(
     """
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
+    if policies.publish_throttled:
+        rate_limits.published(ctx, topic, write.producer.connection, messages, write.size)
     if (refusal := too_large(ctx, policies, write) or _too_late(ctx, write)) is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id

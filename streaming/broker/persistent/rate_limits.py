@@ -10,12 +10,16 @@ from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, ReadThro
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.hierarchy import DispatchRate, broker_dispatch_rate
+from streaming.broker.policies.hierarchy import DispatchRate, broker_dispatch_rate, broker_publish_rate
+from streaming.broker.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.token_bucket import TokenBucket
 
 
 def configure_broker(ctx: Context) -> None:
-    """The configuration is new. If the broker's dispatch rate changed, it starts with all permits."""
+    """The configuration is new. The limiters of the broker whose rates changed start with all permits."""
+    publish = broker_publish_rate(ctx.config)
+    if ctx.limits.publish is None or ctx.limits.publish.rate != publish:
+        ctx.limits.publish = None if publish is None else PublishRateLimiter.of(publish, ctx.clock)
     ctx.limits.dispatch = _configured(ctx, ctx.limits.dispatch, broker_dispatch_rate(ctx.config))
 
 
@@ -39,6 +43,8 @@ def configured(ctx: Context, topic: PersistentTopic) -> None:
         former = None if subscription.throttle is None else subscription.throttle.limiter
         rate = policies.dispatch_rate_of(subscription.name)
         _set_limiter(ctx, topic, subscription, _configured(ctx, former, rate))
+    if topic.publish_limiter.rate != policies.publishRate:
+        topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
     _check_subscribe_rate(ctx, topic)
 
 
@@ -46,6 +52,7 @@ def apply(ctx: Context, topic: PersistentTopic) -> None:
     """The topic was loaded, or a policy changed: every limiter starts with all permits."""
     policies = ctx.policies_of(topic)
     topic.dispatch_limiter = _limiter(ctx, policies.dispatchRate)
+    topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
     for subscription in topic.subscriptions.values():
         limiter = _limiter(ctx, policies.dispatch_rate_of(subscription.name))
         _set_limiter(ctx, topic, subscription, limiter)
@@ -85,6 +92,22 @@ def retry(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscrip
     if throttle.retry_at <= ctx.clock:  # nobody can receive
         throttle.retry_at = -1
     return True
+
+
+def published(ctx: Context, topic: PersistentTopic, connection: str, messages: int, size: int) -> None:
+    """A message was published. If it exceeds a publish rate, a real broker reads no more from its connection for a while.
+
+    That is counted once for a connection, whichever rate is exceeded. Pulsar counts it for every topic to which the connection
+    publishes.
+    """
+    limiters = [topic.publish_limiter]
+    if ctx.limits.publish is not None:
+        limiters.append(ctx.limits.publish)
+    exceeded = [limiter for limiter in limiters if limiter.exceeded(messages, size, ctx.clock)]
+    if exceeded and not any(connection in limiter.paused for limiter in limiters):
+        topic.publish_limited.record(1, ctx.clock, ctx.config)
+    for limiter in exceeded:
+        limiter.pause(connection, ctx.clock)
 
 
 # -- the subscribe rate -------------------------------------------------------------------------------------------

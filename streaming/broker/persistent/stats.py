@@ -26,6 +26,7 @@ def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[st
 def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
     """`topic_stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
     found = topic_stats(topic, config)
+    found["publishRateLimitedTimes"] = topic.publish_limited.in_interval(now, config)
     for name, subscription in found["subscriptions"].items():
         subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
     return found

@@ -16,6 +16,8 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
+from streaming.broker.publish_rate_limiter import PublishRateLimiter
+from streaming.broker.rate import Rate
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.token_bucket import TokenBucket
 
@@ -57,9 +59,9 @@ class OldestPosition(msgspec.Struct, array_like=True):
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
-    fault FailWrites. `properties`: what operators note on the topic.
-    fault FailWrites. `dispatch_limiter` limits all dispatchers of the topic. `subscribe_buckets`: how often consumers may
-    still subscribe, by name and id.
+    fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
+    `publish_limited`: how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how
+    often consumers may still subscribe, by name and id.
     """
 
     ledger: ManagedLedger
@@ -71,6 +73,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     counters: PersistentCounters = msgspec.field(default_factory=PersistentCounters)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     dispatch_limiter: DispatchRateLimiter | None = None
+    publish_limiter: PublishRateLimiter = msgspec.field(default_factory=PublishRateLimiter)
+    publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------

@@ -76,8 +76,7 @@ def call_subscription_rate(policies: Policies, command: Admin, subscription: str
     """Answer a call on the dispatch rate that a topic sets for one subscription. Raises `AdminError` for a bad value."""
     rates = policies.subscriptionDispatchRates
     if command.method == "GET":
-        rate = rates.get(subscription)
-        return (204, None) if rate is None else (200, msgspec.to_builtins(rate))
+        return 200, msgspec.to_builtins(rates.get(subscription))
     if command.method == "DELETE":
         policies.subscriptionDispatchRates = {name: rates[name] for name in rates if name != subscription}
     else:

@@ -123,7 +123,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
     subscriptionDispatchRates: dict[str, DispatchRate] = {}
     """How fast messages are sent to the consumers of a subscription, by its name. Of a topic only."""
     publishRate: PublishRate | None = None
-    """How fast a topic may be published to. Only stats show it, see [rate limits](../README.md)."""
+    """How fast a topic may be published to. A limit that is exceeded only shows in the stats, see
+    [rate limits](#rate-limits)."""
     subscribeRate: SubscribeRate | None = None
     """How often each consumer, known by its name and id, may subscribe to a topic."""
 
@@ -147,7 +148,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
 
     Units: `messageTTL` and `deduplicationSnapshotInterval` in seconds, `subscriptionExpirationTime` in minutes,
     `maxMessageSize` in bytes. A limit of 0 is off, and so is a rate that is None. `throttled`: a dispatch rate limits
-    some of the topic's subscriptions, at least.
+    some of the topic's subscriptions, at least. `publish_throttled`: a publish rate limits the topic.
     """
 
     messageTTL: Effective[int]
@@ -171,6 +172,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     publishRate: PublishRate | None
     subscribeRate: SubscribeRate | None
     throttled: bool
+    publish_throttled: bool
 
     def dispatch_rate_of(self, subscription: str) -> DispatchRate | None:
         """The dispatch rate of a subscription."""
@@ -202,6 +204,10 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
         DispatchRate(
             config.dispatchThrottlingRatePerSubscriptionInMsg, config.dispatchThrottlingRatePerSubscriptionInByte
         ),
+    )  # fmt: skip
+    publish_rate = _rate(
+        topic.publishRate, namespace.publishRate,
+        PublishRate(config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes),
     )  # fmt: skip
     return HierarchyTopicPolicies(
         messageTTL=_effective(
@@ -254,10 +260,7 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
         dispatchRate=dispatch_rate,
         subscriptionDispatchRate=subscription_dispatch_rate,
         subscriptionDispatchRates=topic.subscriptionDispatchRates,
-        publishRate=_rate(
-            topic.publishRate, namespace.publishRate,
-            PublishRate(config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes),
-        ),
+        publishRate=publish_rate,
         subscribeRate=_rate(
             topic.subscribeRate, namespace.subscribeRate,
             SubscribeRate(config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond),
@@ -265,7 +268,16 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
         throttled=bool(
             dispatch_rate or subscription_dispatch_rate or topic.subscriptionDispatchRates or broker_dispatch_rate(config)
         ),
+        publish_throttled=bool(publish_rate or broker_publish_rate(config)),
     )  # fmt: skip
+
+
+def broker_publish_rate(config: ServiceConfiguration) -> PublishRate | None:
+    """The publish rate of all topics of the ingress partition together."""
+    rate = PublishRate(
+        config.brokerPublisherThrottlingMaxMessageRate, config.brokerPublisherThrottlingMaxByteRate
+    )
+    return rate if rate.limits else None
 
 
 def broker_dispatch_rate(config: ServiceConfiguration) -> DispatchRate | None:
