@@ -2,20 +2,33 @@
 
 import math
 from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import SubType
+from schemas.commands import (
+    Ack,
+    Admin,
+    BrokerConfig,
+    Flow,
+    MessageIdData,
+    Publish,
+    RedeliverUnacknowledgedMessages,
+    Subscribe,
+    SubType,
+    Tick,
+)
 from schemas.effects import AdminResponse, Effect, Evicted, Expired, LedgerDeleted
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent.message_finder import find_newest_unacked
+from streaming.broker.persistent.message_finder import find_newest_unacked, find_newest_unacked_up_to
 from streaming.broker.position import Position
-from tests.broker.kit import BareTopic, Run, Stored, of, one, response, sent
-from tests.broker.test_silence import Both
+from tests.broker.kit import TOPIC, BareTopic, Run, Stored, of, one, response, sent
+from tests.broker.test_cut_invariance import Record, fold
+from tests.broker.test_silence import Both, Patient, folded
 
 EVICTION = "consumer_backlog_eviction"
 LAST_IN_LEDGER = {"ledgerId": 1, "entryId": 6}
@@ -181,6 +194,11 @@ def test_the_search_finds_what_pulsars_does(data: st.DataObject) -> None:
     found = find_newest_unacked(topic.ledger, cursor, matches)
     assert len(probes) <= 4 + math.log2(len(entries) + 1)
     assert found == as_in_pulsar(topic.ledger, cursor, old.__contains__)
+    for position in entries:
+        for target in (position, Position(position.ledger, -1), Position(position.ledger, 99)):
+            if cursor.mark_delete < target <= topic.ledger.last_confirmed:
+                up_to = find_newest_unacked_up_to(topic.ledger, cursor, target)
+                assert up_to == as_in_pulsar(topic.ledger, cursor, target.__ge__)
 
 
 # -- what an expiry reads ---------------------------------------------------------------------------------------------
@@ -221,6 +239,73 @@ def test_each_round_of_a_silence_expires_one_more_entry(profile: str) -> None:
     found = [(e.subscription, e.after_entry, e.entries) for e in of(both.silence(1.5), Expired)]
     of_s = [("s", 0, 1), ("s", 1, 1), ("s", 2, 1), ("s", 4, 1), ("s", 6, 1)]
     assert found == [("plain", 6, 7), *of_s]
+
+
+EXPIRING: dict[str, st.SearchStrategy[Any]] = {
+    "ttlDurationDefaultInSeconds": st.sampled_from([0, 30, 100]),
+    "messageExpiryCheckIntervalInMinutes": st.just(1),
+    "backlogQuotaCheckIntervalInSeconds": st.just(60),
+    "backlogQuotaDefaultLimitSecond": st.sampled_from([-1, 1, 50]),
+    "backlogQuotaDefaultRetentionPolicy": st.just(EVICTION),
+    "preciseTimeBasedBacklogQuotaCheck": st.booleans(),
+    "managedLedgerDefaultMarkDeleteRateLimit": st.sampled_from([0, 1]),
+    "defaultRetentionTimeInMinutes": st.sampled_from([0, 3, -1]),
+}
+SUBSCRIPTIONS: list[tuple[str, SubType, bool]] = [
+    ("s", "Shared", True), ("k", "Key_Shared", True), ("reader", "Exclusive", False),
+]  # fmt: skip
+
+
+@st.composite
+def expiring_lives(draw: st.DrawFn) -> list[Record]:
+    """A topic whose newest entries are acked while older ones aren't, with silences."""
+    size = draw(st.sampled_from([3, 8, 1000]))
+    profile: Literal["2.x", "4.x"] = draw(st.sampled_from(["2.x", "4.x"]))
+    values = draw(st.fixed_dictionaries(EXPIRING))
+    ledgers = {"managedLedgerMaxEntriesPerLedger": size, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    log: list[Record] = [(0, None, BrokerConfig(profile=profile, settings=values | ledgers))]
+    for id_, (name, type_, durable) in enumerate(SUBSCRIPTIONS):
+        log.append((0, TOPIC, Subscribe(connection=name, subscription=name, subType=type_, consumer_id=id_,
+                                        request_id=1, durable=durable)))  # fmt: skip
+        log.append((0, TOPIC, Flow(connection=name, consumer_id=id_, messagePermits=15)))
+    count = 0
+    for _ in range(draw(st.integers(5, 25))):
+        jump = draw(st.sampled_from([0, 0, 1_000, 20_000, 70_000, 400_000]))
+        id_ = draw(st.integers(0, 1))
+        name = SUBSCRIPTIONS[id_][0]
+        match draw(st.integers(0, 9)):
+            case 0 | 1 | 2 | 3:
+                for _ in range(draw(st.integers(1, 4))):
+                    log.append((jump, TOPIC, Publish(producer="p", sequence_id=count, key=str(count % 3))))
+                    count, jump = count + 1, 0
+            case 4 | 5 | 6 if count:
+                newest = draw(st.lists(st.integers(0, min(count, 6) - 1), min_size=1, max_size=3))
+                ids = [MessageIdData(1 + (count - 1 - n) // size, (count - 1 - n) % size) for n in newest]
+                log.append(
+                    (
+                        jump,
+                        TOPIC,
+                        Ack(connection=name, consumer_id=id_, ack_type="Individual", message_id=ids),
+                    )
+                )
+            case 7:
+                flow = Flow(connection=name, consumer_id=id_, messagePermits=draw(st.integers(1, 5)))
+                again = RedeliverUnacknowledgedMessages(connection=name, consumer_id=id_)
+                log.append((jump, TOPIC, flow if draw(st.booleans()) else again))
+            case 8:
+                path = f"/{TOPIC.replace('://', '/')}/all_subscription/expireMessages/20"
+                log.append((jump, TOPIC, Admin(method="POST", path=path)))
+            case _:
+                log.append((jump * 10, None, Tick()))
+    return log
+
+
+@pytest.mark.feature("F1", "J4")
+@given(expiring_lives(), st.sets(st.integers(1, 60), max_size=6))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_rounds_that_are_skipped_and_cuts_make_no_difference(log: list[Record], cuts: set[int]) -> None:
+    assert folded(Broker, log) == folded(Patient, log)
+    assert fold(log, cuts) == fold(log, [])
 
 
 # -- 0 seconds --------------------------------------------------------------------------------------------------------

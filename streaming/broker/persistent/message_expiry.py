@@ -7,8 +7,8 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.persistent.message_finder import (
     find_newest_before,
-    find_newest_unacked,
     find_newest_unacked_before,
+    find_newest_unacked_up_to,
 )
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
@@ -133,7 +133,7 @@ def expire_to_position(
         if not is_closed:
             if position > ledger.last_confirmed:
                 return False
-            found = find_newest_unacked(ledger, cursor, lambda candidate: candidate <= position)
+            found = find_newest_unacked_up_to(ledger, cursor, position)
         trims |= _expire_to(ctx, topic, cursor, found, reason)
     if trims:
         trim(ctx, topic)

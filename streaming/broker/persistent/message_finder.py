@@ -75,6 +75,15 @@ def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Posit
     return first if found is None else ledger.next_valid(found)
 
 
+def find_newest_unacked_up_to(
+    ledger: ManagedLedger, cursor: ManagedCursor, position: Position
+) -> Position | None:
+    """What the search through a cursor finds for entries up to a position behind its mark-delete position."""
+    if ledger.last_confirmed not in cursor.acked and ledger.valid(position):
+        return position
+    return find_newest_unacked(ledger, cursor, lambda candidate: candidate <= position)
+
+
 def find_newest(
     ledger: ManagedLedger,
     matches: Callable[[Position], bool],
