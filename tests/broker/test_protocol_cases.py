@@ -166,7 +166,8 @@ def test_protocol_case_08_the_last_ack_on_a_terminated_topic() -> None:
     assert of(run.ack("s", (1, 0)), ReachedEndOfTopic) == []
     told = of(run.ack("s", (1, 1)), ReachedEndOfTopic)
     assert [end.consumer_id for end in told] == [1, 2]
-    assert run.ack("s", (1, 1)) == [], "once"
+    again = of(run.ack("s", (1, 1)), ReachedEndOfTopic)
+    assert [end.consumer_id for end in again] == [1, 2], "with each ack of a subscription without a backlog"
 
 
 @pytest.mark.feature("D4")
@@ -365,19 +366,56 @@ def test_the_end_is_told_at_once_where_nothing_is_left() -> None:
     run = Run()
     run.subscribe("s")
     assert one(run.admin("POST", "/terminate"), ReachedEndOfTopic).consumer_id == 1
-    late = run.subscribe("t")
-    assert one(late, ReachedEndOfTopic).connection == "t"
+    assert of(run.subscribe("t"), ReachedEndOfTopic) == [], "nothing is read without permits"
+    assert one(run.flow("t", 1), ReachedEndOfTopic).connection == "t"
 
 
 @pytest.mark.feature("K1")
-def test_the_end_is_told_after_a_skip_and_again_after_a_seek_back() -> None:
-    run = Run()
-    run.subscribe("s", permits=10)
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+def test_a_read_at_the_end_reaches_it_once(type_: SubType) -> None:
+    """The read that failed counts as one that waits, for who comes back and for further consumers."""
+    run = Run(activeConsumerFailoverDelayTimeMillis=0)
     run.publish(0)
     run.admin("POST", "/terminate")
-    assert one(run.admin("POST", "/subscription/s/skip_all"), ReachedEndOfTopic).consumer_id == 1
+    run.subscribe("s", type_, permits=1)
+    assert one(run.ack("s", (1, 0)), ReachedEndOfTopic).consumer_id == 1, (
+        "by the ack: it has not read that far"
+    )
+    assert one(run.flow("s", 1), ReachedEndOfTopic).consumer_id == 1, "by the read"
+    assert of(run.flow("s", 1), ReachedEndOfTopic) == []
+    run.close_consumer("s")
+    assert of(run.subscribe("s", type_, permits=1), ReachedEndOfTopic) == []
+    if type_ != "Exclusive":
+        assert of(run.subscribe("s", type_, id_=2, permits=1), ReachedEndOfTopic) == []
+    run.unload()
+    assert one(run.subscribe("s", type_, permits=1), ReachedEndOfTopic).consumer_id == 1, "it is loaded again"
+
+
+@pytest.mark.feature("K1")
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+def test_a_read_that_waited_when_the_topic_was_terminated_is_replaced(type_: SubType) -> None:
+    run = Run(activeConsumerFailoverDelayTimeMillis=0)
+    run.subscribe("s", type_, permits=10)
+    run.publish(0)
+    run.admin("POST", "/terminate")
+    assert one(run.ack("s", (1, 0)), ReachedEndOfTopic).consumer_id == 1
+    assert of(run.flow("s", 1), ReachedEndOfTopic) == []
+    run.close_consumer("s")
+    assert one(run.subscribe("s", type_, permits=1), ReachedEndOfTopic).consumer_id == 1
+    run.close_consumer("s")
+    assert of(run.subscribe("s", type_, permits=1), ReachedEndOfTopic) == []
+
+
+@pytest.mark.feature("K1")
+def test_a_skip_is_noticed_by_the_next_read_and_a_seek_back_by_acks_alone() -> None:
+    run = Run()
+    run.subscribe("s", permits=1)
+    run.publish(0)
+    run.admin("POST", "/terminate")
+    assert of(run.admin("POST", "/subscription/s/skip_all"), ReachedEndOfTopic) == []
+    assert one(run.flow("s", 1), ReachedEndOfTopic).consumer_id == 1
     run.seek("s", (1, 0))
-    assert of(run.subscribe("s"), ReachedEndOfTopic) == []
+    assert of(run.subscribe("s", permits=10), ReachedEndOfTopic) == []
     assert one(run.ack("s", (1, 0)), ReachedEndOfTopic).consumer_id == 1
 
 

@@ -375,7 +375,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             return False
         positions = cursor.read(sub.ledger, wanted)
         if not positions:
-            self.pending_read = wanted
+            self.pending_read = sub.waiting(wanted)
             return False
         self._deal_out(sub, positions, from_replay=False)
         return True

@@ -218,7 +218,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             if not (wanted := sub.readable(wanted)):
                 return
             if not self._read(sub, active, wanted):
-                self.pending_read = wanted
+                self.pending_read = sub.waiting(wanted)
                 return
 
     def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> bool:

@@ -371,7 +371,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         wanted = min(wanted, room)
         positions = cursor.read(sub.ledger, wanted)
         if not positions:
-            self.pending_read = wanted
+            self.pending_read = sub.waiting(wanted)
             return False
         self._deal_out(sub, positions, from_replay=False)
         return True

@@ -122,7 +122,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if wanted <= 0:
             return False
         if not (positions := cursor.read(sub.ledger, wanted)):
-            self.pending_read = wanted
+            self.pending_read = sub.waiting(wanted)
             return False
         return self._deal_out(sub, positions, from_replay=False)
 

@@ -120,7 +120,6 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
     for producer in list(topic.producers.values()):
         registration.disconnect(ctx, topic, producer, "topic terminated")
     for subscription in topic.subscriptions.values():
-        subscription.end_reached = False
         topic.context_of(ctx, subscription).check_end_of_topic()
 
 
@@ -179,6 +178,7 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
         subscription.type = subscription.dispatcher = subscription.throttle = None
+        subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.expired_before_load = subscription.expired
     for cursor in topic.cursors.values():

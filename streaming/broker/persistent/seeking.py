@@ -65,7 +65,6 @@ def reset(
         if topic.name in ctx.connections.get(connection, ()):
             ctx.emit(CloseConsumer(topic.name, connection, consumer_id, subscription.name, cause))
     subscription.last_active = ctx.clock
-    subscription.end_reached = False
     cursor = topic.cursors[subscription.name]
     former = topic.record_move(ctx, cursor, Reason(CursorMoved, cause), cursor.reset, ledger, target)
     if batch is not None:

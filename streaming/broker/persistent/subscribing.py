@@ -2,7 +2,7 @@
 subscriptions.md §1, §2)."""
 
 from schemas.commands import IntRange, Subscribe
-from schemas.effects import Error, ReachedEndOfTopic, SubscriptionEvent, Success, Unsupported
+from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
@@ -137,9 +137,6 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         ctx.emit(Unsupported(topic.name, command.connection, cause))
     dispatcher.add_consumer(topic.context_of(ctx, subscription), consumer)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
-    if topic.ledger.terminated and topic.cursors[name].backlog(topic.ledger) == 0:
-        ctx.emit(ReachedEndOfTopic(topic.name, consumer.connection, consumer.consumer_id))
-        subscription.end_reached = True
 
 
 def _slots(given: IntRange) -> tuple[int, int]:

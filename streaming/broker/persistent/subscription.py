@@ -30,7 +30,6 @@ class PersistentSubscription(Subscription):
         """The mark-delete position moved for a reason other than an ack (TTL, skip, quota)."""
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(sub)
-        sub.check_end_of_topic()
 
     def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
         """Apply an ACK and respond to it.

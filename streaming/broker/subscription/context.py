@@ -67,14 +67,23 @@ class SubscriptionContext(NamedTuple):
             limiter.use(messages, size)
 
     def check_end_of_topic(self) -> None:
-        """Send REACHED_END_OF_TOPIC to the consumers, once, if the topic is terminated and there is no backlog.
+        """Send REACHED_END_OF_TOPIC to the consumers if the topic is terminated and there is no backlog.
 
         C++ clients fail on that command, so the gateway must not pass it on to them (protocol.md §2).
         """
-        subscription, ledger = self.subscription, self.ledger
-        if not ledger.terminated or subscription.end_reached:
-            return
-        subscription.end_reached = self.cursor.backlog(ledger) == 0
-        if subscription.end_reached:
-            for consumer in subscription.consumers:
+        if self.ledger.terminated and self.cursor.backlog(self.ledger) == 0:
+            for consumer in self.consumers:
                 self.ctx.emit(ReachedEndOfTopic(self.topic, consumer.connection, consumer.consumer_id))
+
+    def waiting(self, wanted: int) -> int:
+        """A read of `wanted` entries found none: how many it waits for.
+
+        On a terminated topic it fails instead, which tells the consumers that they have reached the end. quirk: the cursor
+        takes the read that failed for one that waits, so later reads do nothing until the topic is loaded again.
+        """
+        if not self.ledger.terminated:
+            return wanted
+        if not self.subscription.end_reached:
+            self.subscription.end_reached = True
+            self.check_end_of_topic()
+        return 0
