@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `make docs` from the code. Do not edit. -->\n"
 
 OPERATORS = (c.Admin, c.BrokerConfig)
-ANYBODY = (c.Tick, c.RunCheck, c.Fault)
+ANYBODY = (c.Tick, c.RunCheck, c.Restart, c.Fault)
 CLIENTS = tuple(each for each in typing.get_args(c.AnyCommand) if each not in OPERATORS + ANYBODY)
 """Commands by who sends them."""
 

@@ -41,7 +41,7 @@ from schemas.commands.codec import (
     to_binary,
     to_json,
 )
-from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
+from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
 from schemas.commands.parts import (
     AccessMode,
     EncryptionKeys,
@@ -92,6 +92,7 @@ __all__ = [
     "Publish",
     "RedeliverUnacknowledgedMessages",
     "Refused",
+    "Restart",
     "RunCheck",
     "SchemaData",
     "Seek",

@@ -24,7 +24,7 @@ from schemas.commands.client import (
     Subscribe,
     Unsubscribe,
 )
-from schemas.commands.control import Admin, BrokerConfig, Fault, RunCheck, Tick
+from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
 from schemas.commands.nesting import DEEPEST, is_deep, is_deep_binary
 from schemas.units import Int64
 
@@ -32,7 +32,7 @@ AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
     | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | PartitionedMetadata
     | Lookup | GetSchema | GetOrCreateSchema | Admin | BrokerConfig
-    | Tick | RunCheck | Fault
+    | Tick | RunCheck | Restart | Fault
 )  # fmt: skip
 
 

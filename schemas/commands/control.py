@@ -62,6 +62,14 @@ class RunCheck(Command, tag="RUN_CHECK"):
     subscriptions, cursorFlush writes positions that the mark-delete rate limit held back."""
 
 
+class Restart(Command, tag="RESTART"):
+    """Stop the broker of the ingress partition cleanly, and start it on the same data. It has no answer.
+
+    Topics are closed as by an unload, then all connections are closed. Non-persistent topics are gone. A persistent topic is
+    loaded when something uses it: until then no periodic check runs on it, and what its ledgers hold does not expire.
+    """
+
+
 class Fault(Command, tag="FAULT"):
     """A fault in the topic's storage. It has no answer.
 

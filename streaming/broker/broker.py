@@ -38,7 +38,9 @@ LATEST_TIME = 10**14
 TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
-ROUTED = frozenset({c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.ConnectionLost, c.Admin, *LOOKUPS})
+ROUTED = frozenset(
+    {c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.Restart, c.ConnectionLost, c.Admin, *LOOKUPS}
+)
 """Commands that aren't, or not always, for a topic's own mechanisms."""
 
 
@@ -150,6 +152,9 @@ class Broker:
             case c.RunCheck():
                 self._persistent.run_check(command.check)
                 return None
+            case c.Restart():
+                self._restart()
+                return None
             case c.ConnectionLost():
                 self._ctx.lost.append(command.connection)
                 return None
@@ -259,6 +264,13 @@ class Broker:
         """The topics of the domain to which a topic belongs."""
         return self._non_persistent if is_non_persistent(name) else self._persistent
 
+    def _restart(self) -> None:
+        """Stop and start: close all topics, and with them everything that connections have there."""
+        self._persistent.close()
+        self._non_persistent.close()
+        self._ctx.connections.clear()
+        self._topics_of = None
+
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""
         for topic_name in self._ctx.connections.pop(connection, ()):
@@ -271,7 +283,7 @@ class Broker:
             config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
-        for name in topics.names():
+        for name in topics.open_names():
             topics.touch(name)  # until now, the former configuration held
         ctx.config = config
         ctx.policies_changed()
@@ -286,11 +298,11 @@ class Broker:
             self._persistent.check_unacked(topic)
 
     def _touch_all(self, namespace: str) -> list[PersistentTopic]:
-        """The persistent topics of a namespace, to which something happens now."""
+        """The open persistent topics of a namespace, to which something happens now."""
         return [
             self._persistent.touch(name)
-            for name in self._state.topics
-            if namespace_of(name) == namespace and not is_non_persistent(name)
+            for name in self._persistent.open_names()
+            if namespace_of(name) == namespace
         ]
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -331,6 +343,10 @@ class Broker:
             sum(b.backlog for b in blocks),
             sum(b.storage for b in blocks),
         )
+
+    def is_closed(self, name: str) -> bool:
+        """Whether nothing has used a topic since the broker restarted."""
+        return name in self._state.topics and self._state.topics[name].closed
 
     def topic(self, name: str) -> PersistentTopic:
         """The live state of a persistent topic, for inspection and tests. Raises `KeyError`."""

@@ -33,7 +33,7 @@ class TopicBlock(msgspec.Struct, array_like=True):
     `due` = when the topic's timer fires (ms; −1 if none is set). `idle`: periodic checks have nothing to do. `backlog` is
     in entries, `storage` in bytes. `next_round` = when periodic checks next run on the topic (ms; −1: not before something happens).
     `settled`: the rounds of checks up to this time (ms) have left in `data` what they leave; 0: none leaves anything; −1:
-    something has happened on the topic since the last round.
+    something has happened on the topic since the last round. `closed`: the broker restarted, and nothing has used the topic since.
     """
 
     data: bytes
@@ -43,6 +43,7 @@ class TopicBlock(msgspec.Struct, array_like=True):
     storage: int = 0
     next_round: int = -1
     settled: int = -1
+    closed: bool = False
 
 
 class PartitionState(msgspec.Struct, array_like=True):

@@ -151,6 +151,9 @@ class PersistentTopics(Topics[PersistentTopic]):
         topic = self._awake[name] = self.load(name)
         block, passed = self._state.topics[name], self._passed_on(name)
         self._settle(topic, block, passed)
+        if block.closed:
+            block.closed = False
+            lifecycle.reopen(self._ctx, topic)
         lifecycle.resume_retries(self._ctx, topic)
         block.settled = -1
         self._schedule(name, block, self._rounds.first_after(passed))
@@ -209,7 +212,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         if name not in self._state.topics:
             return  # deleted
         topic, block = self.load(name), self._state.topics[name]
-        if not 0 <= lifecycle.next_due(ctx, topic) <= ctx.clock:
+        if block.closed or not 0 <= lifecycle.next_due(ctx, topic) <= ctx.clock:
             return  # a superfluous `wake`
         self._settle(topic, block, self._passed)
         if lifecycle.run_timers(ctx, topic):
@@ -266,15 +269,17 @@ class PersistentTopics(Topics[PersistentTopic]):
             self.check_unacked(topic)
 
     def _is_idle(self, name: str) -> bool:
-        topic = self._loaded.get(name)
-        return self._state.topics[name].idle if topic is None else lifecycle.is_idle(self._ctx, topic)
+        topic, block = self._loaded.get(name), self._state.topics[name]
+        if topic is None or block.closed:
+            return block.idle or block.closed
+        return lifecycle.is_idle(self._ctx, topic)
 
     def configured(self) -> None:
         """The configuration is new, or time begins. It decides when rounds and timers are due."""
         ctx = self._ctx
         self._rounds = Rounds(ctx.config, self._state.origin)
         first = self._rounds.first_after(ctx.clock)
-        for name in self.names():
+        for name in self.open_names():
             self._schedule(name, self._state.topics[name], first)
             rate_limits.configured(ctx, topic := self.touch(name))
             if (due := lifecycle.next_due(ctx, topic)) >= 0:
@@ -285,6 +290,19 @@ class PersistentTopics(Topics[PersistentTopic]):
     def names(self) -> list[str]:
         """The names of the topics, sorted."""
         return sorted(name for name in self._state.topics if not is_non_persistent(name))
+
+    def open_names(self) -> list[str]:
+        """The names of the topics that are not closed, sorted."""
+        return [name for name in self.names() if not self._state.topics[name].closed]
+
+    def close(self) -> None:
+        """The broker stops. Each topic is loaded again when something uses it."""
+        for name in self.open_names():
+            topic, block = self.touch(name), self._state.topics[name]
+            lifecycle.close(self._ctx, topic)
+            block.closed = True
+            self.check_unacked(topic)
+            self._let_lie(name, block)
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
@@ -306,8 +324,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         return decode_topic(data)
 
     def _summarise(self, topic: PersistentTopic, block: TopicBlock) -> None:
-        block.due = lifecycle.next_due(self._ctx, topic)
-        block.idle = lifecycle.is_idle(self._ctx, topic)
+        block.due = lifecycle.next_due(self._ctx, topic) if not block.closed else -1
+        block.idle = block.closed or lifecycle.is_idle(self._ctx, topic)
         block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
         if block.idle:
             self._let_lie(topic.name, block)
@@ -350,6 +368,15 @@ class PersistentTopics(Topics[PersistentTopic]):
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
     """Topics that store nothing. They have no timers and no periodic checks."""
+
+    def close(self) -> None:
+        """The broker stops: its clients are disconnected, and the topics are gone but for their policies."""
+        for name in sorted(name for name in self._state.topics if is_non_persistent(name)):
+            topic = self.load(name)
+            if topic.policies == NonPersistentTopic(name).policies:
+                self.delete(name, force=True)
+            else:
+                non_persistent_commands.unload(self._ctx, topic, "unloaded")
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""

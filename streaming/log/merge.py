@@ -49,7 +49,7 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
         command = c.decode(value)
     except c.MalformedCommand:
         return None
-    if isinstance(command, c.BrokerConfig | c.RunCheck | c.ConnectionLost | c.Tick | c.Connect):
+    if isinstance(command, c.BrokerConfig | c.RunCheck | c.Restart | c.ConnectionLost | c.Tick | c.Connect):
         return command
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
 

@@ -262,7 +262,14 @@ class Session:
         elif kind == "note":
             yield from self._note(record, time)
         elif kind == "stats":
-            yield Command(time, None, {"command": "TICK"})
+            yield self._look(time, record["topic"])
+
+    def _look(self, time: int, topic: str) -> Command:
+        """What a snapshot of a topic does: its stats were asked for, which loads it after a restart."""
+        if not self.broker.is_closed(topic):
+            return Command(time, None, {"command": "TICK"})
+        path = "/" + topic.replace("://", "/") + "/stats"
+        return Command(time, topic, {"command": "ADMIN", "method": "GET", "path": path})
 
     def _admin_topics(self, path: str) -> list[tuple[str | None, str]]:
         """The topics that a call concerns, each with its path. A call on a partitioned topic concerns each partition, as the
@@ -277,9 +284,7 @@ class Session:
 
     def _note(self, record: dict[str, Any], time: int) -> Iterator[Command]:
         if record.get("event") == "broker_restart" and record.get("phase") == "started":
-            for topic in self.broker.topic_names():
-                path = "/" + topic.replace("://", "/") + "/unload"
-                yield Command(time, topic, {"command": "ADMIN", "method": "PUT", "path": path})
+            yield Command(time, None, {"command": "RESTART"})
         if "step" in record:
             yield Command(time, None, {"command": "TICK"})
         for setting, (check, note, unit) in TIMED_CHECKS.items():

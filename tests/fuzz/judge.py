@@ -197,7 +197,7 @@ def judge_sinks(run: Run) -> None:
 
 
 TICK = to_json(Tick())
-FOR_ALL = ("BROKER_CONFIG", "RUN_CHECK", "CONNECTION_LOST", "ADMIN")
+FOR_ALL = ("BROKER_CONFIG", "RUN_CHECK", "RESTART", "CONNECTION_LOST", "ADMIN")
 
 
 def of_all(sent: Sent) -> bool:

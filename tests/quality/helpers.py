@@ -82,6 +82,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "BROKER_CONFIG": {},
     "TICK": {},
     "RUN_CHECK": {"check": "messageExpiry"},
+    "RESTART": {},
     "FAULT": {"fault": "FailWrites"},
 }
 """A good command of each kind."""

@@ -261,7 +261,7 @@ def _answer(
         case "GET", "/internalStats":
             return 200, stats.internal_stats()
         case "PUT", "/unload":
-            _unload(ctx, topic)
+            unload(ctx, topic, "unloaded by an administrator")
         case "DELETE", _ if call.startswith("/subscription/"):
             _delete_subscription(ctx, topic, unquote(call.removeprefix("/subscription/")), command.path)
         case _:
@@ -278,11 +278,11 @@ def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, pat
     consumers.disconnect_all(ctx, topic, subscription, "by an administrator")
 
 
-def _unload(ctx: Context, topic: NonPersistentTopic) -> None:
+def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
     """Close the topic and load it again. Its clients are disconnected, and everything but its policies is lost: counters,
     the topic epoch, messages in flight.
     """
-    ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
+    ctx.emit(TopicEvent(topic.name, cause))
     topic.fenced = True
     registration.disconnect_all(ctx, topic, "topic unloaded")
     for subscription in list(topic.subscriptions.values()):

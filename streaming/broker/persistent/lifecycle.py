@@ -149,7 +149,13 @@ def delete(ctx: Context, topic: PersistentTopic) -> DeletedTopic:
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
-    """Close the topic cleanly and load it again: its clients are disconnected, and a new ledger opens (ledger.md §2)."""
+    """Close the topic cleanly, and load it again."""
+    close(ctx, topic)
+    reopen(ctx, topic)
+
+
+def close(ctx: Context, topic: PersistentTopic) -> None:
+    """Close the topic cleanly: its clients are disconnected, and its cursors are written (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
     registration.disconnect_all(ctx, topic, "topic unloaded")
@@ -171,8 +177,6 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
         ctx.emit(
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
         )
-    ledger.reopen(ctx.clock)
-    ctx.wake(topic.name, rollover_due(ctx, topic))
     topic.oldest = None
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
@@ -181,6 +185,13 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.expired_before_load = subscription.expired
+
+
+def reopen(ctx: Context, topic: PersistentTopic) -> None:
+    """Load a topic that was closed: a new ledger opens, and cursors go back to what was written (ledger.md §2)."""
+    ledger = topic.ledger
+    ledger.reopen(ctx.clock)
+    ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.subscribe_buckets.clear()
