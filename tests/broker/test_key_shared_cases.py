@@ -816,6 +816,17 @@ def test_classic_what_is_nacked_has_no_hash_and_what_all_is_redelivered_has() ->
     assert [(m.entry_id, m.redelivery_count) for m in again] == [(0, 1), (1, 1), (2, 0)]
 
 
+def test_classic_keeps_to_the_dispatch_rate() -> None:
+    run = Run(profile="2.x")
+    run.admin(
+        "POST", "/subscriptionDispatchRate", {"dispatchThrottlingRateInMsg": 2, "ratePeriodInSecond": 10}
+    )
+    publish(run, "abcde")
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    assert sent(join(run, 1)) == [0, 1]
+    assert sent(run.wait(10)) == [2, 3]
+
+
 def test_classic_stats_show_the_hash_ranges() -> None:
     run = classic()
     assert shown(run)["consumers"][0]["keyHashRanges"] == ["[1, 2147483646]"]

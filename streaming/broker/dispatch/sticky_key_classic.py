@@ -106,6 +106,8 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         wanted = self._read_size(sub)
         if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return False
+        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
+            return False
         self.forget_to(cursor.mark_delete)
         skip, self.stuck = self.stuck, False
         if not skip:
