@@ -24,6 +24,7 @@ from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
+    DelayedDeliveryPolicies,
     DispatchRate,
     Policies,
     PublishRate,
@@ -257,6 +258,11 @@ The type of a backlog quota is a parameter, `?backlogQuotaType=destination_stora
 {doc(BacklogQuota)}
 
 {_fields(BacklogQuota)}
+#### DelayedDeliveryPolicies
+
+{doc(DelayedDeliveryPolicies)}
+
+{_fields(DelayedDeliveryPolicies)}
 #### DispatchRate
 
 {doc(DispatchRate)}

@@ -20,6 +20,9 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
     """`waiting` = positions by bucket, which is a time (ms). `timer` = when the timer fires (ms; −1 if not set), `fired` =
     when it last fired (ms).
 
+    `tick` = the precision of delivery times that a policy of the topic or its namespace sets (ms); None: that of the broker.
+    quirk: a new policy counts from the next message that is read or released on (`resetTickTime`).
+
     Only `pauses_all` uses the other fields: `fixed` = all delays so far were about equal, `highest` = the latest
     delivery time seen (ms).
     """
@@ -29,17 +32,27 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
     highest: int = 0
     fired: int = 0
     timer: int = -1
+    tick: int | None = None
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, position: Position, deliver_at: int, now: int, config: ServiceConfiguration) -> bool:
-        """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now."""
-        tick, strict = config.delayedDeliveryTickTimeMillis, config.isDelayedDeliveryDeliverAtTimeStrict
+    def add(
+        self,
+        position: Position,
+        deliver_at: int,
+        now: int,
+        config: ServiceConfiguration,
+        policy: int | None = None,
+    ) -> bool:
+        """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now. `policy`: the `tick` from
+        now on."""
+        self.tick = policy
+        tick, strict = self._tick(config), config.isDelayedDeliveryDeliverAtTimeStrict
         if deliver_at < 0 or deliver_at <= (now if strict else now + tick):
             self.fixed = False
             return False
-        width = _bucket_width(config)
+        width = self._bucket_width(config)
         bucket = (-(-deliver_at // width) if strict else deliver_at // width) * width
         self.waiting.add((bucket, *position))
         if deliver_at < self.highest - tick:
@@ -52,9 +65,16 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         self.waiting.clear()
         self.timer = -1
 
-    def take(self, limit: int, now: int, config: ServiceConfiguration) -> list[Position]:
-        """Remove and return up to `limit` due positions, oldest buckets first."""
-        taken = self.waiting.take_to((_horizon(now, config), maxsize, maxsize), limit)
+    def take(
+        self, limit: int, now: int, config: ServiceConfiguration, policy: int | None = None
+    ) -> list[Position]:
+        """Remove and return up to `limit` due positions, oldest buckets first. If there are any, `policy` is the `tick`
+        from now on."""
+        first = self.first
+        if first is None or first > self._horizon(now, config):
+            return []
+        self.tick = policy
+        taken = self.waiting.take_to((self._horizon(now, config), maxsize, maxsize), limit)
         if taken and not self.waiting:
             self.fixed, self.highest = True, 0
         return [Position(ledger, entry) for _, ledger, entry in taken]
@@ -70,22 +90,22 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         if lookahead <= 0 or not self.fixed or len(self.waiting) < lookahead:
             return False
         first = self.first
-        return first is not None and first > _horizon(now, config)
+        return first is not None and first > self._horizon(now, config)
 
     def arm(self, now: int, config: ServiceConfiguration) -> None:
         """Set the timer for the first bucket, unless that bucket is past: the next dispatch takes it anyway."""
-        first, tick = self.first, config.delayedDeliveryTickTimeMillis
+        first, tick = self.first, self._tick(config)
         self.timer = -1 if first is None or first <= now else max(first, self.fired + tick)
 
+    def _tick(self, config: ServiceConfiguration) -> int:
+        return config.delayedDeliveryTickTimeMillis if self.tick is None else self.tick
 
-def _bucket_width(config: ServiceConfiguration) -> int:
-    """The width of a bucket (ms): the largest power of two up to the tick, or 1 if times are exact."""
-    tick = config.delayedDeliveryTickTimeMillis
-    return 1 << max(tick, 1).bit_length() - 1 if config.delayedDeliveryRoundsTimes else 1
+    def _bucket_width(self, config: ServiceConfiguration) -> int:
+        """The width of a bucket (ms): the largest power of two up to the tick, or 1 if times are exact."""
+        return 1 << max(self._tick(config), 1).bit_length() - 1 if config.delayedDeliveryRoundsTimes else 1
 
-
-def _horizon(now: int, config: ServiceConfiguration) -> int:
-    """The latest bucket (ms) that is due at `now`."""
-    if config.isDelayedDeliveryDeliverAtTimeStrict:
-        return now
-    return now + config.delayedDeliveryTickTimeMillis - _bucket_width(config) + 1
+    def _horizon(self, now: int, config: ServiceConfiguration) -> int:
+        """The latest bucket (ms) that is due at `now`."""
+        if config.isDelayedDeliveryDeliverAtTimeStrict:
+            return now
+        return now + self._tick(config) - self._bucket_width(config) + 1

@@ -364,7 +364,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
             return False
         if self.delayed.waiting:
-            self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))
+            self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick))
         if self.replay:
             taken = self.replay.first(wanted)
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]

@@ -39,7 +39,9 @@ def filter_entries(
     None.
     """
     ctx = sub.ctx
-    config = ctx.config
+    config, tick = ctx.config, sub.tick
+    if not sub.policies.delayedDelivery.value.active:
+        delayed = None
     kept: Found = []
     acked: list[Position] = []
     rescheduled: list[Position] = []
@@ -55,15 +57,12 @@ def filter_entries(
                 continue
         if metadata.marker_type is not None and is_server_only(entry):
             acked.append(position)
-        elif (
-            delayed is None
-            or not config.delayedDeliveryEnabled
-            or not delayed.add(
-                position,
-                NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
-                ctx.clock,
-                config,
-            )
+        elif delayed is None or not delayed.add(
+            position,
+            NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
+            ctx.clock,
+            config,
+            tick,
         ):
             kept.append((position, entry))
     if acked:

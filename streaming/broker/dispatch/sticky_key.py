@@ -351,7 +351,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return False
         if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
             return False
-        if self.delayed.waiting and (ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config)):
+        if self.delayed.waiting and (
+            ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick)
+        ):
             self._replay_all(sub, ready)
         self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False

@@ -47,8 +47,10 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("NotAllowedError", "readCompacted only valid on persistent topics")
     if command.subType == "Key_Shared" and not ctx.config.subscriptionKeySharedEnable:
         raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
-    if command.subType not in ctx.config.subscriptionTypesEnabled.split(","):
-        raise BrokerError("NotAllowedError", f"Subscription type {command.subType} is not enabled")
+    if command.subType not in ctx.policies_of(topic).subscriptionTypesEnabled:
+        raise BrokerError(
+            "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
+        )
     if not is_free_name(name):
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
     if command.subType == "Exclusive" and command.keySharedMeta is not None:

@@ -67,7 +67,7 @@ def _publish(
     topic.counters.bytes_in += write.size
     if policies.publish_throttled:
         rate_limits.published(ctx, topic, write.producer.connection, messages, write.size)
-    if (refusal := too_large(ctx, policies, write) or _too_late(ctx, write)) is not None:
+    if (refusal := too_large(ctx, policies, write) or _too_late(policies, write)) is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id
     verdict = topic.dedup.check(
@@ -97,11 +97,11 @@ def _publish(
     return None
 
 
-def _too_late(ctx: Context, write: PendingWrite) -> str | None:
+def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why a message is delayed for too long; None: it is not."""
-    metadata, config = write.metadata, ctx.config
-    if metadata.deliver_at_time is not None and config.delayedDeliveryEnabled:
-        longest = config.delayedDeliveryMaxDelayInMillis
+    metadata, policy = write.metadata, policies.delayedDelivery.value
+    if metadata.deliver_at_time is not None and policy.active:
+        longest = policy.maxDeliveryDelayInMillis
         if 0 < longest < metadata.deliver_at_time - metadata.publish_time:
             return f"delayed by more than {longest} ms"
     return None

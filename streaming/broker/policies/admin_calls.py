@@ -6,11 +6,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from schemas.commands import Admin
+from schemas.commands import Admin, SubType
 from schemas.units import Int32
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
+    DelayedDeliveryPolicies,
     DispatchRate,
     Policies,
     PublishRate,
@@ -43,6 +44,8 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "subscriptionDispatchRate": ("subscriptionDispatchRate", DispatchRate),
     "publishRate": ("publishRate", PublishRate),
     "subscribeRate": ("subscribeRate", SubscribeRate),
+    "delayedDelivery": ("delayedDelivery", DelayedDeliveryPolicies | None),
+    "subscriptionTypesEnabled": ("subscriptionTypesEnabled", list[SubType]),
 }
 """Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
 
@@ -97,7 +100,10 @@ def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any]
         }
     if name not in POLICY_CALLS:
         return None
-    return 200, msgspec.to_builtins(getattr(policies, POLICY_CALLS[name][0]))
+    value = getattr(policies, POLICY_CALLS[name][0])
+    if name == "subscriptionTypesEnabled" and value is None:
+        return 200, []
+    return 200, msgspec.to_builtins(value)
 
 
 def set_policy(policies: Policies, command: Admin, name: str, check: "RetentionCheck") -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from schemas.commands import SubType
 from schemas.units import Int32, Int64, unit
 from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 
@@ -83,6 +84,17 @@ class SubscribeRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.subscribeThrottlingRatePerConsumer > 0 and self.ratePeriodInSecond > 0
 
 
+class DelayedDeliveryPolicies(msgspec.Struct, frozen=True):
+    """Whether and how messages wait for their delivery time."""
+
+    tickTime: Annotated[Int64, unit("ms")] = 0
+    """The precision of delivery times."""
+    active: bool = False
+    """Whether messages wait. If not, those that wait already go on doing so."""
+    maxDeliveryDelayInMillis: Annotated[Int64, unit("ms")] = 0
+    """A message with a longer delay is refused (NotAllowedError). 0 or negative: no limit."""
+
+
 class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
@@ -114,6 +126,10 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """Whether producers must encrypt."""
     subscriptionExpirationTime: int | None = None
     """A durable subscription without consumers for longer than this is deleted, in minutes. 0: never."""
+    delayedDelivery: DelayedDeliveryPolicies | None = None
+    """Whether and how messages wait for their delivery time."""
+    subscriptionTypesEnabled: list[SubType] | None = None
+    """The types that new consumers' subscriptions may have. Empty: as if not set."""
     maxTopicsPerNamespace: int | None = None
     """The maximum number of topics of the namespace. Each ingress partition counts its own. 0: no limit."""
     dispatchRate: DispatchRate | None = None
@@ -171,6 +187,8 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     subscriptionDispatchRates: dict[str, DispatchRate]
     publishRate: PublishRate | None
     subscribeRate: SubscribeRate | None
+    delayedDelivery: Effective[DelayedDeliveryPolicies]
+    subscriptionTypesEnabled: frozenset[str]
     throttled: bool
     publish_throttled: bool
 
@@ -269,6 +287,17 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             dispatch_rate or subscription_dispatch_rate or topic.subscriptionDispatchRates or broker_dispatch_rate(config)
         ),
         publish_throttled=bool(publish_rate or broker_publish_rate(config)),
+        delayedDelivery=_effective(
+            topic.delayedDelivery, namespace.delayedDelivery,
+            DelayedDeliveryPolicies(
+                config.delayedDeliveryTickTimeMillis, config.delayedDeliveryEnabled,
+                config.delayedDeliveryMaxDelayInMillis,
+            ),
+        ),
+        subscriptionTypesEnabled=frozenset(
+            topic.subscriptionTypesEnabled or namespace.subscriptionTypesEnabled
+            or config.subscriptionTypesEnabled.split(",")
+        ),
     )  # fmt: skip
 
 

@@ -36,6 +36,12 @@ class SubscriptionContext(NamedTuple):
         """How many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions."""
         return max(self.policies.maxUnackedMessagesPerConsumer, 0) if self.subscription.durable else 0
 
+    @property
+    def tick(self) -> int | None:
+        """The precision of delivery times by the policies of the topic (ms). None: that of the broker."""
+        policy, level = self.policies.delayedDelivery
+        return None if level == "broker" else policy.tickTime
+
     def wake(self, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms)."""
         self.ctx.wake(self.topic, due)

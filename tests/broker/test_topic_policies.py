@@ -1,0 +1,165 @@
+"""delayedDelivery and subscriptionTypesEnabled as policies of namespaces and topics (I4), as Pulsar 4.0.7 answered."""
+
+from typing import Any
+
+import pytest
+
+from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from tests.broker.kit import Run, of, one, response, sent
+from tests.broker.test_admin_calls import OTHER, status
+
+pytestmark = pytest.mark.feature("I4", "I1")
+
+
+def delayed(run: Run, sequence_id: int, seconds: float) -> list[int]:
+    """Publish a message with a delay. What is delivered at once."""
+    return sent(run.publish(sequence_id, deliver_at_time=run.now + int(seconds * 1000)))
+
+
+def policy(active: bool, tick: int = 1000, longest: int = 0) -> dict[str, Any]:
+    return {"active": active, "tickTime": tick, "maxDeliveryDelayInMillis": longest}
+
+
+def with_consumer(**settings: Any) -> Run:
+    run = Run(**settings)
+    run.subscribe("s", "Shared", permits=100)
+    return run
+
+
+# -- delayedDelivery --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["topic", "namespace"])
+def test_delayed_delivery_off_and_on(level: str) -> None:
+    run = with_consumer()
+
+    def call(method: str, body: Any = None) -> list[Effect]:
+        if level == "topic":
+            return run.admin(method, "/delayedDelivery", body)
+        return run.namespace(method, "delayedDelivery", body)
+
+    assert one(call("GET"), AdminResponse).fields.status == 200
+    assert delayed(run, 0, 60) == []
+    assert status(call("POST", {"active": False, "tickTime": 1000})) == 204
+    assert response(call("GET")) == policy(False)
+    assert delayed(run, 1, 60) == [1]
+    run.broker = Broker.decode(run.broker.encode(), run.broker._ctx.entries._reader)
+    assert delayed(run, 2, 60) == [2]
+    assert status(call("DELETE")) == 204
+    assert delayed(run, 3, 60) == []
+
+
+def test_messages_that_wait_go_on_waiting_when_the_policy_is_off() -> None:
+    run = with_consumer()
+    assert delayed(run, 0, 6) == []
+    run.admin("POST", "/delayedDelivery", policy(False))
+    assert delayed(run, 1, 6) == [1]
+    assert sent(run.publish(2)) == [2]
+    assert sent(run.wait(6)) == [0]
+
+
+def test_the_topics_policy_comes_before_the_namespaces() -> None:
+    run = with_consumer(delayedDeliveryEnabled=False)
+    run.namespace("POST", "delayedDelivery", policy(True))
+    assert delayed(run, 0, 60) == []
+    run.admin("POST", "/delayedDelivery", policy(False))
+    assert delayed(run, 1, 60) == [1]
+    run.admin("POST", "/delayedDelivery")  # no body: as DELETE
+    assert delayed(run, 2, 60) == []
+
+
+def test_a_new_tick_counts_from_the_next_message_on() -> None:
+    """With a tick of 20 s a message may be 20 s early: but first, the broker reads a message under the new policy."""
+    run = with_consumer()
+    run.admin("POST", "/delayedDelivery", policy(True, 500))
+    assert delayed(run, 3, 8) == []
+    run.admin("POST", "/delayedDelivery", policy(True, 20_000))
+    run.flow("s", 10)
+    assert sent(run.publish(4)) == [1, 0]
+    assert delayed(run, 5, 25) == []
+    assert sent(run.publish(6)) == [3]
+
+
+def test_the_tick_in_force_is_part_of_the_state() -> None:
+    run = with_consumer()
+    run.admin("POST", "/delayedDelivery", policy(True, 20_000))
+    assert delayed(run, 0, 25) == []
+    run.admin("POST", "/delayedDelivery", policy(True, 1000))
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert run.topic.subscriptions["s"].dispatcher.delayed.tick == 20_000  # type: ignore[union-attr]
+    assert sent(run.wait(4)) == []
+    assert len(of(run.wait(2), Message)) == 0
+
+
+def test_too_long_a_delay_is_refused() -> None:
+    run = with_consumer()
+    run.admin("POST", "/delayedDelivery", policy(True, 500, 3000))
+    refused = run.publish(0, deliver_at_time=run.now + 3001, publish_time=run.now)
+    assert one(refused, SendError).error == "NotAllowedError"
+    assert one(run.publish(1, deliver_at_time=run.now + 3000, publish_time=run.now), SendReceipt)
+    run.admin("POST", "/delayedDelivery", policy(False, 500, 3000))
+    assert one(run.publish(2, deliver_at_time=run.now + 3001, publish_time=run.now), SendReceipt)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"active": True}, policy(True, -5, -1), policy(True, 2**62), {"tickTime": 0}]
+)
+def test_any_times_are_taken(body: dict[str, Any]) -> None:
+    run = with_consumer()
+    assert status(run.admin("POST", "/delayedDelivery", body)) == 204
+    delayed(run, 0, 60)
+    run.wait(120)
+    run.broker.encode()
+    assert status(run.admin("POST", "/delayedDelivery", {"active": "x"})) == 400
+
+
+# -- subscriptionTypesEnabled -----------------------------------------------------------------------------------------
+
+
+def allowed(run: Run, name: str, type_: Any, id_: int, **fields: Any) -> bool:
+    """Is a consumer of this type accepted?"""
+    effects = run.subscribe(name, type_, id_=id_, **fields)
+    if of(effects, Success):
+        return True
+    assert one(effects, Error).error == "NotAllowedError"
+    return False
+
+
+def test_only_the_enabled_types_are_accepted() -> None:
+    """The topic's types hide those of its namespace; consumers that are connected stay."""
+    run = Run()
+    run.subscribe("old", "Exclusive")
+    run.namespace("POST", "subscriptionTypesEnabled", ["Exclusive", "Failover"])
+    assert allowed(run, "f", "Failover", 2)
+    assert not allowed(run, "x", "Shared", 3)
+    assert run.topic.known_subscriptions() == ["f", "old"]
+    run.admin("POST", "/subscriptionTypesEnabled", ["Shared", "Key_Shared"])
+    assert sorted(response(run.admin("GET", "/subscriptionTypesEnabled"))) == ["Key_Shared", "Shared"]
+    assert allowed(run, "x", "Shared", 4)
+    assert not allowed(run, "y", "Exclusive", 5)
+    assert not allowed(run, "r", "Exclusive", 6, durable=False)
+    assert len(run.topic.subscriptions["old"].consumers) == 1
+    run.admin("DELETE", "/subscriptionTypesEnabled")
+    assert response(run.admin("GET", "/subscriptionTypesEnabled")) == []
+    assert not allowed(run, "y", "Shared", 7)
+    run.namespace("POST", "subscriptionTypesEnabled", [])
+    assert response(run.namespace("GET", "subscriptionTypesEnabled")) == []
+    assert allowed(run, "y", "Shared", 8)
+
+
+def test_the_types_hold_for_topics_that_store_nothing_too() -> None:
+    run = Run()
+    run.create_producer(topic=OTHER)
+    assert status(run.admin("POST", "/subscriptionTypesEnabled", ["Shared"], topic=OTHER)) == 204
+    assert not allowed(run, "x", "Exclusive", 1, topic=OTHER)
+    assert allowed(run, "y", "Shared", 2, topic=OTHER)
+
+
+@pytest.mark.parametrize("body", ["Shared", ["Nope"], None, {"a": 1}])
+def test_what_is_not_a_list_of_types_is_refused(body: Any) -> None:
+    run = Run()
+    run.create_producer()
+    assert status(run.admin("POST", "/subscriptionTypesEnabled", body)) == 400
+    assert allowed(run, "s", "Exclusive", 1)
