@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import MessageIdData
-from schemas.effects import AdminResponse
+from schemas.commands import GetLastMessageId, MessageIdData
+from schemas.effects import AdminResponse, GetLastMessageIdResponse
 from tests.broker.kit import Run, one, response, sent
 
 
@@ -170,3 +170,24 @@ def test_a_seek_over_single_acks_counts_them_twice_but_for_a_reader(durable: boo
     run.ack("s", (1, 1))
     run.seek("s", (1, 3))
     assert (run.mark_delete("s"), run.cursor("s").consumed) == ((1, 2), consumed)
+
+
+# -- the end of a terminated topic ---------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize(("unloaded", "last"), [(False, (1, 1)), (True, (-1, -1))])
+def test_the_last_message_before_an_empty_ledger_of_a_terminated_topic(
+    unloaded: bool, last: tuple[int, int]
+) -> None:
+    """The end lies in the open ledger, which is empty. What was published since the topic was loaded is remembered."""
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s")
+    run.fill(2)
+    if unloaded:
+        run.admin("PUT", "/unload")
+        run.subscribe("s")
+    run.admin("POST", "/terminate")
+    command = GetLastMessageId(connection="s", consumer_id=1, request_id=run.request())
+    answer = one(run.do(command), GetLastMessageIdResponse)
+    assert (answer.ledger_id, answer.entry_id) == last

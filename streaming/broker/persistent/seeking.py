@@ -83,6 +83,10 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
     ledger, position, batch_index = topic.ledger, topic.ledger.last_confirmed, -1
+    if position.entry < 0 and topic.counters.messages_in:
+        # quirk: the end of a terminated topic may lie in an empty ledger, but what was published since the topic was
+        # loaded is remembered (recorded)
+        position = ledger.previous(position)
     while position.entry >= 0 and position.ledger in ledger.ledgers:
         entry = ctx.entries.get(topic.name, position)
         if not is_server_only(entry):
