@@ -17,7 +17,7 @@ from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
 from tests.parity.plan import KINDS, drawn, plan
 from tests.parity.pulsar import LocalPulsar, PulsarError, settings
-from tests.parity.scenario import attempt, record, shape, shrink
+from tests.parity.scenario import attempt, held_to, record, shape, shrink
 from tests.parity.wire import WireError
 
 _WARM = [*islice(plan("subscriptions", 0), 10)]
@@ -87,6 +87,7 @@ class _Run:
         try:
             word, recording = attempt(pulsar, kind, seed, self._folder)
             if word == "DIFFERS" and self._shrinks and shape(recording.verdict) not in self._shrunk:
+                print(f"{kind} {seed}: differs, shrinking", flush=True)
                 self._shrunk.add(shape(recording.verdict))
                 recording = shrink(pulsar, kind, seed, recording)
         except (WireError, OSError) as error:
@@ -97,9 +98,9 @@ class _Run:
               f"{time.monotonic() - begun:.0f} s)", flush=True)  # fmt: skip
         if word == "DIFFERS":
             print(f"  operations: {' '.join(step.operation for step in recording.steps)}")
-        for step, text in verdict.differences[: _SHOWN if word == "DIFFERS" else 1]:
+        for step, text in (held_to(verdict) or verdict.differences)[: _SHOWN if word == "DIFFERS" else 1]:
             print(f"  step {step}: {text}")
-        if not verdict.equal:
+        if recording.path.exists():
             print(f"  {recording.path}\n  again: make parity KIND={kind} SEED={seed} N=1", flush=True)
         return word
 

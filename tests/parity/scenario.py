@@ -18,8 +18,13 @@ from tests.parity.recorder import Recorder
 
 _PATIENCE = 3
 """The factor for the usual silences when a difference is confirmed: fewer races matter more than time."""
-_SHRINKING = 1.5
-"""The same while shrinking, where a race only costs a step too many."""
+_MOST_RECORDINGS = 60
+"""How often a scenario is recorded to shrink it."""
+
+
+_RACES = re.compile(r"totalMsgExpired|messagesConsumedCounter")
+"""Counters of which 4.0.7 is not sure: two passes of one expiry count the same messages once or twice, and a reset counts
+those of ledgers that a trim is deleting at the same time."""
 
 
 class Recording(NamedTuple):
@@ -47,9 +52,9 @@ def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     """
     path = folder / f"{kind}-{seed}.jsonl"
     once = record(pulsar, kind, seed, path)
-    if once.verdict.equal:
+    if not held_to(once.verdict):
         path.unlink()
-        return Outcome("equal", once)
+        return Outcome("equal" if once.verdict.equal else "race", once)
     paths = [folder / f"{kind}-{seed}.again-{number}.jsonl" for number in (1, 2)]
     one, other = (record(pulsar, kind, seed, path, once.steps, patience=_PATIENCE) for path in paths)
     if first(one.verdict) is not None and first(one.verdict) == first(other.verdict):
@@ -63,13 +68,14 @@ def shrink(pulsar: LocalPulsar, kind: str, seed: int, recording: Recording) -> R
     Returns `recording` itself if its difference cannot be repeated. Raises as `attempt` does.
     """
     wanted, number = shape(recording.verdict), 0
-    last = re.match(r"\d+", recording.verdict.differences[0][0])
+    last = re.match(r"\d+", held_to(recording.verdict)[0][0])
     steps = recording.steps if last is None else recording.steps[: int(last[0])]
     smallest, parts = recording, 1  # at first, only what follows the difference is left out
     candidates = [steps]
-    while candidates:
+    while candidates and number < _MOST_RECORDINGS:
         path, number = recording.path.with_name(f"{kind}-{seed}.shrunk-{number}.jsonl"), number + 1
-        found = record(pulsar, kind, seed, path, candidates.pop(), patience=_SHRINKING)
+        # With the usual silences: a race only costs a step too many.
+        found = record(pulsar, kind, seed, path, candidates.pop())
         if shape(found.verdict) == wanted:
             if smallest is not recording:
                 smallest.path.unlink()
@@ -157,11 +163,16 @@ class Scenario:
         self._recorder.restart(self._pulsar)
 
 
+def held_to(verdict: Verdict) -> list[tuple[str, str]]:
+    """The differences besides those of which the broker itself is not sure."""
+    return [(step, text) for step, text in verdict.differences if not _RACES.search(text)]
+
+
 def first(verdict: Verdict) -> tuple[str, str] | None:
-    """The first difference without numbers (ledger ids change with each recording), or None."""
-    if verdict.equal:
+    """The first difference that counts, without numbers (ledger ids change with each recording), or None."""
+    if not (differences := held_to(verdict)):
         return None
-    step, text = verdict.differences[0]
+    step, text = differences[0]
     return step, re.sub(r"\d+", "#", text)
 
 
