@@ -191,3 +191,20 @@ def test_the_last_message_before_an_empty_ledger_of_a_terminated_topic(
     command = GetLastMessageId(connection="s", consumer_id=1, request_id=run.request())
     answer = one(run.do(command), GetLastMessageIdResponse)
     assert (answer.ledger_id, answer.entry_id) == last
+
+
+# -- loading a topic -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("F1")
+@pytest.mark.parametrize("own", [False, True])
+def test_a_topic_with_a_policy_of_its_own_expires_messages_when_it_is_loaded(own: bool) -> None:
+    """Whichever policy it is: the TTL itself is the broker's."""
+    run = Run(ttlDurationDefaultInSeconds=10)
+    run.subscribe("s")
+    if own:
+        run.admin("POST", "/maxConsumers", body=5)
+    run.fill(2)
+    run.wait(20)
+    run.admin("PUT", "/unload")
+    assert run.backlog("s") == (0 if own else 2)
