@@ -19,7 +19,7 @@ _SUBSCRIPTION = ("type", "isDurable", "msgBacklog", "backlogSize", "msgBacklogNo
                  "consumersAfterMarkDeletePosition", "nonContiguousDeletedMessagesRanges",
                  "activeConsumerName")  # fmt: skip
 _CONSUMER = ("consumerName", "availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs", "msgOutCounter",
-             "avgMessagesPerEntry")  # fmt: skip
+             "avgMessagesPerEntry", "keyHashRanges")  # fmt: skip
 _INTERNAL = ("entriesAddedCounter", "numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize",
              "lastConfirmedEntry", "state")  # fmt: skip
 _LEDGER = ("ledgerId", "entries", "size")
