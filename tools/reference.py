@@ -228,7 +228,9 @@ def _admin_calls() -> str:
                 for method, pattern, handler in ROUTES
             ),
             ("`DELETE`", "Delete the topic with its subscriptions, ledgers, policies and schema. With `?force=true`, also one that has producers or consumers, which are disconnected. Ledger ids are never used again."),
+            ("`GET /partitions`", "The number of partitions, 0 for a topic that is not partitioned."),
             ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions."),
+            ("`DELETE /partitions`", "Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay, and the answer is 412; each ingress partition decides on its own partitions."),
             ("`POST /partitions`", "Give a partitioned topic more partitions. The body is the new number of partitions."),
         ],
     )  # fmt: skip
@@ -316,7 +318,15 @@ Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, on
 `ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
 latest message.
 
-{calls}"""
+{calls}
+### Calls on a partitioned topic
+
+The partitions of a topic are in several ingress partitions. So the calls on a partitioned topic as a whole that change
+something (`/partitions`, `/properties`, and its policies, which hold for all partitions) belong to every ingress partition,
+as those on a namespace: in Kafka, write them to each of them, without a key. `magnetar produce` and a replay do so themselves,
+also if the record has the topic. Each ingress partition answers. A policy of a partition itself takes precedence. All other
+calls are on single partitions: make one call for each.
+"""
 
 
 # -- outputs ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from schemas.commands import Decoded, Line, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
-from streaming.broker import admin, lookup, namespaces, topic_commands
+from streaming.broker import admin, lookup, namespaces, partitioned_topics, topic_commands
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -23,9 +23,9 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.lookup import LookupCommand, is_topic_name
+from streaming.broker.lookup import LookupCommand, is_topic_name, partitions_of
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import rate_limits
+from streaming.broker.persistent import lifecycle, rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
@@ -73,6 +73,7 @@ class Broker:
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
         ctx.partitioned, ctx.schemas, ctx.limits = state.partitioned, state.schemas, state.limits
+        ctx.partitioned_topics = state.partitioned_topics
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
 
@@ -164,6 +165,10 @@ class Broker:
                 if (found := namespaces.call_namespace(self._ctx, command, self._touch_all)) is not None:
                     self._on_namespace(*found)
                 return None
+            case c.Admin() if not name and partitioned_topics.is_for_whole(command):
+                whole = admin.topic_of(command.path)
+                if whole in self._ctx.partitioned or admin.call_of(command) == "/partitions":
+                    name = whole
         return self._fold_topic(name, command)
 
     def _fold_line(self, topic: str | None, timestamp: int, line: Line) -> Refused | None:
@@ -193,8 +198,19 @@ class Broker:
         exists = name in self._state.topics
         if not exists and not is_topic_name(name):
             return self._refuse_name(name, command)
-        if isinstance(command, c.Admin) and command.path.endswith("/partitions") and command.method != "GET":
-            lookup.set_partitions(ctx, name, command)
+        if isinstance(command, c.Admin) and admin.call_of(command) == "/partitions":
+
+            def delete(force: bool) -> bool:
+                return self._delete_partitions(name, force)
+
+            partitioned_topics.call_partitions(ctx, name, command, exists=exists, delete=delete)
+            return None
+        if (
+            isinstance(command, c.Admin)
+            and name in ctx.partitioned
+            and partitioned_topics.is_for_whole(command)
+        ):
+            self._call_partitioned(name, command)
             return None
         if isinstance(command, LOOKUPS):
             lookup.answer(ctx, name, command, exists=exists)
@@ -220,6 +236,33 @@ class Broker:
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
         return None
+
+    def _partitions(self, name: str) -> list[str]:
+        """The partitions of a partitioned topic that are here."""
+        return [
+            each for each in partitions_of(name, self._ctx.partitioned[name]) if each in self._state.topics
+        ]
+
+    def _call_partitioned(self, name: str, command: c.Admin) -> None:
+        """Answer a call on the policies or properties of a partitioned topic."""
+        partitions = [each for each in self._partitions(name) if not is_non_persistent(each)]
+
+        def touch() -> None:
+            for each in partitions:
+                self._persistent.touch(each)
+
+        if partitioned_topics.call_whole(self._ctx, name, command, touch):
+            for each in partitions:
+                topic = self._persistent.touch(each)
+                lifecycle.policies_changed(self._ctx, topic)
+                self._persistent.check_unacked(topic)
+
+    def _delete_partitions(self, name: str, force: bool) -> bool:
+        """Delete the partitions of a partitioned topic, without `force` only those that nobody uses. Is none left?"""
+        deleted = [self._domain(each).delete(each, force=force) == 0 for each in self._partitions(name)]
+        if self._topics_of is not None:
+            self._topics_of[namespace_of(name)] -= sum(deleted)
+        return all(deleted)
 
     def _delete(self, name: str, command: c.Admin) -> None:
         """DELETE of a topic. `?force=true` disconnects its clients first; without it, there must be none."""

@@ -19,7 +19,7 @@ from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.unacked_limit import UnackedMessages
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.hierarchy import PartitionedTopic, Policies
 from streaming.broker.upgrades import upgraded
 
 VERSION = 2
@@ -68,6 +68,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     unacked: UnackedMessages = msgspec.field(default_factory=UnackedMessages)
     deleted: dict[str, DeletedTopic] = {}
     limits: RateLimits = msgspec.field(default_factory=RateLimits)
+    partitioned_topics: dict[str, PartitionedTopic] = {}
 
 
 def _encode_hook(value: Any) -> Any:

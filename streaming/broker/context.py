@@ -16,7 +16,9 @@ from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
     HasPolicies,
     HierarchyTopicPolicies,
+    PartitionedTopic,
     Policies,
+    over,
     resolve,
 )
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
@@ -60,6 +62,7 @@ class Context:
         "offset",
         "ordinal",
         "partitioned",
+        "partitioned_topics",
         "rows",
         "schemas",
         "timers",
@@ -74,6 +77,7 @@ class Context:
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}
+        self.partitioned_topics: dict[str, PartitionedTopic] = {}
         self.schemas: dict[str, list[SchemaData]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
@@ -137,10 +141,13 @@ class Context:
         if found is None:
             namespace = namespace_of(topic.name)
             # Topics without policies of their own, which is most, share what their namespace has.
-            scope = namespace if topic.policies == NO_POLICIES else topic.name
+            own, whole = topic.policies, topic.name.rpartition("-partition-")[0]
+            if whole in self.partitioned_topics:
+                own = over(own, self.partitioned_topics[whole].policies)
+            scope = namespace if own == NO_POLICIES else topic.name
             found = self._policies.get(scope)
             if found is None:
                 of_namespace = self.namespaces.get(namespace, NO_POLICIES)
-                found = self._policies[scope] = resolve(topic.policies, of_namespace, self.config)
+                found = self._policies[scope] = resolve(own, of_namespace, self.config)
             self._policies[topic.name] = found
         return found

@@ -2,23 +2,18 @@
 
 import re
 
-from msgspec import UNSET
-
 from schemas import commands as c
 from schemas.effect_fields import (
-    AdminResponseFields,
     GetOrCreateSchemaResponseFields,
     GetSchemaResponseFields,
     LookupResponseFields,
     PartitionedMetadataResponseFields,
 )
 from schemas.effects import (
-    AdminResponse,
     GetOrCreateSchemaResponse,
     GetSchemaResponse,
     LookupResponse,
     PartitionedMetadataResponse,
-    Unsupported,
 )
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
@@ -102,26 +97,3 @@ def partition_index(name: str) -> int:
 def partitions_of(name: str, count: int) -> list[str]:
     """The full names of a partitioned topic's partitions."""
     return [f"{name}-partition-{index}" for index in range(count)]
-
-
-def set_partitions(ctx: Context, name: str, command: c.Admin) -> None:
-    """``PUT …/partitions`` creates a partitioned topic, ``POST`` gives it more partitions."""
-    body = command.body
-    count = body if isinstance(body, int) and not isinstance(body, bool) else 0
-    now = ctx.partitioned.get(name)
-    status, reason = 204, None
-    if command.method == "DELETE":
-        status, reason = 404, f"admin call {command.method} {command.path} is not supported"
-        ctx.emit(Unsupported(name, command.connection, reason))
-    elif not 0 < count <= 2**31:
-        status, reason = 406, "Number of partitions should be greater than 0"
-    elif command.method == "PUT" and now is not None:
-        status, reason = 409, "This topic already exists"
-    elif command.method == "POST" and (now is None or count < now):
-        status, reason = (
-            (404, "Topic not found") if now is None else (409, "Number of partitions can't go down")
-        )
-    else:
-        ctx.partitioned[name] = count
-    fields = AdminResponseFields(status=status, response=UNSET if reason is None else {"reason": reason})
-    ctx.emit(AdminResponse(name, command.connection, f"{command.method} {command.path}", fields))

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import commands as c
-from streaming.broker.admin import topic_of
+from streaming.broker.admin import call_of, topic_of
 from streaming.broker.broker import LATEST_TIME
+from streaming.broker.partitioned_topics import is_for_whole
 from streaming.log.table import LOGICAL, LogError, ordered
 
 _REMEDY = (
@@ -54,6 +55,32 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
 
 
+def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
+    """The calls that change a partitioned topic as a whole, from its creation to its deletion, by the row in `log` (columns
+    ``topic`` and ``value``). They concern all ingress partitions, see `streaming.broker.partitioned_topics`."""
+    found: dict[int, c.Admin] = {}
+    if not pc.any(pc.match_substring(log["value"], "/partitions")).as_py():
+        return found
+    partitioned: set[str] = set()
+    calls = pc.match_substring(log["value"], "ADMIN").to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(calls).tolist():
+        try:
+            command = c.decode(log["value"][row].as_py())
+        except c.MalformedCommand:
+            continue
+        if not isinstance(command, c.Admin) or command.method == "GET" or not is_for_whole(command):
+            continue
+        whole = topic_of(command.path)
+        if whole is None or log["topic"][row].as_py() not in (None, whole):
+            continue
+        if call_of(command) == "/partitions":
+            (partitioned.discard if command.method == "DELETE" else partitioned.add)(whole)
+            found[row] = command
+        elif whole in partitioned:
+            found[row] = command
+    return found
+
+
 def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
     """One order of `records` (columns `RECORD`) that shows every topic what its partition showed it.
 
@@ -70,6 +97,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     found = _found(records, partition, ticks)
     alone = records["topic"].is_null().to_numpy()
     commands = {int(row): for_partition(records["value"][int(row)].as_py()) for row in np.flatnonzero(alone)}
+    commands |= {row: command for row, command in on_partitioned_topics(records).items() if alone[row]}
     timely = [row for row, command in commands.items() if isinstance(command, c.Tick | c.Connect)]
     common = np.zeros(len(records), bool)
     common[[row for row, command in commands.items() if command is not None and row not in {*timely}]] = True

@@ -1,7 +1,8 @@
 """Ingress partitions for a logical log, as `magnetar produce` makes them on the way to Kafka.
 
 A record's partition is crc32(UTF-8 of its topic) mod N; offsets are 0, 1, 2, … in log order. A record without a topic
-addresses whole partitions and is copied to each of them.
+addresses whole partitions and is copied to each of them. So is a call on a partitioned topic as a whole, which loses its
+topic: the partitions of that topic are in several ingress partitions.
 """
 
 import zlib
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from schemas.commands import Line, decode_or_refuse
 from schemas.records import RECORD
-from streaming.log.merge import for_partition, merge_partitions
+from streaming.log.merge import for_partition, merge_partitions, on_partitioned_topics
 from streaming.log.table import LogError, log_table, rank
 
 PARTITIONS = 4
@@ -36,6 +37,16 @@ def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:
     return line.topic
 
 
+def _without_topics(log: pa.Table, rows: list[int]) -> pa.Table:
+    if not rows:
+        return log
+    topics = log["topic"].to_pylist()
+    for row in rows:
+        topics[row] = None
+    column = log.schema.get_field_index("topic")
+    return log.set_column(column, log.schema.field("topic"), pa.array(topics, log.schema.field("topic").type))
+
+
 def partition_log(log: pa.Table, partitions: int) -> pa.Table:
     """`log` with `partitions` (≥ 1) ingress partitions: columns `RECORD`, in log order.
 
@@ -49,6 +60,8 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
         raise LogError(f"{partitions} partitions: expected 1 or more")
     if "partition" in log.column_names:
         log = merge_partitions(log).log
+    whole = on_partitioned_topics(log)
+    log = _without_topics(log, list(whole))
     topics = log["topic"].combine_chunks().dictionary_encode()
     of_topic = [ingress_partition(topic, partitions) for topic in topics.dictionary.to_pylist()]
     index = topics.indices.fill_null(len(of_topic)).to_numpy(zero_copy_only=False)
@@ -56,7 +69,9 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
 
     alone = np.flatnonzero(partition < 0)
     values = log["value"]
-    everywhere = np.array([row for row in alone if for_partition(values[int(row)].as_py())], np.int64)
+    everywhere = np.array(
+        [row for row in alone if int(row) in whole or for_partition(values[int(row)].as_py())], np.int64
+    )
     partition[alone] = 0
     copies = np.ones(len(partition), np.int64)
     copies[everywhere] = partitions

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from schemas.commands import MessageMetadata, decode_or_refuse
+from schemas.commands import Admin, MessageMetadata, decode_or_refuse
 from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
-from streaming.broker.admin import topic_of
+from streaming.broker.admin import deletes_topic, topic_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.entries import NoEntries
+from streaming.broker.partitioned_topics import is_for_whole
 from streaming.traces.frames import (
     Frame,
     connected,
@@ -255,7 +256,7 @@ class Session:
             if command is not None:
                 yield Command(time, *command)
         elif kind == "admin":
-            for topic, called in self._admin_topics(record["path"]):
+            for topic, called in self._admin_topics(record["method"], record["path"]):
                 path, body = self._admin_ids(topic, called, record.get("body"))
                 value = {"command": "ADMIN", "method": record["method"], "path": path}
                 yield Command(time, topic, value if body is None else {**value, "body": body})
@@ -271,12 +272,13 @@ class Session:
         path = "/" + topic.replace("://", "/") + "/stats"
         return Command(time, topic, {"command": "ADMIN", "method": "GET", "path": path})
 
-    def _admin_topics(self, path: str) -> list[tuple[str | None, str]]:
+    def _admin_topics(self, method: Any, path: str) -> list[tuple[str | None, str]]:
         """The topics that a call concerns, each with its path. A call on a partitioned topic concerns each partition, as the
         broker's own admin client calls them one by one."""
         topic = topic_of(path)
         partitions = 0 if topic is None else self.broker.partitioned.get(topic, 0)
-        if not partitions or path.endswith("/partitions"):
+        command = Admin(method=method, path=path)
+        if not partitions or is_for_whole(command) or deletes_topic(command):
             return [(topic, path)]
         name = "/".join(path.split("/")[:5])
         suffixes = [f"-partition-{index}" for index in range(partitions)]

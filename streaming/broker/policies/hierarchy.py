@@ -145,6 +145,13 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """How often each consumer, known by its name and id, may subscribe to a topic."""
 
 
+class PartitionedTopic(msgspec.Struct, array_like=True):
+    """What operators set on a partitioned topic as a whole."""
+
+    policies: Policies = msgspec.field(default_factory=Policies)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class HasPolicies(Protocol):
     """A topic: its full name and the policies set on it."""
 
@@ -313,6 +320,16 @@ def broker_dispatch_rate(config: ServiceConfiguration) -> DispatchRate | None:
     """The dispatch rate of all topics of the ingress partition together."""
     rate = DispatchRate(config.dispatchThrottlingRateInMsg, config.dispatchThrottlingRateInByte)
     return rate if rate.limits else None
+
+
+def over(own: Policies, whole: Policies) -> Policies:
+    """The policies of a partition: its `own`, then those of its partitioned topic."""
+    merged = {
+        name: getattr(whole if getattr(own, name) is None else own, name)
+        for name in Policies.__struct_fields__
+    }
+    both = ("backlogQuota", "subscriptionDispatchRates")
+    return Policies(**merged | {name: getattr(whole, name) | getattr(own, name) for name in both})
 
 
 def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:

@@ -1,0 +1,130 @@
+"""Admin calls on a partitioned topic as a whole: its partitions, policies and properties (mirrors `PersistentTopicsBase`).
+
+Its partitions may be in other ingress partitions, so every ingress partition gets these calls, in records without a key. Each
+keeps the metadata and the policies, and changes the partitions that it has. All other calls are on single partitions.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from schemas.commands import Admin
+from streaming.broker.admin import call_of, respond
+from streaming.broker.context import Context, namespace_of
+from streaming.broker.errors import AdminError
+from streaming.broker.lookup import PARTITION
+from streaming.broker.persistent.admin_operations import read_properties
+from streaming.broker.policies.admin_calls import (
+    POLICY_CALLS,
+    RetentionCheck,
+    get_policy,
+    query,
+    set_policy,
+)
+from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic, default_quota
+
+_CALL = re.compile(r"/(partitions|properties|backlogQuota|backlogQuotaMap|" + "|".join(POLICY_CALLS) + ")")
+
+
+def is_for_whole(command: Admin) -> bool:
+    """Is this a call on a topic that a partitioned topic as a whole answers?"""
+    return _CALL.fullmatch(call_of(command)) is not None
+
+
+def call_whole(ctx: Context, name: str, command: Admin, before_change: Callable[[], object]) -> bool:
+    """Answer a call on the policies or properties of a partitioned topic. Was a policy changed?
+
+    Calls `before_change` before policies change.
+    """
+    found = ctx.partitioned_topics.get(name, PartitionedTopic())
+    call = call_of(command)[1:]
+    try:
+        if call == "properties":
+            respond(ctx, name, command, *_properties(found, command))
+            changed = False
+        elif (answer := get_policy(found.policies, command, call)) is not None:
+            respond(ctx, name, command, *answer)
+            return False
+        else:
+            before_change()
+            namespace = ctx.namespaces.get(namespace_of(name), NO_POLICIES)
+            changed = set_policy(
+                found.policies, command, call, RetentionCheck(default_quota(ctx.config), namespace)
+            )
+            respond(ctx, name, command, 204 if changed else 405)
+    except AdminError as error:
+        respond(ctx, name, command, error.status, {"reason": error.reason})
+        return False
+    ctx.partitioned_topics[name] = found
+    ctx.policies_changed()
+    return changed
+
+
+def _properties(found: PartitionedTopic, command: Admin) -> tuple[int, Any]:
+    match command.method:
+        case "GET":
+            return 200, found.properties
+        case "PUT":
+            found.properties = found.properties | read_properties(command.body)
+        case "DELETE":
+            found.properties.pop(query(command.path).get("key", ""), None)
+        case _:
+            return 405, None
+    return 204, None
+
+
+def call_partitions(
+    ctx: Context, name: str, command: Admin, *, exists: bool, delete: Callable[[bool], bool]
+) -> None:
+    """Answer a call on the number of partitions: it is asked for, set, raised, or the partitioned topic is deleted.
+
+    `exists`: there is a topic of that name. `delete` deletes the partitions, by force or only those that nobody uses; it
+    returns whether none is left.
+    """
+    try:
+        status, response = _partitions(ctx, name, command, exists, delete)
+    except AdminError as error:
+        status, response = error.status, {"reason": error.reason}
+    respond(ctx, name, command, status, response)
+
+
+def _partitions(
+    ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
+) -> tuple[int, Any]:
+    body, now = command.body, ctx.partitioned.get(name)
+    count = body if isinstance(body, int) and not isinstance(body, bool) else 0
+    match command.method:
+        case "GET":
+            if now is None and not exists:
+                raise AdminError(404, f"Topic {name} not found")
+            properties = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
+            shown = {"properties": properties} if properties else {}
+            return 200, {"partitions": now or 0, "deleted": False, **shown}
+        case "DELETE":
+            if now is None:
+                if exists:
+                    raise AdminError(409, f"{name} is a non-partitioned topic: delete it with DELETE")
+                raise AdminError(404, f"Topic {name} not found.")
+            if not delete(query(command.path).get("force") == "true"):
+                raise AdminError(412, "Topic has active producers/subscriptions")
+            del ctx.partitioned[name]
+            ctx.partitioned_topics.pop(name, None)
+            ctx.schemas.pop(name, None)
+            ctx.policies_changed()
+            return 204, None
+        case "PUT":
+            if PARTITION.fullmatch(name):
+                raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
+            if not 0 < count <= 2**31:
+                raise AdminError(406, "Number of partitions should be more than 0")
+            if exists or now is not None:
+                raise AdminError(409, "This topic already exists")
+        case _:
+            if now is None:
+                raise AdminError(409, f"Topic {name} is not the partitioned topic.")
+            if not now <= count <= 2**31:
+                raise AdminError(
+                    422, f"Desired partitions {count} can't be less than the current partitions {now}."
+                )
+    ctx.partitioned[name] = count
+    return 204, None

@@ -1,0 +1,181 @@
+"""Calls on partitioned topics as a whole (I4): partitions, policies, properties. The answers are those of a real 4.0.7."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from msgspec import UNSET
+
+from schemas.commands import Admin
+from schemas.effects import AdminResponse, CloseProducer, Effect, Error, ProducerSuccess, Quarantined
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.log.merge import merge_partitions
+from streaming.log.partition import ingress_partition, partition_log
+from streaming.log.table import LOGICAL
+from tests.broker.kit import TOPIC, Run, of, one, response
+from tests.broker.test_admin_calls import status
+
+pytestmark = pytest.mark.feature("I4")
+
+PATH = "/" + TOPIC.replace("://", "/")
+FIRST, SECOND = f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"
+
+
+def call(run: Run, method: str, rest: str, body: Any = None) -> list[Effect]:
+    """A call on the partitioned topic, in a record without a topic, as every ingress partition gets it."""
+    return run.do(Admin(method=method, path=PATH + rest, body=body), None)  # type: ignore[arg-type]
+
+
+def partitioned(count: int = 2, **settings: Any) -> Run:
+    run = Run(**settings)
+    assert status(call(run, "PUT", "/partitions", count)) == 204
+    return run
+
+
+def test_the_number_of_partitions() -> None:
+    run = Run()
+    asked = [
+        ("GET", None, 404), ("DELETE", None, 404), ("POST", 3, 409), ("PUT", 0, 406), ("PUT", -1, 406), ("PUT", "x", 406),
+        ("PUT", 3, 204), ("PUT", 3, 409), ("POST", 2, 422), ("POST", 3, 204), ("POST", 5, 204), ("POST", 0, 422),
+    ]  # fmt: skip
+    assert [status(call(run, method, "/partitions", body)) for method, body, _ in asked] == [
+        s for *_, s in asked
+    ]
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert response(call(run, "GET", "/partitions")) == {"partitions": 5, "deleted": False}
+    run.create_producer(topic=f"{TOPIC}2")
+    assert response(run.admin("GET", "/partitions", topic=f"{TOPIC}2")) == {"partitions": 0, "deleted": False}
+    for method in ("PUT", "POST", "DELETE"):
+        assert status(run.admin(method, "/partitions", 2, topic=f"{TOPIC}2")) == 409
+    assert status(run.admin("PUT", "/partitions", 2, topic=FIRST)) == 412
+
+
+def test_policies_hold_for_the_partitions() -> None:
+    run = partitioned()
+    run.create_producer("a", 1, topic=FIRST)
+    assert status(call(run, "POST", "/maxProducers", 1)) == 204
+    assert response(call(run, "GET", "/maxProducers")) == 1
+    assert one(run.create_producer("b", 2, topic=FIRST), Error).error == "ProducerBusy"
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert one(run.create_producer("c", 3, topic=SECOND), ProducerSuccess)  # created after the policy
+    assert one(run.create_producer("d", 4, topic=SECOND), Error).error == "ProducerBusy"
+    assert one(run.create_producer("e", 5, topic=f"{TOPIC}x-partition-0"), ProducerSuccess)
+    assert one(run.create_producer("f", 6, topic=f"{TOPIC}x-partition-0"), ProducerSuccess)
+    call(run, "DELETE", "/maxProducers")
+    assert one(run.create_producer("b", 2, topic=FIRST), ProducerSuccess)
+    assert TOPIC not in run.broker.topic_names()
+
+
+def test_a_partitions_own_policy_comes_first_and_the_namespaces_last() -> None:
+    run = partitioned()
+    run.namespace("POST", "maxProducersPerTopic", 1)
+    call(run, "POST", "/maxProducers", 2)
+    run.admin("POST", "/maxProducers", 3, topic=SECOND)
+    for topic, most in ((FIRST, 2), (SECOND, 3), (f"{TOPIC}2", 1)):
+        answers = [run.create_producer(f"p{n}", n, topic=topic) for n in range(5)]
+        assert sum(bool(of(answer, ProducerSuccess)) for answer in answers) == most
+
+
+def test_quotas_of_both_levels_hold() -> None:
+    run = partitioned()
+    run.publish(0, topic=FIRST)
+    call(run, "POST", "/backlogQuota?backlogQuotaType=message_age", {"limitTime": 7})
+    run.admin("POST", "/backlogQuota", {"limitSize": 9}, topic=FIRST)
+    policies = run.broker._ctx.policies_of(run.broker.topic(FIRST))
+    assert (
+        policies.message_age_quota.value.limitTime,
+        policies.destination_storage_quota.value.limitSize,
+    ) == (7, 9)
+    assert policies.message_age_quota.level == "topic"
+
+
+def test_a_change_acts_on_the_partitions_at_once() -> None:
+    run = partitioned()
+    run.publish(0, topic=FIRST)
+    assert run.broker.topic(FIRST).dedup.status == "Disabled"
+    call(run, "POST", "/deduplicationEnabled", True)
+    assert run.broker.topic(FIRST).dedup.status == "Enabled"
+
+
+def test_properties_of_a_partitioned_topic_are_not_those_of_its_partitions() -> None:
+    run = partitioned()
+    run.create_producer(topic=FIRST)
+    assert status(call(run, "PUT", "/properties", {"k": "v", "x": "y"})) == 204
+    assert response(call(run, "GET", "/properties")) == {"k": "v", "x": "y"}
+    assert response(run.admin("GET", "/properties", topic=FIRST)) == {}
+    assert response(call(run, "GET", "/partitions"))["properties"] == {"k": "v", "x": "y"}
+    call(run, "DELETE", "/properties?key=k")
+    assert response(call(run, "GET", "/properties")) == {"x": "y"}
+
+
+def test_a_partitioned_topic_is_deleted_with_its_partitions() -> None:
+    run = partitioned(3)
+    call(run, "POST", "/maxProducers", 1)
+    run.create_producer(topic=FIRST)
+    run.admin("PUT", "/subscription/s", topic=SECOND)
+    run.subscribe("s", topic=SECOND)
+    run.close_consumer("s", topic=SECOND)
+    assert status(run.admin("DELETE", "?force=true")) == 409
+    refused = call(run, "DELETE", "/partitions")
+    assert status(refused) == 412
+    assert run.broker.topic_names() == [FIRST]  # quirk: those that nobody uses are gone
+    assert response(call(run, "GET", "/partitions"))["partitions"] == 3
+    effects = call(run, "DELETE", "/partitions?force=true")
+    assert (status(effects), one(effects, CloseProducer).topic) == (204, FIRST)
+    assert run.broker.topic_names() == []
+    assert status(call(run, "GET", "/partitions")) == 404
+    assert run.broker.partitioned == {}
+    call(run, "PUT", "/partitions", 2)
+    assert one(call(run, "GET", "/maxProducers"), AdminResponse).fields.response is UNSET
+
+
+def test_partitions_are_listed_before_anybody_uses_them() -> None:
+    run = partitioned()
+    run.create_producer(topic=SECOND)
+    listed = {
+        kind: response(run.do(Admin(method="GET", path=f"/persistent/public/default{kind}"), None))
+        for kind in ("", "/partitioned")
+    }
+    assert listed == {"": [FIRST, SECOND], "/partitioned": [TOPIC]}
+    run.admin("DELETE", "?force=true", topic=SECOND)
+    assert response(run.do(Admin(method="GET", path="/persistent/public/default"), None)) == [FIRST]
+
+
+def test_a_call_without_a_topic_needs_a_partitioned_one() -> None:
+    assert one(call(Run(), "POST", "/maxProducers", 1), Quarantined).rule == "no_topic"
+
+
+def record(command: dict[str, Any], topic: str | None) -> dict[str, Any]:
+    return {"timestamp": 1_700_000_000_000, "topic": topic, "value": json.dumps(command).encode()}
+
+
+def test_a_log_gives_these_calls_to_every_ingress_partition() -> None:
+    """The partitions of a topic are in other ingress partitions than the topic's name."""
+    admin = {"command": "ADMIN"}
+    rows = [
+        record(
+            {**admin, "method": "POST", "path": PATH + "/maxProducers", "body": 9}, TOPIC
+        ),  # not partitioned yet
+        record({**admin, "method": "PUT", "path": PATH + "/partitions", "body": 4}, TOPIC),
+        record({**admin, "method": "POST", "path": PATH + "/maxProducers", "body": 1}, TOPIC),
+        record({**admin, "method": "GET", "path": PATH + "/maxProducers"}, TOPIC),
+        record({**admin, "method": "DELETE", "path": PATH + "/partitions"}, None),
+        record({**admin, "method": "POST", "path": PATH + "/maxProducers", "body": 2}, TOPIC),
+    ]
+    log = partition_log(pa.Table.from_pylist(rows, LOGICAL), 4)
+    keyed = log.filter(pc.is_valid(log["topic"])).to_pylist()
+    assert [json.loads(each["value"]).get("body") for each in keyed] == [9, None, 2]
+    assert {each["partition"] for each in keyed} == {ingress_partition(TOPIC, 4)}
+    everywhere = [
+        [
+            json.loads(each["value"])["method"]
+            for each in log.to_pylist()
+            if each["topic"] is None and each["partition"] == p
+        ]
+        for p in range(4)
+    ]
+    assert everywhere == [["PUT", "POST", "DELETE"]] * 4
+    assert partition_log(merge_partitions(log).log, 4).equals(log)
