@@ -30,13 +30,39 @@ class Rate(msgspec.Struct, array_like=True, gc=False):
         """The rate per second over the last stats interval that ended by `now` (ms)."""
         number = _interval(now, config)
         if number <= self.interval:
-            return self.last / _seconds(config)
-        return self.current / _seconds(config) if number == self.interval + 1 else 0.0
+            return self.last / seconds_of_interval(config)
+        return self.current / seconds_of_interval(config) if number == self.interval + 1 else 0.0
 
 
-def _seconds(config: ServiceConfiguration) -> int:
+class Throughput(msgspec.Struct, array_like=True, gc=False):
+    """The rates of a producer or consumer in the last interval, per second (mirrors `Rate.calculateRate`).
+
+    `since` = when its present interval began (ms), `counted` = its messages and bytes until then.
+    """
+
+    since: int = 0
+    counted: tuple[int, int] = (0, 0)
+    messages: float = 0.0
+    bytes: float = 0.0
+
+    def close(self, until: int, messages: int, size: int) -> None:
+        """The interval ends at `until` (ms). `messages`, `size`: all so far."""
+        seconds = (until - self.since) / 1000
+        if seconds > 0:
+            self.messages = (messages - self.counted[0]) / seconds
+            self.bytes = (size - self.counted[1]) / seconds
+        self.since, self.counted = until, (messages, size)
+
+
+def end_of_interval(now: int, config: ServiceConfiguration) -> int:
+    """When the interval ends in which `now` is (ms)."""
+    return (_interval(now, config) + 1) * seconds_of_interval(config) * 1000
+
+
+def seconds_of_interval(config: ServiceConfiguration) -> int:
+    """The length of an interval."""
     return max(config.statsUpdateFrequencyInSecs, 1)
 
 
 def _interval(now: int, config: ServiceConfiguration) -> int:
-    return now // (_seconds(config) * 1000)
+    return now // (seconds_of_interval(config) * 1000)

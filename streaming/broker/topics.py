@@ -145,7 +145,11 @@ class PersistentTopics(Topics[PersistentTopic]):
     def touch(self, name: str) -> PersistentTopic:
         """Load or create a topic on which something happens now."""
         topic = self._awake.get(name)
-        return self._wake(name) if topic is None else topic
+        if topic is None:
+            topic = self._wake(name)
+        if self._ctx.clock >= topic.rates_until:
+            topic.update_rates(self._ctx)
+        return topic
 
     def _wake(self, name: str) -> PersistentTopic:
         topic = self._awake[name] = self.load(name)
@@ -215,6 +219,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         if block.closed or not 0 <= lifecycle.next_due(ctx, topic) <= ctx.clock:
             return  # a superfluous `wake`
         self._settle(topic, block, self._passed)
+        topic.update_rates(ctx)
         if lifecycle.run_timers(ctx, topic):
             self.touch(name)
             self.check_unacked(topic)

@@ -334,6 +334,95 @@ def test_a_publish_rate_in_bytes() -> None:
     assert paused(run) == 1
 
 
+# -- the rates in stats -------------------------------------------------------------------------------------------
+
+
+def stats(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = response(run.admin("GET", "/stats"))
+    return found
+
+
+def rates_of(found: dict[str, Any], direction: str) -> tuple[float, float]:
+    return found[f"msgRate{direction}"], found[f"msgThroughput{direction}"]
+
+
+@pytest.mark.feature("I2")
+def test_rates_are_those_of_the_last_interval() -> None:
+    run = Run(now=60_000_000)
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(6):
+        run.send(n)
+    size = run.topic.ledger.total_size
+    run.wait(59.999)
+    assert rates_of(stats(run), "In") == (0, 0)
+    run.wait(0.001)
+    for _ in range(2):
+        found = stats(run)
+        assert rates_of(found, "In") == rates_of(found, "Out") == (0.1, size / 60)
+        assert rates_of(found["publishers"][0], "In") == (0.1, size / 60)
+        assert found["averageMsgSize"] == found["publishers"][0]["averageMsgSize"] == pytest.approx(size / 6)
+        shown = found["subscriptions"]["s"]
+        assert rates_of(shown, "Out") == rates_of(shown["consumers"][0], "Out") == (0.1, size / 60)
+        run.wait(59.9)
+    run.wait(60)
+    assert rates_of(stats(run), "In") == rates_of(stats(run), "Out") == (0, 0)
+
+
+@pytest.mark.feature("I2")
+def test_the_first_interval_of_a_client_begins_with_it_and_rates_leave_with_it() -> None:
+    run = Run(now=60_000_000)
+    run.publish(0)
+    run.wait(50)
+    run.create_producer("q")
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(5):
+        run.send(n, name="q")
+    run.wait(10)
+    by_name = {shown["producerName"]: shown["msgRateIn"] for shown in stats(run)["publishers"]}
+    assert by_name == {"p": 1 / 60, "q": 0.5}
+    assert stats(run)["msgRateOut"] == 0.6  # with what was there before
+    run.close_producer()
+    run.close_consumer("s")
+    assert (stats(run)["msgRateIn"], stats(run)["msgRateOut"]) == (1 / 60, 0)
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize("silence", [60, 61, 125, 366 * 86_400])
+def test_a_silence_ends_rates(silence: int) -> None:
+    run = Run(now=60_000_000)
+    for n in range(60):
+        run.publish(n)
+    run.wait(silence)
+    assert stats(run)["msgRateIn"] == (1 if silence < 120 else 0)
+
+
+@pytest.mark.feature("I2")
+def test_the_interval_is_a_setting() -> None:
+    run = Run(now=60_000_000, statsUpdateFrequencyInSecs=10)
+    for n in range(60):
+        run.publish(n)
+    run.wait(10)
+    assert stats(run)["msgRateIn"] == 6
+
+
+def test_a_rate_may_be_relative_to_the_publish_rate() -> None:
+    run = Run(now=60_000_000)
+    run.namespace("POST", "dispatchRate", rate(2, relative=True))
+    for n in range(600):
+        run.publish(n)
+    assert len(sent(run.subscribe("s", "Shared", permits=10_000))) == 2
+    run.wait(60)  # 10 messages per second were published
+    before = run.topic.subscriptions["s"].messages_out
+    run.wait(10)
+    assert run.topic.subscriptions["s"].messages_out == before + 120
+    run.wait(50)  # none were: half of 10
+    before = run.topic.subscriptions["s"].messages_out
+    assert run.topic.publish_rates[0] == 5
+    run.wait(1)
+    assert run.topic.subscriptions["s"].messages_out - before <= 7
+
+
 # -- the subscribe rate -------------------------------------------------------------------------------------------
 
 

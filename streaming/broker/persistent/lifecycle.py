@@ -13,6 +13,7 @@ from streaming.broker.persistent.trimming import check_rollover, rollover_due, t
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer import registration
+from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 
 
@@ -21,6 +22,7 @@ def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
     topic = empty(ctx, name, former)
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
+    topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
     return topic
@@ -196,6 +198,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     for cursor in topic.cursors.values():
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
     topic.subscribe_buckets.clear()
+    topic.publish_rates = 0.0, 0.0
     rate_limits.apply(ctx, topic)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)

@@ -134,11 +134,13 @@ def _receipt(
     ctx: Context, topic: PersistentTopic, write: PendingWrite, position: Position, cause: str | None
 ) -> None:
     producer, metadata = write.producer, write.metadata
+    num = metadata.num_messages_in_batch
+    producer.messages_in += 1 if num is None else num
+    producer.bytes_in += write.size
     if position is _DUPLICATE:
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
                              write.highest_sequence_id, -1, -1, cause))  # fmt: skip
         return
-    num = metadata.num_messages_in_batch
     ctx.emit(
         SendReceipt(
             topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,

@@ -31,8 +31,12 @@ def _configured(
     return _limiter(ctx, rate)
 
 
-def _limiter(ctx: Context, rate: DispatchRate | None) -> DispatchRateLimiter | None:
-    return None if rate is None else DispatchRateLimiter.of(rate, ctx.clock)
+def _limiter(
+    ctx: Context, rate: DispatchRate | None, published: tuple[float, float] = (0.0, 0.0)
+) -> DispatchRateLimiter | None:
+    if rate is None:
+        return None
+    return DispatchRateLimiter.of(rate, ctx.clock, (int(published[0]), int(published[1])))
 
 
 def configured(ctx: Context, topic: PersistentTopic) -> None:
@@ -51,17 +55,17 @@ def configured(ctx: Context, topic: PersistentTopic) -> None:
 def apply(ctx: Context, topic: PersistentTopic) -> None:
     """The topic was loaded, or a policy changed: every limiter starts with all permits."""
     policies = ctx.policies_of(topic)
-    topic.dispatch_limiter = _limiter(ctx, policies.dispatchRate)
+    topic.dispatch_limiter = _limiter(ctx, policies.dispatchRate, topic.publish_rates)
     topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
     for subscription in topic.subscriptions.values():
-        limiter = _limiter(ctx, policies.dispatch_rate_of(subscription.name))
+        limiter = _limiter(ctx, policies.dispatch_rate_of(subscription.name), topic.publish_rates)
         _set_limiter(ctx, topic, subscription, limiter)
     _check_subscribe_rate(ctx, topic)
 
 
 def start(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
     """The subscription has a new dispatcher: its limiter starts with all permits."""
-    limiter = _limiter(ctx, ctx.policies_of(topic).dispatch_rate_of(subscription.name))
+    limiter = _limiter(ctx, ctx.policies_of(topic).dispatch_rate_of(subscription.name), topic.publish_rates)
     subscription.throttle = None if limiter is None else ReadThrottle(limiter)
 
 

@@ -14,6 +14,7 @@ from streaming.broker.persistent.seeking import position_at, reset
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
+from streaming.broker.rate import Throughput
 from streaming.broker.subscription.consumer import Consumer
 
 
@@ -121,6 +122,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
         hash_ranges=[] if command.keySharedMeta is None else sorted(command.keySharedMeta.hashRanges, key=_slots),
+        rates=Throughput(ctx.clock),
     )  # fmt: skip
     try:
         dispatcher.check(consumer)

@@ -17,11 +17,16 @@ from streaming.broker.persistent.message_deduplication import MessageDeduplicati
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
-from streaming.broker.rate import Rate
+from streaming.broker.rate import Rate, end_of_interval, seconds_of_interval
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.token_bucket import TokenBucket
 
 P = ParamSpec("P")
+
+
+def _average(before: float, rate: float) -> float:
+    """A rate that falls is halfway between the last two."""
+    return rate if rate > before else (rate + before) / 2
 
 
 class Reason(NamedTuple):
@@ -60,7 +65,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
-    `publish_limited`: how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how
+    `rates_until` = when the present interval of the rates in its stats ends (ms). `publish_rates`: how many messages and
+    bytes per second dispatch rates see that are relative to that. `publish_limited`: how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how
     often consumers may still subscribe, by name and id.
     """
 
@@ -74,6 +80,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     dispatch_limiter: DispatchRateLimiter | None = None
     publish_limiter: PublishRateLimiter = msgspec.field(default_factory=PublishRateLimiter)
+    rates_until: int = 0
+    publish_rates: tuple[float, float] = (0.0, 0.0)
     publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
 
@@ -107,6 +115,31 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A consumer joins or leaves."""
         self.__dict__.pop("connected", None)
 
+    # -- rates ----------------------------------------------------------------------------------------------------
+
+    def update_rates(self, ctx: Context) -> None:
+        """Compute the rates in its stats if intervals ended by now (mirrors `updateRates`). Call it before anything happens."""
+        now, end = ctx.clock, self.rates_until
+        if now < end:
+            return
+        self.rates_until = end_of_interval(now, ctx.config)
+        self._close_interval(end)
+        messages = sum(producer.rates.messages for producer in self.producers.values())
+        size = sum(producer.rates.bytes for producer in self.producers.values())
+        self.publish_rates = _average(self.publish_rates[0], messages), _average(self.publish_rates[1], size)
+        start = self.rates_until - seconds_of_interval(ctx.config) * 1000
+        if empty := round((start - end) / (self.rates_until - start)):
+            self._close_interval(start)
+            half = 0.5 ** min(empty, 1074)
+            self.publish_rates = self.publish_rates[0] * half, self.publish_rates[1] * half
+
+    def _close_interval(self, end: int) -> None:
+        for producer in self.producers.values():
+            producer.rates.close(end, producer.messages_in, producer.bytes_in)
+        for subscription in self.subscriptions.values():
+            for consumer in subscription.consumers:
+                consumer.rates.close(end, consumer.messages_out, consumer.bytes_out)
+
     # -- cursors --------------------------------------------------------------------------------------------------
 
     def slowest_cursor(self) -> ManagedCursor | None:
@@ -123,6 +156,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         policies = ctx.policies_of(self)
         if policies.throttled:
             throttle = subscription.throttle = subscription.throttle or ReadThrottle()
+            published = int(self.publish_rates[0]), int(self.publish_rates[1])
+            for limiter in (self.dispatch_limiter, throttle.limiter):
+                if limiter is not None and limiter.rate.relativeToPublishRate:
+                    limiter.follow(published)
             limiters = tuple(
                 limiter
                 for limiter in (ctx.limits.dispatch, self.dispatch_limiter, throttle.limiter)

@@ -4,6 +4,7 @@ import msgspec
 
 from schemas.commands import IntRange
 from streaming.broker.position import Position
+from streaming.broker.rate import Throughput
 
 Handle = tuple[str, int]
 """How a client identifies its producer or consumer: (connection, id)."""
@@ -36,6 +37,7 @@ class Consumer(msgspec.Struct, array_like=True):
     average: float = 0.0
     hashes: dict[Position, int] = {}
     hash_ranges: list[IntRange] = []
+    rates: Throughput = msgspec.field(default_factory=Throughput)
 
     @property
     def handle(self) -> Handle:
