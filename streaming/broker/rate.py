@@ -54,6 +54,14 @@ class Throughput(msgspec.Struct, array_like=True, gc=False):
         self.since, self.counted = until, (messages, size)
 
 
+class ProducerCounters(msgspec.Struct, array_like=True, gc=False):
+    """What was acknowledged to a producer: messages and bytes."""
+
+    rates: Throughput
+    messages_in: int = 0
+    bytes_in: int = 0
+
+
 def end_of_interval(now: int, config: ServiceConfiguration) -> int:
     """When the interval ends in which `now` is (ms)."""
     return (_interval(now, config) + 1) * seconds_of_interval(config) * 1000

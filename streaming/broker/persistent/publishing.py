@@ -135,8 +135,9 @@ def _receipt(
 ) -> None:
     producer, metadata = write.producer, write.metadata
     num = metadata.num_messages_in_batch
-    producer.messages_in += 1 if num is None else num
-    producer.bytes_in += write.size
+    counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
+    counters.messages_in += 1 if num is None else num
+    counters.bytes_in += write.size
     if position is _DUPLICATE:
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
                              write.highest_sequence_id, -1, -1, cause))  # fmt: skip

@@ -7,6 +7,7 @@ from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.rate import Throughput
 
 
 def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: 
 def _add_rates(topic: PersistentTopic, found: dict[str, Any]) -> None:
     """The rates in the last interval, per second: of connected producers and consumers, and their sums."""
     for shown, producer in zip(found["publishers"], topic.producers.values(), strict=True):
-        rates = producer.rates
+        counters = topic.producer_counters.get(producer.name)
+        rates = Throughput() if counters is None else counters.rates
         shown |= _rates("In", rates.messages, rates.bytes)
         shown["averageMsgSize"] = rates.bytes / rates.messages if rates.messages else 0.0
     for name, shown in found["subscriptions"].items():

@@ -16,8 +16,9 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
+from streaming.broker.producer.producer import Producer
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
-from streaming.broker.rate import Rate, end_of_interval, seconds_of_interval
+from streaming.broker.rate import ProducerCounters, Rate, Throughput, end_of_interval, seconds_of_interval
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.token_bucket import TokenBucket
 
@@ -65,7 +66,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
-    `rates_until` = when the present interval of the rates in its stats ends (ms). `publish_rates`: how many messages and
+    `producer_counters`: those of connected producers that have
+    published. `rates_until` = when the present interval of the rates in its stats ends (ms). `publish_rates`: how many messages and
     bytes per second dispatch rates see that are relative to that. `publish_limited`: how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how
     often consumers may still subscribe, by name and id.
     """
@@ -82,6 +84,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     publish_limiter: PublishRateLimiter = msgspec.field(default_factory=PublishRateLimiter)
     rates_until: int = 0
     publish_rates: tuple[float, float] = (0.0, 0.0)
+    producer_counters: dict[str, ProducerCounters] = msgspec.field(default_factory=dict)
     publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
 
@@ -103,6 +106,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def producer_removed(self, producer: str, now: int) -> None:
         """Note for deduplication that a producer left, at `now` (ms)."""
         self.dedup.producer_removed(producer, now)
+        self.producer_counters.pop(producer, None)
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
@@ -117,6 +121,14 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
+    def count_producer(self, ctx: Context, producer: Producer) -> ProducerCounters:
+        """Count what a producer publishes from now on."""
+        start = self.rates_until - seconds_of_interval(ctx.config) * 1000
+        counters = ProducerCounters(Throughput(max(producer.created, start)))
+        if producer.name in self.producers:
+            self.producer_counters[producer.name] = counters
+        return counters
+
     def update_rates(self, ctx: Context) -> None:
         """Compute the rates in its stats if intervals ended by now (mirrors `updateRates`). Call it before anything happens."""
         now, end = ctx.clock, self.rates_until
@@ -124,18 +136,20 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             return
         self.rates_until = end_of_interval(now, ctx.config)
         self._close_interval(end)
-        messages = sum(producer.rates.messages for producer in self.producers.values())
-        size = sum(producer.rates.bytes for producer in self.producers.values())
+        messages = sum(counters.rates.messages for counters in self.producer_counters.values())
+        size = sum(counters.rates.bytes for counters in self.producer_counters.values())
         self.publish_rates = _average(self.publish_rates[0], messages), _average(self.publish_rates[1], size)
-        start = self.rates_until - seconds_of_interval(ctx.config) * 1000
-        if empty := round((start - end) / (self.rates_until - start)):
+        length = seconds_of_interval(ctx.config) * 1000
+        start = self.rates_until - length
+        if start > end:
+            empty = -((end - start) // length)
             self._close_interval(start)
             half = 0.5 ** min(empty, 1074)
             self.publish_rates = self.publish_rates[0] * half, self.publish_rates[1] * half
 
     def _close_interval(self, end: int) -> None:
-        for producer in self.producers.values():
-            producer.rates.close(end, producer.messages_in, producer.bytes_in)
+        for counters in self.producer_counters.values():
+            counters.rates.close(end, counters.messages_in, counters.bytes_in)
         for subscription in self.subscriptions.values():
             for consumer in subscription.consumers:
                 consumer.rates.close(end, consumer.messages_out, consumer.bytes_out)

@@ -14,7 +14,6 @@ from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.producer import registration
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import Throughput
 
 
 def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -> Producer | None:
@@ -27,7 +26,7 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
         return None
     return Producer(
         command.producer_name or _generated_name(ctx, topic), command.connection, command.producer_id,
-        command.epoch, command.producer_access_mode, command.topic_epoch, rates=Throughput(ctx.clock),
+        command.epoch, command.producer_access_mode, command.topic_epoch, created=ctx.clock,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 import msgspec
 
 from schemas.commands import AccessMode
-from streaming.broker.rate import Throughput
 
 REPLICATOR_PREFIX = "pulsar.repl"
 
@@ -11,7 +10,7 @@ REPLICATOR_PREFIX = "pulsar.repl"
 class Producer(msgspec.Struct, array_like=True, gc=False):
     """`producer_id` is None for a producer of the short form. `epoch` counts the client's attempts to connect.
     `topic_epoch`: the topic epoch in its request, which is that of its last exclusive access. `schema_version` in base64,
-    empty for none. `messages_in` and `bytes_in`: what was acknowledged to it.
+    empty for none. `created` in ms.
     """
 
     name: str
@@ -21,9 +20,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
     access_mode: AccessMode = "Shared"
     topic_epoch: int | None = None
     schema_version: str = ""
-    messages_in: int = 0
-    bytes_in: int = 0
-    rates: Throughput = msgspec.field(default_factory=Throughput)
+    created: int = 0
 
     @property
     def is_remote(self) -> bool:

@@ -9,7 +9,6 @@ from streaming.broker.context import Context
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import Throughput
 
 
 def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite | None:
@@ -54,7 +53,7 @@ def may_send(
 def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> PendingWrite:
     """The short form as a write. A producer that the topic does not know yet is a new one."""
     name = command.producer
-    producer = topic.producers.get(name) or Producer(name, "", None, rates=Throughput(ctx.clock))
+    producer = topic.producers.get(name) or Producer(name, "", None, created=ctx.clock)
     time = ctx.clock if command.publish_time is None else command.publish_time
     payload = command.payload_bytes or command.payload.encode()
     metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
