@@ -443,6 +443,20 @@ def test_acks_of_expired_entries_count_until_the_next_attempt_to_read() -> None:
     assert unacked(run) == [2, 3, 5]
 
 
+@pytest.mark.feature("D5", "E4")
+@pytest.mark.parametrize(("classic", "left"), [(False, 3), (True, 0)])
+def test_key_shared_before_4_0_never_forgets_what_expired(classic: bool, left: int) -> None:
+    run = Run(subscriptionKeySharedUseClassicPersistentImplementation=classic)
+    run.subscribe("s", "Key_Shared", permits=3)
+    for sequence_id in range(3):
+        run.publish(sequence_id, key="k")
+    run.wait(60)
+    run.admin("POST", "/messageTTL", 5)
+    run.flow("s", 1)
+    run.ack("s", (1, 0), (1, 1), (1, 2))
+    assert unacked(run) == [left, left]
+
+
 @pytest.mark.feature("D5", "E5")
 def test_a_redelivery_that_resends_nothing_reads_nothing() -> None:
     run = expired_while_pending()

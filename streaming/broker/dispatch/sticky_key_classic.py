@@ -101,6 +101,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     # -- dispatch -------------------------------------------------------------------------------------------------
 
+    def _forget_passed(self, sub: SubscriptionContext) -> None:
+        """Before 4.0, entries that the broker moved the mark-delete past stay pending."""
+        self.passed_from = None
+
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
         wanted = self._read_size(sub)
