@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from schemas.commands import (
+    Admin,
     EncryptionKeys,
     GetOrCreateSchema,
     IntRange,
@@ -77,6 +78,7 @@ def lives() -> dict[str, Life]:
         "keys 2.x": keys("2.x"),
         "keys 4.x": keys("4.x"),
         "rates": rates(),
+        "operators": operators(),
     }
 
 
@@ -105,6 +107,30 @@ def rates() -> Life:
         run.wait(0.7)
         run.publish(number)
     run.wait(100)
+    return run.life()
+
+
+def operators() -> Life:
+    """A deleted topic, a partitioned one, and policies of delayed delivery."""
+    run = Recorder()
+    run.call("POST", "/delayedDelivery", {"active": True, "tickTime": 10})
+    run.create_producer("p")
+    run.send(0)
+    run.on("gone")
+    run.create_producer("p", topic=run.at)
+    run.call("DELETE", "?force=true")
+    run.on("parts")
+    path = "/persistent/public/default/parts"
+    run.do(Admin(method="PUT", path=f"{path}/partitions", body=2), None)
+    run.do(Admin(method="POST", path=f"{path}/messageTTL", body=60), None)
+    run.on("parts-partition-1")
+    run.subscribe("s", "Shared", permits=1, topic=run.at)
+    run.publish(0, topic=run.at)
+    run.cut = len(run.records)
+    for name in ("gone", "parts-partition-0", "parts-partition-1"):
+        run.on(name)
+        run.publish(1, topic=run.at)
+    run.wait(200)
     return run.life()
 
 

@@ -42,6 +42,14 @@ pytestmark = pytest.mark.feature("J2")
 
 RELEASES = sorted(file.parent for file in golden.GOLDEN.glob(f"*/{checkpoint.ARCHIVE}"))
 
+CORRECTED: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {
+    ("0.1.0", "corners"): {
+        # All of the last ledger counts once a terminated topic is loaded again, as recorded from Pulsar 4.0.7.
+        ("persistent://public/default/ended", "stats", "subscriptions", "s", "backlogSize"): 35,
+    },
+}
+"""What a release did otherwise than Pulsar, by release and life: what follows on its states now."""
+
 
 def within(expected: Any, found: Any) -> bool:
     """Whether everything expected is there. A later version may have more, in new fields."""
@@ -71,6 +79,12 @@ def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
         for expected, found in zip(life.rows, rows, strict=True):
             assert within(expected, found), name
         assert within(life.stats_after, rows_of_stats), name
+        for path, value in CORRECTED.get((folder.name, name), {}).items():
+            inner: Any = life.topics_after
+            *outer, last = path
+            for each in outer:
+                inner = inner[each]
+            inner[last] = value
         assert within(life.topics_after, topics), name
 
 
