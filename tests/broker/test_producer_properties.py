@@ -96,6 +96,9 @@ class Answers:
                 self.read(run.do(ConnectionLost(connection=connection), None))
             case Unload():
                 self.read(run.unload())
+                # All but the first that waited get no answer, as recorded from 4.0.7.
+                self.given_up |= self.waits
+                self.waits = set()
 
     def give_up(self, handle: Handle) -> None:
         gone = {request for request in self.waits if self.requested[request] == handle}
