@@ -141,9 +141,7 @@ class Context:
         if found is None:
             namespace = namespace_of(topic.name)
             # Topics without policies of their own, which is most, share what their namespace has.
-            own, whole = topic.policies, topic.name.rpartition("-partition-")[0]
-            if whole in self.partitioned_topics:
-                own = over(own, self.partitioned_topics[whole].policies)
+            own = self.own_policies_of(topic)
             scope = namespace if own == NO_POLICIES else topic.name
             found = self._policies.get(scope)
             if found is None:
@@ -151,3 +149,10 @@ class Context:
                 found = self._policies[scope] = resolve(own, of_namespace, self.config)
             self._policies[topic.name] = found
         return found
+
+    def own_policies_of(self, topic: HasPolicies) -> Policies:
+        """The policies set on a topic, then those set on the partitioned topic of which it is a partition."""
+        whole = topic.name.rpartition("-partition-")[0]
+        if whole not in self.partitioned_topics:
+            return topic.policies
+        return over(topic.policies, self.partitioned_topics[whole].policies)

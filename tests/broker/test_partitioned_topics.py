@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from schemas.commands import Admin
-from schemas.effects import AdminResponse, CloseProducer, Effect, Error, ProducerSuccess, Quarantined
+from schemas.effects import AdminResponse, CloseProducer, Effect, Error, Expired, ProducerSuccess, Quarantined
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.log.merge import merge_partitions
@@ -67,6 +67,19 @@ def test_policies_hold_for_the_partitions() -> None:
     call(run, "DELETE", "/maxProducers")
     assert one(run.create_producer("b", 2, topic=FIRST), ProducerSuccess)
     assert TOPIC not in run.broker.topic_names()
+
+
+def test_a_partition_expires_messages_when_it_is_loaded_if_the_partitioned_topic_has_a_policy() -> None:
+    """As recorded by `make parity`: as a topic with a policy of its own does, whichever it is."""
+    run = partitioned(ttlDurationDefaultInSeconds=10)
+    for topic in (FIRST, f"{TOPIC}x"):
+        run.subscribe("s", topic=topic)
+    call(run, "POST", "/maxConsumers", 5)
+    for topic in (FIRST, f"{TOPIC}x"):
+        run.fill(2, topic=topic)
+    run.wait(20)
+    unloaded = [run.admin("PUT", "/unload", topic=topic) for topic in (FIRST, f"{TOPIC}x")]
+    assert [sum(isinstance(effect, Expired) for effect in effects) for effects in unloaded] == [1, 0]
 
 
 def test_a_partitions_own_policy_comes_first_and_the_namespaces_last() -> None:

@@ -10,7 +10,7 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry, rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import check_rollover, rollover_due, trim
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
 from streaming.broker.producer import registration
 from streaming.broker.rate import end_of_interval
@@ -204,5 +204,5 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     deduplication_snapshots.check_status(ctx, topic)
     if topic.slowest_cursor() is not None:  # quirk: loading trims ledgers only if it recovers a cursor
         trim(ctx, topic)
-    if topic.policies != Policies():  # loading applies them as a change of them does (recorded)
+    if ctx.own_policies_of(topic) != NO_POLICIES:  # loading applies them as a change of them does (recorded)
         message_expiry.check(ctx, topic)
