@@ -8,10 +8,12 @@ PYTEST_ARGS ?=
 # The tests of the core, and the least share of its lines and branches that they must cover, in percent.
 CORE_TESTS := tests/broker tests/conformance tests/state tests/test_fold.py tests/quality/test_lines.py tests/quality/test_keys.py tests/log/test_positions.py
 COVERAGE_FLOOR := 99.7
+# The least share of mutants of the core that these tests must notice, in percent.
+MUTANTS_FLOOR := 92
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak fuzz help env run test coverage chaos parity lint audit format docs bench lock clean
+.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +45,10 @@ test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x")
 coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
 	$(BIN)/python -m pytest $(CORE_TESTS) --cov=streaming.broker --cov-branch --cov-report=term-missing:skip-covered \
 		--cov-fail-under=$(COVERAGE_FLOOR) $(PYTEST_ARGS)
+
+mutants: env  ## change the core in N random places (N=60, SEED=any, JOBS=1); fail if its tests notice fewer than the floor
+	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1) \
+		--floor $(MUTANTS_FLOOR) $(CORE_TESTS) $(PYTEST_ARGS)
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)

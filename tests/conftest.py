@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from streaming.kafka.local import LocalKafka
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no wrong result
+settings.register_profile(
+    "mutants", derandomize=True, deadline=None, database=None, phases=(Phase.explicit, Phase.generate)
+)  # for `make mutants`: a mutant's example needs no shrinking
 settings.load_profile("untimed")
 
 

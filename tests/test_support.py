@@ -38,6 +38,12 @@ def test_features_tests_and_traces_fit_together() -> None:
     assert mistakes(features(), marked()) == []
 
 
+def test_ttl_quotas_and_retention_have_several_traces() -> None:
+    for feature in features().features:
+        if feature[0] in "FGH":
+            assert sum(feature in ids for ids in features().traces.values()) >= 3, feature
+
+
 def test_the_page() -> None:
     text = page(SMALL, MARKS)
     assert "Of 3 features, 1 are supported.\nPartly: A2.\nNot yet: A3.\n" in text

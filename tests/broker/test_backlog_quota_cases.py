@@ -9,6 +9,7 @@ import pytest
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.policies.hierarchy import default_quota
 from tests.broker.kit import Run, of, one
 
 EVICTION = "consumer_backlog_eviction"
@@ -364,3 +365,31 @@ def test_backlog_quota_case_20_the_last_ledger_with_entries_stays_while_the_open
     run.fill(1, first=1)
     check(run)
     assert run.mark_delete("s") == (2, -1)
+
+
+@pytest.mark.feature("G1")
+def test_the_age_behind_a_ledger_acked_to_its_end_is_that_of_the_next() -> None:
+    """Retention keeps the first ledger, and the mark-delete position stays at its last entry."""
+    run = Run(
+        managedLedgerMaxEntriesPerLedger=5, defaultRetentionTimeInMinutes=-1, defaultRetentionSizeInMB=-1
+    )
+    run.subscribe("s")
+    run.fill(5)
+    run.wait(10)
+    run.fill(6, first=5)
+    run.ack("s", (1, 3), cumulative=True)
+    check(run)
+    first = run.topic.oldest
+    run.ack("s", (1, 4), cumulative=True)
+    check(run)
+    second = run.topic.oldest
+    assert first is not None
+    assert second is not None
+    assert (first.position.ledger, second.position.ledger) == (1, 1)
+    assert second.timestamp - first.timestamp == 10_000
+
+
+def test_the_default_limit_in_gigabytes() -> None:
+    for gigabytes in (0.5, 1, 3):
+        run = Run(backlogQuotaDefaultLimitGB=gigabytes)
+        assert default_quota(run.broker._ctx.config).limitSize == gigabytes * 1024**3

@@ -685,6 +685,15 @@ def test_access_modes_and_the_topic_epoch_in_memory() -> None:
     assert one(create(5, "Exclusive"), ProducerSuccess).fields.topic_epoch == 0
 
 
+def test_unload_refuses_the_producer_that_waits_for_access() -> None:
+    run = NonPersistent()
+    run.create_producer("p", producer_access_mode="Exclusive")
+    run.create_producer("q", id_=2, producer_access_mode="WaitForExclusive")
+    effects = run.admin("PUT", "/unload", topic=NAME)
+    assert of(effects, ProducerSuccess) == []
+    assert [error.error for error in of(effects, Error)] == ["ServiceNotReady"]
+
+
 def test_unload_forgets_everything_but_policies() -> None:
     run = producing()
     run.call("POST", "/maxConsumersPerTopic", 1)

@@ -475,6 +475,7 @@ def test_peek_counts_from_one() -> None:
         ("?initialPosition=earliest&messagePosition=4", (2, 1)),
         ("?initialPosition=earliest&messagePosition=6", (3, 0)),
         ("?initialPosition=earliest&messagePosition=0", (1, 0)),
+        ("?initialPosition=latest&messagePosition=5", (1, 0)),
         ("?initialPosition=latest&messagePosition=6", 500),
         ("?initialPosition=first", 412),
         ("?messagePosition=six", 412),

@@ -353,3 +353,18 @@ def test_a_burst_to_two_levels() -> None:
     assert sent(effects, 2) == list(range(20, 30))
     assert sent(effects, 3) == list(range(35, 60))
     assert [consumer(run, id_).permits for id_ in (1, 2, 3)] == [0, 0, 975]
+
+
+@pytest.mark.feature("E2")
+def test_a_turn_is_as_long_as_the_messages_that_are_left() -> None:
+    """The average entry has 4 messages. After the batch of 10, two messages are left: less than an average entry for each."""
+    run = Run()
+    join(run, 9, 100)
+    run.create_producer()
+    run.send(0, 9)
+    run.send(10)
+    run.send(11)
+    for id_, permits in ((1, 100), (2, 1), (3, 100)):
+        join(run, id_, permits)
+    effects = run.close_consumer("s", id_=9)
+    assert {id_: sent(effects, id_) for id_ in (1, 2, 3)} == {1: [2], 2: [0], 3: [1]}

@@ -11,10 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import (
+    Ack,
     Admin,
     BrokerConfig,
+    CloseConsumer,
+    MessageIdData,
     MessageMetadata,
+    Publish,
     RunCheck,
+    Subscribe,
     SubType,
     Tick,
     to_json,
@@ -31,7 +36,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.entry_filters import FilterResult
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent import lifecycle
-from tests.broker.kit import START, TOPIC, Run, Stored, feed, of, one, sent
+from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 from tests.broker.test_cut_invariance import TOPICS, Record
 from tests.broker.test_invariants import logs
 
@@ -528,3 +533,52 @@ def test_the_heap_of_rounds_does_not_grow_with_what_happens() -> None:
         longest = max(longest, len(run.broker._persistent._queue))
     assert longest <= 4 + 64
     assert len(run.topic.subscriptions) == 1
+
+
+# -- the millisecond in which a check has an effect ----------------------------------------------------------------
+
+AFTER_THREE_MINUTES: dict[str, dict[str, Any]] = {
+    "TTL": {"ttlDurationDefaultInSeconds": 180, "messageExpiryCheckIntervalInMinutes": 1},
+    "age": {
+        "backlogQuotaDefaultLimitSecond": 180, "backlogQuotaDefaultRetentionPolicy": EVICTION,
+        "backlogQuotaCheckIntervalInSeconds": 60,
+    },
+    "precise age": {
+        "backlogQuotaDefaultLimitSecond": 180, "backlogQuotaDefaultRetentionPolicy": EVICTION,
+        "backlogQuotaCheckIntervalInSeconds": 60, "preciseTimeBasedBacklogQuotaCheck": True,
+    },
+    "retention": {
+        "defaultRetentionTimeInMinutes": 3, "defaultRetentionSizeInMB": -1, "retentionCheckIntervalInSeconds": 60,
+    },
+    "idle ledger": {"managedLedgerInactiveLedgerRolloverTimeSeconds": 180, "retentionCheckIntervalInSeconds": 60},
+    "snapshot": {
+        "brokerDeduplicationEnabled": True, "brokerDeduplicationSnapshotIntervalSeconds": 180,
+        "brokerDeduplicationSnapshotFrequencyInSeconds": 60,
+    },
+    "inactive producer": {
+        "brokerDeduplicationEnabled": True, "brokerDeduplicationProducerInactivityTimeoutMinutes": 3,
+    },
+    "inactive subscription": {
+        "subscriptionExpirationTimeMinutes": 3, "subscriptionExpiryCheckIntervalInMinutes": 1,
+    },
+}  # fmt: skip
+"""Settings under which a check that runs every minute has an effect three minutes after the last command."""
+
+
+@pytest.mark.parametrize("settings_", AFTER_THREE_MINUTES.values(), ids=AFTER_THREE_MINUTES)
+@pytest.mark.parametrize("offset", [-2, -1, 0, 1])
+def test_a_round_in_the_first_millisecond_of_an_effect_is_not_skipped(
+    settings_: dict[str, Any], offset: int
+) -> None:
+    """The last commands come just before, at and just after the time of a round."""
+    quiet = {**QUIET, "managedLedgerMaxEntriesPerLedger": 2, "subscriptionExpiryCheckIntervalInMinutes": 0}
+    log: list[Record] = [
+        (0, None, BrokerConfig(settings={**quiet, **settings_})),
+        (60_000 + offset, TOPIC, Subscribe(connection="c", subscription="s", subType="Exclusive", consumer_id=1, request_id=1, initialPosition="Earliest")),
+        *((0, TOPIC, Publish(producer="p", sequence_id=number)) for number in range(5)),
+        (0, TOPIC, Ack(connection="c", consumer_id=1, ack_type="Cumulative", message_id=[MessageIdData(1, 1)])),
+        (0, TOPIC, CloseConsumer(connection="c", consumer_id=1, request_id=2)),
+    ]  # fmt: skip
+    for minutes in (4, 5, 9):
+        silence: Record = (minutes * 60_000 - 60_000 - offset, None, Tick())
+        assert folded(Broker, [*log, silence]) == folded(Patient, [*log, silence])

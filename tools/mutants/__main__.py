@@ -1,0 +1,131 @@
+"""``python -m tools.mutants --count 60 --seed 1 tests/broker``: see docs/testing.md."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from operator import itemgetter
+from pathlib import Path
+
+import msgspec
+
+from tools.mutants.mutations import Identity, Module, Mutant, instrumented, modules
+
+ROOT = Path(__file__).parents[2]
+CORE = "streaming/broker"
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*cache*", "__pycache__", ".hypothesis", "*.egg-info")
+
+
+class Equivalent(msgspec.Struct, forbid_unknown_fields=True):
+    """Mutants that no test can notice: a line of a function, what becomes of it, and why that makes no difference."""
+
+    file: str
+    function: str
+    was: str
+    becomes: str
+    reason: str
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.file, self.function, self.was, self.becomes)
+
+
+class Equivalents(msgspec.Struct, forbid_unknown_fields=True):
+    equivalent: list[Equivalent]
+
+
+def equivalents() -> list[Equivalent]:
+    file = Path(__file__).parent / "equivalent.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=Equivalents).equivalent
+
+
+def sampled(found: list[Module], count: int, seed: int) -> list[tuple[Module, Mutant]]:
+    """`count` mutants that are not known as equivalent, each as likely as any other.
+
+    A digest of each mutant decides, not its place in the list, so a change of the code hardly changes the sample of a seed.
+    """
+    known = {each.identity for each in equivalents()}
+    ranked = []
+    for module in found:
+        seen: Counter[Identity] = Counter()
+        for mutant in module.mutants:
+            seen[mutant.identity] += 1
+            if mutant.identity not in known:
+                name = f"{seed} {mutant.identity} {seen[mutant.identity]}"
+                ranked.append((hashlib.sha256(name.encode()).digest(), module, mutant))
+    ranked.sort(key=itemgetter(0))
+    return [(module, mutant) for _, module, mutant in ranked[:count]]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(
+        prog="python -m tools.mutants", description=__doc__, epilog="All other arguments are for pytest."
+    )
+    arguments.add_argument("--count", type=int, default=60, help="how many mutants to sample")
+    arguments.add_argument("--seed", type=int, help="of the sample (default: any)")
+    arguments.add_argument("--jobs", type=int, default=1, help="how many mutants to test at a time")
+    arguments.add_argument("--floor", type=float, default=0, help="fail if fewer percent are noticed")
+    options, tests = arguments.parse_known_args()
+    seed = random.randrange(10**6) if options.seed is None else options.seed
+
+    found = modules(ROOT, CORE)
+    sample = sampled(found, options.count, seed)
+    print(f"{len(sample)} of {sum(len(each.mutants) for each in found)} mutants, seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder) / "copy"
+        shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)
+        for module in found:
+            if chosen := {number: mutant for number, (of, mutant) in enumerate(sample) if of is module}:
+                (copy / module.file).write_text(instrumented(module, chosen), encoding="utf-8")
+        survivors = judge(copy, [mutant for _, mutant in sample], options.jobs, tests)
+    share = 100 * (1 - len(survivors) / len(sample))
+    print(f"noticed: {len(sample) - len(survivors)} of {len(sample)}, {share:.1f} %")
+    if share < options.floor:
+        sys.exit(f"fewer than {options.floor:g} %")
+
+
+def judge(copy: Path, mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
+    """Runs the tests against the mutants in `copy`, and shows those that survive. Returns them."""
+    survivors = []
+    said = []
+    command = [sys.executable, "-m", "tools.mutants.run", str(len(mutants)), str(jobs), *tests]
+    environment = os.environ | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
+    judged = 0
+    with subprocess.Popen(command, cwd=copy, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if not line.startswith('{"'):
+                said.append(line)
+                continue
+            outcome = json.loads(line)
+            if "mutant" not in outcome:
+                print(f"{outcome['tests']} tests pass unchanged, in {outcome['seconds']:.0f} s", flush=True)
+                continue
+            judged += 1
+            mutant = mutants[outcome["mutant"]]
+            if outcome["noticed"] is None:
+                survivors.append(mutant)
+                print(diff(mutant, outcome["ran"]), flush=True)
+            if not judged % 20:
+                print(f"\n{judged} judged, {judged - len(survivors)} noticed", flush=True)
+    if process.returncode or judged < len(mutants):
+        sys.exit("".join(said) + f"the tests did not run to the end: exit code {process.returncode}")
+    return survivors
+
+
+def diff(mutant: Mutant, ran: int) -> str:
+    identity = mutant.identity
+    head = f"\n{identity.file}:{mutant.line} {identity.function}: not noticed by {ran} tests that reach it"
+    return f"{head}\n- {identity.was}\n+ {identity.becomes}"
+
+
+if __name__ == "__main__":
+    main()

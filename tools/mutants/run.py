@@ -1,0 +1,162 @@
+"""The core's tests against mutants: one pytest session that forks, inside an instrumented copy of the repository.
+
+The session collects the tests once. One fork per job runs all of them on the unchanged code and learns which tests run which
+mutants, and how long they take. Then there is one fork per mutant: it runs the tests that reach the mutant, the short ones
+first, until one fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby, zip_longest
+from typing import Any
+
+import pytest
+
+from tools.mutants.active import ACTIVE
+
+MEMORY = 6 << 30
+"""The address space of a fork, in bytes: what grows without end is noticed."""
+
+
+def limit(seconds: float) -> float:
+    """The CPU time that a test has against a mutant, of one that takes `seconds` without: what never ends is noticed."""
+    return 5 + 10 * seconds
+
+
+class Session:
+    """Replaces pytest's loop over the tests."""
+
+    def __init__(self, mutants: int, jobs: int) -> None:
+        self.mutants = mutants
+        self.jobs = jobs
+        self.failed: str | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
+            self.text = report.longreprtext
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("tests could not be collected")
+        at_import = set(ACTIVE)
+        modules = [list(items) for _, items in groupby(session.items, key=lambda item: item.path)]
+        halves = [[item for items in modules[job :: self.jobs] for item in items] for job in range(self.jobs)]
+        seconds: dict[str, float] = {}
+        reached: dict[int, list[str]] = {}
+        for _, outcome in forked(self.jobs, (partial(self.unchanged, half) for half in halves)):
+            if outcome is None or "failed" in outcome:
+                sys.exit(f"the tests fail without a mutant: {outcome}")
+            seconds |= outcome["seconds"]
+            for number, names in outcome["reached"].items():
+                reached.setdefault(int(number), []).extend(names)
+        say({"tests": len(seconds), "seconds": sum(seconds.values())})
+        items = {item.nodeid: item for item in session.items}
+
+        def against(number: int) -> Callable[[], dict[str, Any]]:
+            if number in at_import:
+                return lambda: against_in_new_process(number, session.config.args)
+            names = sorted(reached.get(number, ()), key=seconds.__getitem__)
+            return lambda: self.against(number, [items[name] for name in names], seconds)
+
+        for number, outcome in forked(self.jobs, (against(number) for number in range(self.mutants))):
+            say({"mutant": number, **(outcome or {"noticed": "a test was killed", "ran": 0})})
+        return True
+
+    def unchanged(self, items: list[pytest.Item]) -> dict[str, Any]:
+        seconds: dict[str, float] = {}
+        reached: dict[int, list[str]] = {}
+        for item, following in pairs(items):
+            ACTIVE.clear()
+            begin = time.process_time()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            seconds[item.nodeid] = time.process_time() - begin
+            for number in ACTIVE:
+                reached.setdefault(number, []).append(item.nodeid)
+            if self.failed:
+                return {"failed": self.failed, "text": self.text}
+        return {"seconds": seconds, "reached": reached}
+
+    def against(self, number: int, items: list[pytest.Item], seconds: dict[str, float]) -> dict[str, Any]:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        ACTIVE[number] = True
+        for ran, (item, following) in enumerate(pairs(items)):
+            signal.setitimer(signal.ITIMER_PROF, limit(seconds[item.nodeid]))  # its signal ends the process
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.failed:
+                return {"noticed": self.failed, "ran": ran + 1}
+        return {"noticed": None, "ran": len(items)}
+
+
+def against_in_new_process(number: int, tests: list[str]) -> dict[str, Any]:
+    """For a mutant that runs when the core is imported, which this process has done."""
+    options = ["-x", "-q", "--hypothesis-profile=mutants"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests], env=os.environ | {"MAGNETAR_MUTANT": str(number)}
+    )
+    return {"noticed": "all tests" if ran.returncode else None, "ran": len(tests)}
+
+
+def pairs(items: list[pytest.Item]) -> Iterable[tuple[pytest.Item, pytest.Item | None]]:
+    return zip_longest(items, items[1:])
+
+
+def forked(jobs: int, works: Iterable[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
+    """Each work in a fork of its own, `jobs` at a time: its number and what it returned, or None if the fork died."""
+    waiting = iter(enumerate(works))
+    running: dict[int, tuple[int, int, list[bytes]]] = {}
+    while True:
+        while len(running) < jobs and (work := next(waiting, None)):
+            end, theirs = os.pipe()
+            if not (child := os.fork()):
+                answer(work[1], theirs)
+            os.close(theirs)
+            running[end] = (child, work[0], [])
+        if not running:
+            return
+        for end in select.select(list(running), [], [])[0]:
+            child, number, parts = running[end]
+            if part := os.read(end, 1 << 16):
+                parts.append(part)
+                continue
+            os.close(end)
+            os.waitpid(child, 0)
+            del running[end]
+            yield number, json.loads(b"".join(parts)) if parts else None
+
+
+def answer(work: Callable[[], Any], pipe: int) -> None:
+    """What a fork does."""
+    try:
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silent, stream)
+        with os.fdopen(pipe, "wb") as file:
+            file.write(json.dumps(work()).encode())
+    finally:
+        os._exit(0)
+
+
+def say(found: dict[str, Any]) -> None:
+    """One line of JSON for the process that started this one."""
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    mutants, jobs, *tests = sys.argv[1:]
+    options = ["-qq", "-s", "-p", "no:cacheprovider", "-o", "timeout=0"]
+    sys.exit(
+        pytest.main(
+            [*options, "--hypothesis-profile=mutants", *tests], plugins=[Session(int(mutants), int(jobs))]
+        )
+    )
