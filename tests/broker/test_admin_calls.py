@@ -369,3 +369,15 @@ def test_calls_on_messages_of_a_topic_that_stores_none() -> None:
     assert status(run.admin("GET", "/lastMessageId", topic=OTHER)) == 405
     assert status(run.admin("GET", "/messageid/0", topic=OTHER)) == 405
     assert status(run.admin("GET", "/properties", topic=OTHER)) == 406
+
+
+def test_a_deleted_topic_forgets_its_unconfirmed_writes() -> None:
+    run = Run()
+    run.create_producer("p")
+    run.send(0)
+    run.fault("DelayWrites", 1)
+    run.send(1)
+    assert status(run.admin("DELETE", "?force=true")) == 204
+    run.create_producer("p")
+    assert one(run.send(0), SendReceipt).ledger_id == 2
+    assert of(run.fault("CompleteWrites"), SendReceipt) == []

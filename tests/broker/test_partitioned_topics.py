@@ -192,3 +192,20 @@ def test_a_log_gives_these_calls_to_every_ingress_partition() -> None:
     ]
     assert everywhere == [["PUT", "POST", "DELETE"]] * 4
     assert partition_log(merge_partitions(log).log, 4).equals(log)
+
+
+def test_calls_on_the_whole_that_are_refused() -> None:
+    run = partitioned()
+    assert status(call(run, "POST", "/properties", {"k": "v"})) == 405
+    assert status(call(run, "POST", "/messageTTL", -1)) == 412
+    assert response(call(run, "GET", "/messageTTL")) is UNSET
+
+
+def test_deleted_partitions_do_not_count_as_topics_of_the_namespace() -> None:
+    run = partitioned(maxTopicsPerNamespace=3)
+    for topic in (FIRST, SECOND):
+        run.publish(0, topic=topic)
+    assert status(call(run, "DELETE", "/partitions?force=true")) == 204
+    for number in range(3):
+        assert one(run.create_producer(f"{number}", number, topic=f"{TOPIC}{number}"), ProducerSuccess)
+    assert one(run.create_producer("p", 9, topic=f"{TOPIC}9"), Error)

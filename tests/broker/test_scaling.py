@@ -11,11 +11,16 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.commands import AnyCommand, Publish
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
+from streaming.broker.dispatch.chunked_messages import _choose, _Permits
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
+from streaming.broker.subscription.consumer import Consumer
 from tests.broker.kit import START, TOPIC, Run, of
 
 N = 250
@@ -365,3 +370,31 @@ def test_a_micro_batch_touches_few_of_the_delayed_messages() -> None:
     decoded = [block for block in dispatcher.delayed.waiting._blocks if not isinstance(block, bytes)]
     assert len(dispatcher.delayed) == 5001
     assert sum(map(len, decoded)) < 1500
+
+
+@given(
+    members=st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=12),
+    turn=st.integers(0, 12),
+)
+def test_looking_for_a_consumer_with_permits_ends_where_looking_at_all_of_them_ends(
+    members: list[tuple[int, bool, bool]], turn: int
+) -> None:
+    """`members`: priority, whether available, whether its permits are used up by the read at hand."""
+    ranked = sorted(enumerate(members), key=lambda member: member[1][0])
+    consumers = [
+        Consumer("c", id_, str(id_), priority=priority, permits=available)
+        for id_, (priority, available, _) in ranked
+    ]
+    permits = _Permits()
+    for consumer, (_, (_, available, used_up)) in zip(consumers, ranked, strict=True):
+        if available and used_up:
+            permits.take(consumer)
+    naive, ours = MultipleConsumers(round_robin=turn), MultipleConsumers(round_robin=turn)
+    expected = None
+    for _ in consumers:
+        expected = naive.next_consumer(consumers)
+        if expected is None or permits.of(expected) > 0:
+            break
+        expected = None
+    assert _choose(ours.next_consumer, consumers, permits) is expected
+    assert ours.round_robin == naive.round_robin

@@ -80,7 +80,8 @@ def pack(folder: Path, archive: Path) -> None:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack `archive` to `folder`, as if it had been created there."""
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 and older have none
+        tar.extractall(folder)
     for file in (folder / NOTES).iterdir():
         file.write_bytes(file.read_bytes().replace(NOWHERE.encode(), folder.as_uri().encode()))
 
