@@ -381,3 +381,11 @@ def test_a_deleted_topic_forgets_its_unconfirmed_writes() -> None:
     run.create_producer("p")
     assert one(run.send(0), SendReceipt).ledger_id == 2
     assert of(run.fault("CompleteWrites"), SendReceipt) == []
+
+
+def test_a_deleted_topic_that_only_had_a_consumer_leaves_nothing() -> None:
+    run = Run()
+    run.subscribe("s", "Shared", topic=OTHER)
+    assert status(run.admin("DELETE", "?force=true", topic=OTHER)) == 204
+    assert run.broker.topic_names() == []
+    assert run.broker._state.deleted == {}

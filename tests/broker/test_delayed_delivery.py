@@ -280,3 +280,12 @@ def test_a_restart_between_changes_nothing() -> None:
     run.broker = Broker.decode(run.broker.encode(), store)
     assert at(run, 59_999) == []
     assert at(run, 60_000) == [0]
+
+
+@pytest.mark.parametrize("classic", [False, True])
+def test_delayed_messages_on_key_shared(classic: bool) -> None:
+    run = Run(subscriptionKeySharedUseClassicPersistentImplementation=classic)
+    run.subscribe("s", "Key_Shared", permits=5)
+    assert sent(run.publish(0, key="k", deliver_at_time=run.now + 5000)) == []
+    assert sent(run.publish(1, key="l")) == [1]
+    assert sent(run.wait(6)) == [0]

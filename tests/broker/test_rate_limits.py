@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schemas.commands import BrokerConfig, SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
 from streaming.broker.broker import Broker
+from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.token_bucket import TokenBucket
 from tests.broker.kit import QUIET, TOPIC, Run, Stored, of, one, response, sent
 
@@ -544,3 +545,9 @@ def test_absent_fields_have_pulsars_defaults() -> None:
         "subscribeThrottlingRatePerConsumer": -1,
         "ratePeriodInSecond": 30,
     }
+
+
+def test_the_dispatch_rates_of_two_subscriptions_are_policies_of_their_own() -> None:
+    first, second = (policy_of(f"{name}/dispatchRate", "") for name in ("a", "b"))
+    assert None not in (first, second)
+    assert first != second == policy_of("b/dispatchRate", "")
