@@ -164,7 +164,7 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
         ((None, admin("/namespaces/public/defaults/messageTTL", 7)), "no topic in the namespace public/defaults: it "),
         ((None, admin(TTL, "soon")), "Expected `int`, got `str`"),
         ((None, admin(TTL, 2**31)), "Expected `int` <= 2147483647"),
-        ((None, admin(QUOTA, {"limitSize": 1, "limit": 2})), "unknown field `limit`"),
+        ((None, admin(QUOTA, {"limitSize": 1, "limitBytes": 2})), "unknown field `limitBytes`"),
         ((None, admin(f"{QUOTA}?backlogQuotaType=size", {"limitSize": 1})), "unknown backlogQuotaType size"),
         ((None, admin(f"{NAMESPACE}/retention", {"retentionSizeInMB": 1})), "must be both 0 or both not 0"),
         ((None, {"command": "BROKER_CONFIG"}), "gives neither a profile nor settings"),
