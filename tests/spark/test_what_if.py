@@ -10,10 +10,11 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import Admin, BrokerConfig, decode
+from schemas.commands import Admin, BrokerConfig, SubType, decode
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
+    DelayedDeliveryPolicies,
     DispatchRate,
     PublishRate,
     RetentionPolicies,
@@ -209,8 +210,8 @@ def test_all_mistakes_are_told_at_once_by_line(tmp_path: Path, capsys: pytest.Ca
     assert caught.value.exit_code == 2
     said = capsys.readouterr().err
     places = [line.split(":")[0].strip() for line in said.splitlines()]
-    assert places == ["magnetar", "line 3", "line 4", "line 4", "line 5", "line 6"]
-    assert f"{file} has 5 mistakes" in said
+    assert places == ["magnetar", "line 3", "line 4", "line 4", "line 5", "line 5", "line 6"]
+    assert f"{file} has 6 mistakes" in said
     assert not out.exists()
 
 
@@ -222,6 +223,8 @@ def test_no_policies_are_a_mistake(tmp_path: Path) -> None:
 
 VALUES: dict[Any, Any] = {
     bool: True,
+    list[SubType]: ["Shared"],
+    DelayedDeliveryPolicies | None: {"active": False, "tickTime": 9},
     RetentionPolicies: {"retentionTimeInMinutes": 9, "retentionSizeInMB": 9},
     DispatchRate: {"dispatchThrottlingRateInMsg": 9},
     PublishRate: {"publishThrottlingRateInMsg": 9},
