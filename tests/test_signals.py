@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from streaming.signals import ENDING, TOGETHER_SECONDS, stop_signals
-from tests.e2e.processes import wait_until
+from tests.e2e.processes import no_nohup, wait_until
 
 WORK = """
 import sys, time
@@ -48,8 +48,9 @@ LATER = TOGETHER_SECONDS + 0.5
 def signalled(program: str, numbers: Sequence[int], *, pause: float = 0, takes: float = 0) -> tuple[int, str]:
     """The exit code and the output of a program that got signals when it was ready."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(takes)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        [sys.executable, "-c", program, str(takes)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=no_nohup,
+    )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     for number in numbers:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.e2e.processes import jvm, kill, kill_session, wait_until, workers
+from tests.e2e.processes import jvm, kill, kill_session, no_nohup, wait_until, workers
 
 MAGNETAR = Path(sys.executable).with_name("magnetar")
 
@@ -34,7 +34,7 @@ class LiveQuery:
         with self._said().open("wb") as said:
             self.process = subprocess.Popen(
                 [MAGNETAR, "run", *self._arguments], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                cwd=self.folder, start_new_session=True, preexec_fn=_hang_up_as_usual,
+                cwd=self.folder, start_new_session=True, preexec_fn=no_nohup,
             )  # fmt: skip
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
@@ -131,11 +131,6 @@ class LiveQuery:
         lines = (self.checkpoint / "offsets" / str(last)).read_text().splitlines()
         offsets = json.loads(lines[-1])[self._topic]
         return {int(partition): offset for partition, offset in offsets.items()}
-
-
-def _hang_up_as_usual() -> None:
-    # The tests may run under nohup, and an ignored signal is inherited.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _names(folder: Path) -> list[str]:

@@ -86,3 +86,8 @@ def _members(leader: int) -> list[psutil.Process]:
             if os.getsid(pid) == leader and not is_gone(pid):
                 found.append(psutil.Process(pid))
     return found
+
+
+def no_nohup() -> None:
+    """For a new process to call: the tests may run under nohup, and an ignored signal is inherited."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
