@@ -351,9 +351,11 @@ WITHOUT_EFFECT = frozenset(
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
      "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",
      "dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte",
-     "topicPublisherThrottlingTickTimeMillis", "brokerPublisherThrottlingTickTimeMillis"}
+     "topicPublisherThrottlingTickTimeMillis", "brokerPublisherThrottlingTickTimeMillis",
+     "messageExpirySearchActiveEntries"}
 )  # fmt: skip
-"""Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads)."""
+"""Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads), and one of Magnetar
+0.1.0."""
 
 
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:
