@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from schemas.commands import SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -22,9 +23,9 @@ def policy(active: bool, tick: int = 1000, longest: int = 0) -> dict[str, Any]:
     return {"active": active, "tickTime": tick, "maxDeliveryDelayInMillis": longest}
 
 
-def with_consumer(**settings: Any) -> Run:
+def with_consumer(type_: SubType = "Shared", **settings: Any) -> Run:
     run = Run(**settings)
-    run.subscribe("s", "Shared", permits=100)
+    run.subscribe("s", type_, permits=100)
     return run
 
 
@@ -70,9 +71,12 @@ def test_the_topics_policy_comes_before_the_namespaces() -> None:
     assert delayed(run, 2, 60) == []
 
 
-def test_a_new_tick_counts_from_the_next_message_on() -> None:
+@pytest.mark.parametrize(
+    ("type_", "classic"), [("Shared", False), ("Key_Shared", False), ("Key_Shared", True)]
+)
+def test_a_new_tick_counts_from_the_next_message_on(type_: SubType, classic: bool) -> None:
     """With a tick of 20 s a message may be 20 s early: but first, the broker reads a message under the new policy."""
-    run = with_consumer()
+    run = with_consumer(type_, subscriptionKeySharedUseClassicPersistentImplementation=classic)
     run.admin("POST", "/delayedDelivery", policy(True, 500))
     assert delayed(run, 3, 8) == []
     run.admin("POST", "/delayedDelivery", policy(True, 20_000))

@@ -358,13 +358,9 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
         cursor = sub.cursor
-        wanted = self._read_size(sub)
-        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+        if not (wanted := self._wanted(sub)):
             return False
-        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
-            return False
-        if self.delayed.waiting:
-            self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick))
+        self._replay_delayed(sub, wanted)
         if self.replay:
             taken = self.replay.first(wanted)
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
@@ -379,6 +375,20 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             return False
         self._deal_out(sub, positions, from_replay=False)
         return True
+
+    def _wanted(self, sub: SubscriptionContext) -> int:
+        """How many entries a round may read. 0: none, as nobody can receive, deliveries are paused, or a rate is used up."""
+        wanted = self._read_size(sub)
+        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+            return 0
+        return sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))
+
+    def _replay_delayed(self, sub: SubscriptionContext, wanted: int) -> None:
+        """Put delayed entries that are due into the replay set."""
+        if self.delayed.waiting and (
+            ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick)
+        ):
+            self._replay_all(sub, ready)
 
     def _read_size(self, sub: SubscriptionContext) -> int:
         """How many entries to read in a round, 0 if no consumer can receive."""

@@ -346,15 +346,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
-        wanted = self._read_size(sub)
-        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+        if not (wanted := self._wanted(sub)):
             return False
-        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
-            return False
-        if self.delayed.waiting and (
-            ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick)
-        ):
-            self._replay_all(sub, ready)
+        self._replay_delayed(sub, wanted)
         self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False
         if not skip and not self.stuck:

@@ -107,16 +107,12 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
-        wanted = self._read_size(sub)
-        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
-            return False
-        if not (wanted := sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))):
+        if not (wanted := self._wanted(sub)):
             return False
         self.forget_to(cursor.mark_delete)
         skip, self.stuck = self.stuck, False
         if not skip:
-            if self.delayed.waiting:
-                self._replay_all(sub, self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config))
+            self._replay_delayed(sub, wanted)
             if taken := self._sendable(sub, self.replay.first(wanted)):
                 positions = [position for position in taken if position not in cursor.acked]
                 if len(positions) < len(taken):
