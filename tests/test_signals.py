@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,18 +66,30 @@ def test_signals_that_come_together_are_one(numbers: list[int]) -> None:
     assert signalled(GRACEFUL, numbers, takes=0.3) == (0, "finished\n")
 
 
-@pytest.mark.parametrize("numbers", PAIRS)
-def test_a_later_one_ends_the_process_at_once(numbers: list[int]) -> None:
-    code, said = signalled(GRACEFUL, numbers, pause=LATER, takes=60)
-    assert (code, said) == (128 + numbers[1], "magnetar: stopped at once\n")
+def signalled_later(program: str) -> list[tuple[int, str]]:
+    """`signalled` for each of `PAIRS`, with a pause. All programs run at once, because the pauses are long."""
+
+    def run(numbers: Sequence[int]) -> tuple[int, str]:
+        return signalled(program, numbers, pause=LATER, takes=60)
+
+    with ThreadPoolExecutor(len(PAIRS)) as pool:
+        return [*pool.map(run, PAIRS)]
+
+
+def test_a_later_one_ends_the_process_at_once() -> None:
+    said = "magnetar: stopped at once\n"
+    assert signalled_later(GRACEFUL) == [(128 + numbers[1], said) for numbers in PAIRS]
 
 
 @pytest.mark.parametrize("numbers", PAIRS)
 def test_a_command_with_nothing_to_finish(numbers: list[int]) -> None:
     code, said = signalled(AT_ONCE, numbers, takes=0.3)
     assert (code - 128 in numbers, said) == (True, "finished\n")
-    code, said = signalled(AT_ONCE, numbers, pause=LATER, takes=60)
-    assert (code, said) == (128 + numbers[1], "finished\nmagnetar: stopped at once\n")
+
+
+def test_a_later_one_ends_a_command_that_takes_long_to_end() -> None:
+    said = "finished\nmagnetar: stopped at once\n"
+    assert signalled_later(AT_ONCE) == [(128 + numbers[1], said) for numbers in PAIRS]
 
 
 @pytest.mark.parametrize("number", ENDING)
