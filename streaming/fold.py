@@ -10,6 +10,8 @@ import gc
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, islice
+from operator import ge
 from typing import Any, NamedTuple, NoReturn, Protocol
 from weakref import WeakMethod
 
@@ -25,8 +27,10 @@ from schemas.records import Coordinates
 from streaming.broker.broker import LATEST_TIME, Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
+from streaming.broker.persistent.publish_run import Receipts
+from streaming.publish_columns import RECEIPTS, PublishColumns, publish_columns
 from streaming.quality.gate import Judge, judge
-from streaming.rows import SpooledRows, concat, to_tables
+from streaming.rows import SpooledRows, concat, merged, to_tables
 
 CHUNK_RECORDS = 1 << 14
 CHUNK_BYTES = 1 << 25
@@ -132,6 +136,8 @@ class PartitionFold:
         self._last = None if before is None else before.offset
         self._ticking = False
         self._spool = SpooledRows()
+        self._publishes: PublishColumns | None = None
+        self._receipts, self._converted = Receipts([], [], []), 0
         entries = store.reader(partition)
         try:
             self._broker = (
@@ -156,35 +162,64 @@ class PartitionFold:
 
     def apply(self, records: Records) -> Iterator[Rows]:
         """Folds `records` and gives their output rows, some thousand at a time. Also raises `OffsetError`."""
-        count = size = 0
-        broker = self._broker
         aside = self._aside(records)
         judged = self._judged(records, aside)
         with _without_gc():
-            for offset, timestamp, topic, value, command in zip(*records, judged, strict=True):
-                if self._last is not None and offset <= self._last:
-                    raise OffsetError(
-                        f"partition {self._partition}: offset {offset} after {self._last}. Offsets must rise: the "
-                        "checkpoint belongs to another topic or log, or the topic was deleted and recreated. Start "
-                        "with a new checkpoint and store"
-                    )
-                self._last = offset
-                try:
-                    if aside and (why := aside.get(offset)) is not None:
-                        broker.apply(offset, _NO_TIME, topic, why, value)
-                    else:
-                        broker.apply(offset, timestamp, topic, command, value)
-                except Exception as error:
-                    self._failed("carrying out the command", error, offset, topic, value)
-                count += 1
-                size += len(value)
-                if count >= CHUNK_RECORDS or size >= CHUNK_BYTES:
-                    self._convert()
-                if self._spool:
-                    count = size = 0
-                    yield from self._spool.take()
-            self._convert()
-            yield from self._spool.take()
+            for piece in _pieces(records):
+                commands = list(islice(judged, len(piece.offsets)))
+                self._fold(piece, commands, aside)
+                self._convert()
+                self._publishes = None
+                yield from self._spool.take()
+
+    def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
+        """Folds some records: runs of plain publishes by `Broker.publish`, all others one by one."""
+
+        def one(record: int) -> None:
+            offset, topic, value = records.offsets[record], records.topics[record], records.values[record]
+            if self._last is not None and offset <= self._last:
+                raise OffsetError(
+                    f"partition {self._partition}: offset {offset} after {self._last}. Offsets must rise: the "
+                    "checkpoint belongs to another topic or log, or the topic was deleted and recreated. Start "
+                    "with a new checkpoint and store"
+                )
+            self._last = offset
+            try:
+                if aside and (why := aside.get(offset)) is not None:
+                    self._broker.apply(offset, _NO_TIME, topic, why, value)
+                else:
+                    self._broker.apply(offset, records.timestamps[record], topic, commands[record], value)
+            except Exception as error:
+                self._failed("carrying out the command", error, offset, topic, value)
+
+        done = 0
+        columns = self._publishes = self._columns(records, commands, aside)
+        self._receipts, self._converted = Receipts([], [], []), 0
+        if columns is not None:
+            for start, stop in columns.runs():
+                first = columns.records[start]
+                for record in range(done, first):
+                    one(record)
+                done = first + stop - start
+                self._broker.publish(
+                    columns.rows, start, stop, lambda row: one(columns.records[row]), self._receipts
+                )
+                self._last = records.offsets[done - 1]
+        for record in range(done, len(commands)):
+            one(record)
+
+    def _columns(
+        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+    ) -> PublishColumns | None:
+        offsets = records.offsets
+        if (
+            any(offset in aside for offset in offsets)
+            or max(records.timestamps) > LATEST_TIME
+            or any(map(ge, offsets, offsets[1:]))
+            or (self._last is not None and offsets[0] <= self._last)
+        ):
+            return None
+        return publish_columns(offsets, records.timestamps, records.topics, commands, self._broker.clock)
 
     def tick(self, timestamp: int) -> Iterator[Rows]:
         """Advances the clock to `timestamp` (ms), as a TICK record would, and gives the output rows."""
@@ -238,11 +273,17 @@ class PartitionFold:
 
     def _convert(self) -> None:
         """Turn the effects so far into columns, which take less memory. They wait until the record at hand is done."""
+        tables: Rows = {}
         if rows := self._broker.take():
             try:
                 tables = to_tables(self._partition, rows)
             except Exception as error:
                 self._not_converted(rows, error)
+        if self._publishes is not None and self._converted < len(self._receipts.rows):
+            receipts = self._publishes.receipts(self._partition, self._receipts, self._converted)
+            self._converted = len(self._receipts.rows)
+            tables = {**tables, RECEIPTS: merged(receipts, tables.get(RECEIPTS))}
+        if tables:
             self._spool.append(tables)
 
     def _not_converted(self, rows: Sequence[Row], error: Exception) -> NoReturn:
@@ -341,6 +382,22 @@ def stats(
         for row in broker.decode(each.broker, entries or NoEntries()).stats()
     ]
     return sorted(rows, key=lambda row: str(row["topic"]))
+
+
+def _pieces(records: Records) -> Iterator[Records]:
+    """The records in pieces of at most `CHUNK_RECORDS`, and of few more than `CHUNK_BYTES`."""
+    ends = list(accumulate(map(len, records.values)))
+    start = 0
+    while start < len(ends):
+        most = (ends[start - 1] if start else 0) + CHUNK_BYTES
+        stop = min(bisect_right(ends, most) + 1, start + CHUNK_RECORDS, len(ends))
+        yield Records(
+            records.offsets[start:stop],
+            records.timestamps[start:stop],
+            records.topics[start:stop],
+            records.values[start:stop],
+        )
+        start = stop
 
 
 def _sorted(own: pa.Table) -> Records:

@@ -1,5 +1,6 @@
 """Commands as bytes: JSON and MessagePack."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -134,6 +135,17 @@ class Line(NamedTuple):
 
 Decoded = AnyCommand | Publish | Refused | Line
 """What a record's value turned out to be."""
+
+
+def decode_all(values: Sequence[bytes]) -> list[Decoded]:
+    """`decode_or_refuse` of each value, in a third of the time if all are the short form in the same encoding."""
+    if values:
+        short = _json_short if values[0][:1] in (b"{", b" ") else _pack_short
+        try:
+            return list(map(short.decode, values))  # refuses the field `command` and the other encoding
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass
+    return list(map(decode_or_refuse, values))
 
 
 def decode_or_refuse(value: bytes) -> Decoded:

@@ -34,6 +34,7 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent import lifecycle, rate_limits
+from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
@@ -116,6 +117,16 @@ class Broker:
             ctx.emit(Quarantined(topic, refused.rule, refused.cause, value))
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
+
+    def publish(
+        self, rows: Publishes, start: int, stop: int, step: Callable[[int], object], receipts: Receipts
+    ) -> None:
+        """Fold the rows of `rows` from `start` to before `stop`, as `apply` would, but faster.
+
+        Receipts are added to `receipts`, not to the effects. `step` must `apply` the record of a row that needs it.
+        """
+        topics = self._persistent
+        PublishRun(self._ctx, topics.awake, topics.next_due, rows).fold(start, stop, step, receipts)
 
     def tick(self, timestamp: int) -> None:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""

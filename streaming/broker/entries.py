@@ -1,6 +1,7 @@
 """The entries of one micro-batch, and access to those of earlier ones."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 
 from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.position import Position
@@ -14,12 +15,16 @@ class NoEntries:
         raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
+_Late = tuple[Callable[[int], Entry], int]
+"""An entry that is made when it is read: by a function, of a number."""
+
+
 class Entries:
     """Entries of this micro-batch from memory, and earlier ones through an `EntryReader`."""
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
-        self._recent: dict[tuple[str, int], tuple[int, list[Entry]]] = {}
+        self._recent: dict[tuple[str, int], tuple[int, list[Entry | _Late]]] = {}
 
     def add(self, topic: str, position: Position, entry: Entry) -> None:
         """Remember an entry that was just written."""
@@ -29,6 +34,13 @@ class Entries:
         else:
             ledger[1].append(entry)
 
+    def add_all(
+        self, topic: str, ledger_id: int, first: int, make: Callable[[int], Entry], rows: Iterable[int]
+    ) -> None:
+        """Remember entries from `first` on. Each is made of its number in `rows`, and only when it is read."""
+        _, recent = self._recent.setdefault((topic, ledger_id), (first, []))
+        recent.extend(zip(repeat(make), rows))
+
     def forget(self, topic: str, ledger_id: int) -> None:
         """Forget a deleted ledger. Its entries must not be read again."""
         self._recent.pop((topic, ledger_id), None)
@@ -37,7 +49,7 @@ class Entries:
         """One entry. Raises `EntryNotFound`."""
         first, recent = self._recent.get((topic, position.ledger), (position.entry + 1, ()))
         if position.entry >= first:
-            return recent[position.entry - first]
+            return _made(recent[position.entry - first])
         return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
 
     def get_all(self, topic: str, positions: Iterable[Position]) -> list[Entry]:
@@ -53,9 +65,16 @@ class Entries:
                 found.extend(self._reader.read(topic, ledger, begin, end))
                 begin = -1
             if position.entry >= first:
-                found.append(recent[position.entry - first])
+                found.append(_made(recent[position.entry - first]))
             else:
                 ledger, begin, end = position.ledger, position.entry, position.entry
         if begin >= 0:
             found.extend(self._reader.read(topic, ledger, begin, end))
         return found
+
+
+def _made(entry: Entry | _Late) -> Entry:
+    if isinstance(entry, Entry):
+        return entry
+    make, row = entry
+    return make(row)

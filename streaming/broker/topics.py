@@ -151,6 +151,10 @@ class PersistentTopics(Topics[PersistentTopic]):
             topic.update_rates(self._ctx)
         return topic
 
+    def awake(self, name: str | None) -> PersistentTopic | None:
+        """The topic on which something has happened since its last round of checks: `touch` only keeps its rates."""
+        return self._awake.get(name)  # type: ignore[arg-type]
+
     def _wake(self, name: str) -> PersistentTopic:
         topic = self._awake[name] = self.load(name)
         block, passed = self._state.topics[name], self._passed_on(name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from schemas.commands import Decoded, Line, Refused, decode_or_refuse
+from schemas.commands import Decoded, Line, Refused, decode_all, decode_or_refuse
 from schemas.records import RECORD as RECORDS
 from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
@@ -67,7 +67,7 @@ class Gate:
         A refusal has the name of the first broken rule, and what is wrong for every broken rule.
         """
         for start in range(0, len(values), SLICE):
-            judged: list[Any] = list(map(decode_or_refuse, values[start : start + SLICE]))
+            judged: list[Any] = decode_all(values[start : start + SLICE])
             lines: dict[int, Line] = {}
             if Line in set(map(type, judged)):
                 lines = {row: each for row, each in enumerate(judged) if type(each) is Line}

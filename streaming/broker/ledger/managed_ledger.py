@@ -97,6 +97,18 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.last_confirmed = position
         self.last_add = now
 
+    def add_all(self, entries: int, size: int, now: int, config: ServiceConfiguration) -> None:
+        """Submit and confirm `entries` entries of `size` bytes together, of which none fills the ledger. `now` (ms): the time
+        of the last one."""
+        self.current_entries += entries
+        self.current_size += size
+        self.whole_ledgers = config.backlogSizeWholeLedgers
+        self.number_of_entries += entries
+        self.total_size += size
+        self.entries_added += entries
+        self.last_confirmed = Position(self.current, self.current_entries - 1)
+        self.last_add = now
+
     def drop_unconfirmed(self) -> None:
         """Forget submitted entries whose writes weren't confirmed. Only confirmed ones stay in the open ledger."""
         last = self.last_confirmed

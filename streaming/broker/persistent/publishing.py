@@ -27,7 +27,10 @@ from streaming.broker.producer.publish_requests import (
     too_large,
 )
 
-_DUPLICATE = Position(-1, -1)
+DUPLICATE = "duplicate: sequence id already persisted"
+"""The cause of a receipt for which nothing was stored."""
+
+_NOWHERE = Position(-1, -1)
 
 
 def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
@@ -75,7 +78,7 @@ def _publish(
     )
     if verdict == "Dup":
         topic.counters.duplicates += messages
-        return _receipt(ctx, topic, write, _DUPLICATE, "duplicate: sequence id already persisted")
+        return _receipt(ctx, topic, write, _NOWHERE, DUPLICATE)
     if verdict == "Unknown":
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
@@ -138,7 +141,7 @@ def _receipt(
     counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
     counters.messages_in += 1 if num is None else num
     counters.bytes_in += write.size
-    if position is _DUPLICATE:
+    if position is _NOWHERE:
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
                              write.highest_sequence_id, -1, -1, cause))  # fmt: skip
         return

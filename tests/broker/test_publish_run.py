@@ -1,0 +1,194 @@
+"""Runs of plain publishes are only faster: rows and state are those of the scalar step, for any log and any cuts."""
+
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.commands import BrokerConfig, MessageMetadata, Publish, to_binary
+from schemas.effects import Row
+from schemas.entries import Entry
+from streaming import publish_columns
+from streaming.broker.broker import Broker
+from streaming.broker.entries import Entries
+from streaming.broker.position import Position
+from streaming.broker.producer.message_size import HEADER, plain_metadata_size
+from streaming.fold import PartitionFold, Records, StateRow
+from streaming.quality.gate import decode_only
+from streaming.rows import concat, to_tables
+from tests.broker.kit import START, Stored, feed
+from tests.broker.test_cut_invariance import TOPICS, Record, prelude, record, settings_of_a_broker
+
+QUIET_TOPICS = [f"persistent://public/default/quiet-{n}" for n in range(3)]
+
+
+def bursts() -> st.SearchStrategy[list[Record]]:
+    """Publishes one after the other, nearly all on topics without consumers."""
+    publish = st.builds(
+        Publish, producer=st.sampled_from(["p", "r", "é" * 70]), sequence_id=st.integers(0, 40), key=st.sampled_from([None, None, "kö"]),
+        payload=st.sampled_from(["", "payload", "x" * 300]), publish_time=st.sampled_from([None, None, START - 1, START + 10**9]),
+        properties=st.sampled_from([*[{}] * 9, {"a": "b"}]),
+    )  # fmt: skip
+    jumps = st.sampled_from([*[0] * 20, 1, 1, 7, -3, 1_000, 61_000])
+    return st.lists(
+        st.tuples(jumps, st.sampled_from([*QUIET_TOPICS * 4, *TOPICS]), publish), min_size=5, max_size=60
+    )
+
+
+def more_settings() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "maxMessageSize": st.just(299),
+            "brokerEntryMetadataInterceptors": st.just(
+                "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+            ),
+            "maxUnackedMessagesPerBroker": st.just(2),
+            "managedLedgerMaxSizePerLedgerMbytes": st.just(0),
+            "maxProducersPerTopic": st.just(2),
+        },
+    )
+
+
+def records_of(log: list[Record]) -> Records:
+    offsets, times, topics, values, now = [], [], [], [], START
+    for offset, (jump, topic, command) in enumerate(log):
+        now += jump
+        offsets.append(offset)
+        times.append(now)
+        topics.append(topic)
+        values.append(to_binary(command))
+    return Records(offsets, times, topics, values)
+
+
+def scalar(records: Records, cuts: Iterable[int]) -> tuple[list[list[Row]], bytes]:
+    """The rows of each micro-batch and the last state, by `Broker.apply` alone."""
+    store, rows = Stored(), []
+    broker = Broker(0, store)
+    for start, stop in zip([0, *cuts], [*cuts, len(records.offsets)], strict=True):
+        for at in range(start, stop):
+            feed(broker, *(column[at] for column in records))  # type: ignore[arg-type]
+        rows.append(broker.take())
+        store.add([row.effect for row in rows[-1]])
+        broker = Broker.decode(broker.encode(), store)
+    return rows, broker.encode()
+
+
+class Store:
+    def __init__(self) -> None:
+        self.stored = Stored()
+
+    def reader(self, partition: int) -> Stored:
+        return self.stored
+
+
+def same(log: list[Record], cuts: list[int], shortest: int) -> None:
+    records, store = records_of(log), Store()
+    expected, state = scalar(records, cuts)
+    before: StateRow | None = None
+    with mock.patch.object(publish_columns, "_SHORTEST", shortest):
+        for rows, start, stop in zip(expected, [0, *cuts], [*cuts, len(log)], strict=True):
+            fold = PartitionFold(0, store, before, judge=decode_only)
+            tables = concat(fold.apply(Records(*(column[start:stop] for column in records))))  # type: ignore[arg-type]
+            assert {kind: table.to_pylist() for kind, table in tables.items()} == {
+                kind: table.to_pylist() for kind, table in to_tables(0, rows).items()
+            }
+            before = fold.state()
+            store.stored.add([row.effect for row in rows])
+    assert before is not None
+    assert before.broker == state
+
+
+@pytest.mark.feature("J4")
+@given(
+    settings_of_a_broker(),
+    more_settings(),
+    st.lists(st.one_of(bursts(), bursts(), st.lists(record(), max_size=10)), min_size=1, max_size=6),
+    st.sets(st.integers(1, 60), max_size=3),
+    st.booleans(),
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_a_run_is_only_faster(
+    configuration: Record, more: dict[str, Any], parts: list[list[Record]], cuts: set[int], consumers: bool
+) -> None:
+    config = configuration[2]
+    assert isinstance(config, BrokerConfig)
+    config.settings |= more
+    log = [configuration, *(prelude() if consumers else []), *(each for part in parts for each in part)]
+    same(log, sorted(cut for cut in cuts if cut < len(log)), shortest=1)
+
+
+PLAIN: list[Record] = [(0, QUIET_TOPICS[n % 3], Publish(producer=f"p{n % 7}", sequence_id=n, payload="x")) for n in range(300)]  # fmt: skip
+
+
+def steps_of(log: list[Record]) -> int:
+    """How many records took the scalar step."""
+    steps = 0
+
+    class Counting(Broker):
+        def apply(self, *args: Any) -> None:
+            nonlocal steps
+            steps += 1
+            super().apply(*args)
+
+    fold = PartitionFold(0, Store(), None, broker=Counting)
+    list(fold.apply(records_of(log)))
+    return steps
+
+
+def test_plain_publishes_take_the_run() -> None:
+    # The first publish of a producer on a topic takes the scalar step: there are 21 such pairs.
+    assert steps_of(PLAIN) == 21
+    # So does the entry at which a snapshot is due, once in 1,000 entries of a topic.
+    assert steps_of([(0, QUIET_TOPICS[0], Publish(producer="p", sequence_id=n)) for n in range(5_000)]) == 1
+    deduplicated: Record = (0, None, BrokerConfig(settings={"brokerDeduplicationEnabled": True}))
+    ones: list[Record] = [(0, QUIET_TOPICS[0], Publish(producer="p", sequence_id=n)) for n in range(5_000)]
+    assert steps_of([deduplicated, *ones]) == 1 + 1 + 5
+    assert steps_of([deduplicated, *ones[:900], *ones[:900]]) == 1 + 1  # duplicates, too
+
+
+def test_few_publishes_in_a_row_do_not() -> None:
+    tick: Record = (0, None, BrokerConfig())
+    assert steps_of([each for publish in PLAIN for each in (publish, tick)]) == 600
+
+
+@pytest.mark.parametrize("shortest", [1, 8])
+def test_a_subscription_in_the_same_batch_reads_what_a_run_wrote(shortest: int) -> None:
+    consumers = [(jump, QUIET_TOPICS[0], command) for jump, _, command in prelude()[1:4]]
+    same([*PLAIN[:100], *consumers, *PLAIN[100:]], [], shortest)
+    same([*PLAIN[:100], *consumers, *PLAIN[100:]], [40, 120, 121], shortest)
+
+
+@given(
+    st.text(max_size=200),
+    st.sampled_from([-1, 0, 127, 128, 2**31, 2**62]),
+    st.integers(0, 10**14),
+    st.none() | st.text(),
+)
+def test_sizes_are_those_of_the_definition(producer: str, id_: int, time: int, key: str | None) -> None:
+    publish = Publish(producer=producer, sequence_id=id_, publish_time=time, key=key, payload="é")
+    with mock.patch.object(publish_columns, "_SHORTEST", 1):
+        columns = publish_columns.publish_columns([0], [START], ["t"], [publish], START)
+    assert columns is not None
+    assert columns.rows.sizes == [HEADER + plain_metadata_size(producer, id_, time, key) + 2]
+    metadata = MessageMetadata(producer, id_, time, partition_key=key)
+    assert columns.rows.entry(0).metadata == metadata
+
+
+def test_entries_of_a_run_are_made_when_they_are_read() -> None:
+    made: list[int] = []
+
+    def make(row: int) -> Entry:
+        made.append(row)
+        return Entry(MessageMetadata("p", row, START), 10)
+
+    entries = Entries(Stored())
+    entries.add_all("t", 1, 5, make, [10, 11, 12])
+    assert made == []
+    assert entries.get("t", Position(1, 6)).metadata.sequence_id == 11
+    found = entries.get_all("t", [Position(1, 5), Position(1, 7)])
+    assert [entry.metadata.sequence_id for entry in found] == [10, 12]
+    assert made == [11, 10, 12]
