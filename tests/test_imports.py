@@ -53,7 +53,9 @@ ROOMS = {
         "streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas",
         "kafka pyarrow numpy msgspec",
     ),
-    "streaming.fold": Room("streaming.quality streaming.broker streaming.rows schemas", "pyarrow numpy"),
+    "streaming.fold": Room(
+        "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"
+    ),
     "streaming.traces": Room("streaming.broker schemas", "crc32c pyarrow msgspec"),
     "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka psutil pyarrow msgspec"),
     "streaming.quality": Room(
@@ -62,7 +64,8 @@ ROOMS = {
     ),
     "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
     "streaming.broker": Room("schemas", "msgspec mmh3"),
-    "streaming.rows": Room("schemas", "pyarrow msgspec"),
+    "streaming.publish_columns": Room("streaming.broker schemas", "pyarrow numpy"),
+    "streaming.rows": Room("schemas", "pyarrow numpy msgspec"),
     "sinks": Room("schemas", "cachetools kafka pyarrow numpy msgspec"),
     "schemas": Room("", "pyarrow msgspec"),
     "streaming.runtime": Room("", "filelock platformdirs"),

@@ -4,7 +4,7 @@ First `TrackingBroker` folds the log as it is, then `Translation` folds it under
 `streaming.fold.BrokerType`, so Spark and the fold in this process run them as they run a plain broker.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +15,7 @@ from schemas.entries import EntryReader
 from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.persistent.publish_run import Publishes, Receipts
 from streaming.log.positions import NAMING, WrittenEntries, translate
 
 Baseline = Mapping[str, bytes]
@@ -79,6 +80,13 @@ class TrackingBroker(Broker):
             del written.waiting[:done]
         else:
             self._note_publish(topic, written)
+
+    def publish(
+        self, rows: Publishes, start: int, stop: int, step: Callable[[int], object], receipts: Receipts
+    ) -> None:
+        """See `Broker.publish`. Every record takes the scalar step, to be noted."""
+        for row in range(start, stop):
+            step(row)
 
     def _note_publish(self, name: str, written: WrittenEntries) -> None:
         number = written.publishes

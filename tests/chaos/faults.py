@@ -6,7 +6,7 @@ Everything here is pickled to Spark's workers. The history is in files, because 
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,10 @@ class FaultyBroker(Broker):
     def apply(self, offset: int, *rest: Any) -> None:
         self.faults.at("fold", partition=self.partition, offset=offset)
         super().apply(offset, *rest)
+
+    def publish(self, rows: Any, start: int, stop: int, step: Callable[[int], object], receipts: Any) -> None:
+        for row in range(start, stop):
+            step(row)
 
     def encode(self) -> bytes:
         encoded = super().encode()

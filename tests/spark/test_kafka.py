@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -172,6 +174,10 @@ class Poisoned(Broker):
         if isinstance(command, Publish) and command.payload == "poison":
             raise RecursionError("too deep\nfor this")
         super().apply(offset, timestamp, topic, command, value)
+
+    def publish(self, rows: Any, start: int, stop: int, step: Callable[[int], object], receipts: Any) -> None:
+        for row in range(start, stop):
+            step(row)
 
 
 @pytest.mark.feature("J6")
