@@ -63,7 +63,7 @@ def _subscription_expiry(
         return NEVER
     if subscription.consumers and backlog < MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
         oldest = cursor.position_after(ledger, 1, exclude_acked=False)
-        if oldest.ledger not in ledger.ledgers:
+        if oldest.ledger not in ledger.ledgers or oldest.entry < 0:
             return NEVER
         due = ctx.entries.get(topic.name, oldest).timestamp + int(seconds * CAUGHT_UP_FACTOR) * 1000 + 1
         if due > ctx.clock:

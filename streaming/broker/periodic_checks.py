@@ -32,6 +32,7 @@ def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
 def _flush(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor) -> None:
     former = cursor.key
     cursor.persisted = None
+    cursor.next_ledger = 0
     trimming.free_ledgers(ctx, topic, cursor, former if former.ledger != cursor.mark_delete.ledger else None)
 
 

@@ -10,14 +10,16 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path
 
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
+from streaming.traces.conform import Verdict
 from tests.parity.plan import KINDS, drawn, plan
 from tests.parity.pulsar import LocalPulsar, PulsarError, settings
-from tests.parity.scenario import attempt, held_to, record, shape, shrink
+from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink
 from tests.parity.wire import WireError
 
 _WARM = [*islice(plan("subscriptions", 0), 10)]
@@ -33,12 +35,26 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="how many of each kind (default: 5)")
     parser.add_argument("--whole", action="store_true", help="do not shrink what differs")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=1,
+        help="how many scenarios at a time on a broker, where they can (default: 1)",
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="keep every trace in this folder, not only those that differ"
+    )
+    parser.add_argument(
+        "--judge", type=Path, metavar="FOLDER", help="compare the traces of `--keep FOLDER` again"
+    )
     asked = parser.parse_args()
+    if asked.judge is not None:
+        return _judge(asked.judge)
     # Also where it is ignored, as in the background of a shell: without cleanup, the broker would outlive us.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
-    run = _Run(folder, shrinks=not asked.whole)
+    scratch = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
+    run = _Run(scratch, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
     begun = time.monotonic()
     try:
         scenarios = [(kind, asked.first + number) for kind in asked.kind for number in range(asked.seeds)]
@@ -49,60 +65,89 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         print("stopped: some scenarios are missing")
-    shutil.rmtree(folder / "pulsar", ignore_errors=True)
-    if not any(folder.iterdir()):
-        folder.rmdir()
-    for kind, words in run.words.items():
-        print(f"{kind}: {', '.join(f'{count} {word}' for word, count in words.items())}")
-    words = sum(run.words.values(), Counter[str]())
-    print(f"parity: {words['equal']} of {words.total()} scenarios equal, {words['race']} races, "
-          f"{words['DIFFERS']} stable differences, {words['FAILED']} not recorded; "
+    shutil.rmtree(scratch / "pulsar", ignore_errors=True)
+    if not any(scratch.iterdir()):
+        scratch.rmdir()
+    return _summary(run.words, len(asked.kind) * asked.seeds, begun)
+
+
+def _judge(folder: Path) -> int:
+    words: dict[str, Counter[str]] = defaultdict(Counter)
+    begun = time.monotonic()
+    paths = sorted(path for path in folder.glob("*.jsonl") if "." not in path.stem)
+    for path in paths:
+        found, verdict = judge(path)
+        words[path.stem.rpartition("-")[0]][found] += 1
+        if found != "equal":
+            print(_said(path.stem, found, verdict), flush=True)
+    return _summary(words, len(paths), begun)
+
+
+def _summary(words: dict[str, Counter[str]], scenarios: int, begun: float) -> int:
+    """Print how many `scenarios` had which word, by kind. Returns the program's result."""
+    for kind, counts in words.items():
+        print(f"{kind}: {', '.join(f'{count} {word}' for word, count in counts.items())}")
+    total = sum(words.values(), Counter[str]())
+    print(f"parity: {total['equal']} of {total.total()} scenarios equal, {total['race']} races, "
+          f"{total['DIFFERS']} stable differences, {total['FAILED']} not recorded; "
           f"{time.monotonic() - begun:.0f} s")  # fmt: skip
-    whole = words.total() == len(asked.kind) * asked.seeds
-    return 0 if whole and words["equal"] + words["race"] == words.total() else 1
+    return 0 if total["equal"] + total["race"] == scenarios else 1
+
+
+def _said(name: str, found: str, verdict: Verdict) -> str:
+    """The differences to print of a scenario: the first, or some if they are stable."""
+    lines = [f"{name}: {found} ({verdict.frames} frames, {verdict.snapshots} snapshots)"]
+    shown = (held_to(verdict) or verdict.differences)[: _SHOWN if found == "DIFFERS" else 1]
+    return "\n".join([*lines, *(f"  step {step}: {text}" for step, text in shown)])
 
 
 class _Run:
     """Scenarios in a row. `words`: how many of each kind had which `Outcome.word`."""
 
-    def __init__(self, folder: Path, *, shrinks: bool) -> None:
-        self._folder, self._shrinks = folder, shrinks
+    def __init__(self, scratch: Path, *, keep: Path | None, shrinks: bool, together: int) -> None:
+        self._scratch, self._folder, self._keeps = scratch, keep or scratch, keep is not None
+        self._shrinks, self._together = shrinks, together
         self._shrunk: set[str] = set()
         self.words: dict[str, Counter[str]] = defaultdict(Counter)
 
     def block(self, config: dict[str, str], scenarios: list[tuple[str, int]]) -> None:
         """Run scenarios, each a kind and a seed, on one broker."""
         begun = time.monotonic()
-        with LocalPulsar(self._folder / "pulsar", settings() | config) as pulsar:
+        with LocalPulsar(self._scratch / "pulsar", settings() | config) as pulsar:
             print(f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} ({time.monotonic() - begun:.0f} s) "
                   f"{config or ''}", flush=True)  # fmt: skip
             # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
-            record(pulsar, "subscriptions", 0, self._folder / "pulsar" / "warm.jsonl", _WARM)
-            for kind, seed in scenarios:
-                self.words[kind][self._try(pulsar, kind, seed)] += 1
+            record(pulsar, "subscriptions", 0, self._scratch / "pulsar" / "warm.jsonl", _WARM)
+            for alone, some in groupby(scenarios, lambda scenario: KINDS[scenario[0]].alone):
+                pool = ThreadPoolExecutor(1 if alone else self._together)
+                try:
+                    for kind, word in pool.map(lambda scenario: self._try(pulsar, *scenario), some):
+                        self.words[kind][word] += 1
+                finally:
+                    pool.shutdown(wait=False, cancel_futures=True)
 
-    def _try(self, pulsar: LocalPulsar, kind: str, seed: int) -> str:
-        """Run a scenario and print one line, or more if it differs. Returns its `Outcome.word`."""
+    def _try(self, pulsar: LocalPulsar, kind: str, seed: int) -> tuple[str, str]:
+        """Run a scenario and print one line, or more if it differs. Returns its kind and its `Outcome.word`."""
         begun = time.monotonic()
         try:
-            word, recording = attempt(pulsar, kind, seed, self._folder)
-            if word == "DIFFERS" and self._shrinks and shape(recording.verdict) not in self._shrunk:
+            found, recording = attempt(pulsar, kind, seed, self._folder)
+            if found == "DIFFERS" and self._shrinks and shape(recording.verdict) not in self._shrunk:
                 print(f"{kind} {seed}: differs, shrinking", flush=True)
                 self._shrunk.add(shape(recording.verdict))
                 recording = shrink(pulsar, kind, seed, recording)
         except (WireError, OSError) as error:
             print(f"{kind} {seed}: FAILED: {error}", flush=True)
-            return "FAILED"
+            return kind, "FAILED"
         verdict = recording.verdict
-        print(f"{kind} {seed}: {word} ({verdict.frames} frames, {verdict.snapshots} snapshots, "
-              f"{time.monotonic() - begun:.0f} s)", flush=True)  # fmt: skip
-        if word == "DIFFERS":
-            print(f"  operations: {' '.join(step.operation for step in recording.steps)}")
-        for step, text in (held_to(verdict) or verdict.differences)[: _SHOWN if word == "DIFFERS" else 1]:
-            print(f"  step {step}: {text}")
+        lines = [f"{_said(f'{kind} {seed}', found, verdict)} {time.monotonic() - begun:.0f} s"]
+        if found == "DIFFERS":
+            lines.append(f"  operations: {' '.join(step.operation for step in recording.steps)}")
+        if not self._keeps and not held_to(verdict):
+            recording.path.unlink()
         if recording.path.exists():
-            print(f"  {recording.path}\n  again: make parity KIND={kind} SEED={seed} N=1", flush=True)
-        return word
+            lines.append(f"  {recording.path}\n  again: make parity KIND={kind} SEED={seed} N=1")
+        print("\n".join(lines), flush=True)
+        return kind, found
 
 
 if __name__ == "__main__":

@@ -44,6 +44,11 @@ class Kind(NamedTuple):
     subscriptions: dict[str, str] | None = None
     partitions: int = 0
 
+    @property
+    def alone(self) -> bool:
+        """Whether it does something to the whole broker, so that no other scenario may run at the same time."""
+        return not self.operations.keys().isdisjoint({"restart", "check_quota"})
+
 
 _LEDGERS: dict[str, list[Any]] = {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 7, 50000],
                                   "acknowledgmentAtBatchIndexLevelEnabled": [True, False]}  # fmt: skip

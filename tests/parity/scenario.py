@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     """Record a scenario and, if it differs, twice more, slowly. If these differ in the same way, it is not a race but a
-    difference of Magnetar. Traces that differ stay in `folder`.
+    difference of Magnetar. The traces stay in `folder`.
 
     Raises:
         WireError: the broker sent something that `wire` doesn't support.
@@ -53,13 +53,32 @@ def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     path = folder / f"{kind}-{seed}.jsonl"
     once = record(pulsar, kind, seed, path)
     if not held_to(once.verdict):
-        path.unlink()
-        return Outcome("equal" if once.verdict.equal else "race", once)
-    paths = [folder / f"{kind}-{seed}.again-{number}.jsonl" for number in (1, 2)]
-    one, other = (record(pulsar, kind, seed, path, once.steps, patience=_PATIENCE) for path in paths)
-    if first(one.verdict) is not None and first(one.verdict) == first(other.verdict):
-        return Outcome("DIFFERS", one)
-    return Outcome("race", once)
+        return Outcome(word(once.verdict), once)
+    again = [record(pulsar, kind, seed, one, once.steps, patience=_PATIENCE) for one in _again(path)]
+    found = word(once.verdict, [each.verdict for each in again])
+    return Outcome(found, again[0] if found == "DIFFERS" else once)
+
+
+def judge(path: Path) -> tuple[str, Verdict]:
+    """`Outcome.word` of the traces that `attempt` left at `path`, by today's Magnetar, and the verdict on the first of them.
+
+    Without further recordings, what differs counts as a stable difference. Raises `TraceError`.
+    """
+    once = compare_trace(read_trace(path))
+    again = [compare_trace(read_trace(one)) for one in _again(path) if one.exists()] if held_to(once) else []
+    return word(once, again or [once]), once
+
+
+def word(once: Verdict, again: Sequence[Verdict] = ()) -> str:
+    """`Outcome.word` of a scenario by the verdicts on its recording and, if that differs, on further ones."""
+    if not held_to(once):
+        return "equal" if once.equal else "race"
+    found = {first(each) for each in again}
+    return "DIFFERS" if len(found) == 1 and None not in found else "race"
+
+
+def _again(path: Path) -> list[Path]:
+    return [path.with_suffix(f".again-{number}.jsonl") for number in (1, 2)]
 
 
 def shrink(pulsar: LocalPulsar, kind: str, seed: int, recording: Recording) -> Recording:

@@ -155,7 +155,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self._read_again(sub)
 
     def _read_again(self, sub: SubscriptionContext) -> None:
-        self.pending_read = 0
+        """Read from the first unacked entry. This cancels a waiting read, also that of a terminated topic, which failed."""
+        self.pending_read, sub.subscription.end_reached = 0, False
         sub.cursor.rewind(sub.ledger)
         self.read_more(sub)
 

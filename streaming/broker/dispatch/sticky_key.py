@@ -43,6 +43,24 @@ def key_shared(meta: KeySharedMeta | None) -> tuple[KeySharedMode, bool]:
     return ("AUTO_SPLIT", False) if meta is None else (meta.keySharedMode, meta.allowOutOfOrderDelivery)
 
 
+def key_shared_mismatch(
+    active: tuple[KeySharedMode, bool], joining: tuple[KeySharedMode, bool]
+) -> str | None:
+    """Why a consumer with one result of `key_shared` can't join those with another, or None if it can."""
+    if active[0] != joining[0]:
+        return (
+            f"Active subscription key_shared mode of '{active[0]}' is different than the connecting consumer's "
+            f"key_shared mode '{joining[0]}'."
+        )
+    if active[1] != joining[1]:
+        allows, does_not = "allows", "does not allow"
+        return (
+            f"Active subscription {allows if active[1] else does_not} out of order delivery while the connecting "
+            f"consumer {allows if joining[1] else does_not} it."
+        )
+    return None
+
+
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     """`hashes`: position in the replay set → its hash, where known; `held`: hash → how many such positions.
 
@@ -81,18 +99,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
         """Mode and `allowOutOfOrderDelivery` must equal those of the connected consumers."""
-        mode, out_of_order = key_shared(meta)
-        if self.mode != mode:
-            return (
-                f"Active subscription key_shared mode of '{self.mode}' is different than the connecting consumer's "
-                f"key_shared mode '{mode}'."
-            )
-        if self.out_of_order != out_of_order:
-            return (
-                f"Active subscription's allowOutOfOrderDelivery of {self.out_of_order} is different than the "
-                f"connecting consumer's {out_of_order}."
-            )
-        return None
+        return key_shared_mismatch((self.mode, self.out_of_order), key_shared(meta))
 
     def check(self, consumer: Consumer) -> None:
         """Raise `BrokerError` if the selector can't give the consumer the hash ranges it asks for."""

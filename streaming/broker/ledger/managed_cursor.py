@@ -27,6 +27,9 @@ class Persisted(msgspec.Struct, array_like=True):
 class ManagedCursor(msgspec.Struct, array_like=True):
     """`acked` = individualDeletedMessages; `batches` = batchDeletedIndexes (see `ack_set`); `consumed` =
     messagesConsumedCounter; `persisted` = the state after a crash, or None if the last change was written.
+
+    `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written since,
+    else 0.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     persisted: Persisted | None = None
     tokens: float = 0.0
     tokens_at: int = 0
+    next_ledger: int = 0
 
     # -- creation (§2) --------------------------------------------------------------------------------------------
 
@@ -81,6 +85,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.mark_delete, self.acked = saved.mark_delete, saved.acked
             self.batches, self.properties = saved.batches, saved.properties
         self.acked.keep_first(most_runs)
+        self.next_ledger = 0
         mark_delete = self.mark_delete
         if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
             following = ledger.next_ledger(mark_delete.ledger)
@@ -312,7 +317,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """Up to `n` unacked positions from the read position on.
 
         The read position moves to the successor of the last position visited, whether it exists or not. At the end of a
-        closed ledger it moves to the next ledger only with the next read.
+        closed ledger it moves to the next ledger only with the next read, unless all its entries are acked: such a ledger is
+        never opened (isLedgerFullyAcked of 4.0).
         """
         positions: list[Position] = []
         last, position = ledger.last_confirmed, self.read_position
@@ -321,19 +327,44 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
-            if position in self.acked:
-                position = self.acked.run_end(position)
-            else:
+            if position not in self.acked:
                 positions.append(position)
-            self.read_position = position = position.next()
+                position = position.next()
+            elif self._has_acked_all(ledger, position.ledger):
+                position = Position(ledger.next_ledger(position.ledger) or position.ledger + 1, 0)
+            else:
+                position = self.acked.run_end(position).next()
+            self.read_position = position
         return positions
+
+    def _has_acked_all(self, ledger: ManagedLedger, id_: int) -> bool:
+        """Whether all entries of a closed ledger are individually acked."""
+        first = Position(id_, 0)
+        return (
+            id_ != ledger.current
+            and first in self.acked
+            and self.acked.run_end(first).entry + 1 == ledger.ledgers[id_].entries
+        )
 
     # -- persistence (§8) -----------------------------------------------------------------------------------------
 
     @property
     def key(self) -> Position:
-        """The last persisted mark-delete position. Trimming and the slowest cursor depend on it."""
+        """The last persisted mark-delete position, or the start of `next_ledger`. Trimming and the slowest cursor depend on
+        it."""
+        if self.next_ledger:
+            return Position(self.next_ledger, -1)
         return self.mark_delete if self.persisted is None else self.persisted.mark_delete
+
+    def pass_consumed_ledger(self, ledger: ManagedLedger) -> None:
+        """A ledger was opened: the key moves to the next ledger if the cursor has consumed its own to the end.
+
+        The mark-delete position stays (mirrors maybeUpdateCursorBeforeTrimmingConsumedLedger of 4.0).
+        """
+        info = ledger.ledgers.get(self.mark_delete.ledger)
+        following = ledger.next_ledger(self.mark_delete.ledger)
+        if info is not None and following is not None and 0 <= info.entries - 1 <= self.mark_delete.entry:
+            self.next_ledger = following
 
     def snapshot(self) -> Persisted:
         """What an unload keeps if it is persisted now."""
@@ -355,3 +386,4 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if permits != math.inf:
             self.tokens, self.tokens_at = permits - 1, now
         self.persisted = None
+        self.next_ledger = 0

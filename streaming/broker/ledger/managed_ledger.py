@@ -178,8 +178,11 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         while not self.valid(candidate):
             following = self.next_ledger(candidate.ledger)
             if following is None:
+                # quirk: nothing was written to the last ledger of a terminated topic since it was loaded again, so
+                # behind its end its first entry comes next
                 last = self.last_confirmed
-                return last.next() if last.ledger == self.current else Position(self.current, 0)
+                written = self.current_entries and last.ledger == self.current
+                return last.next() if written else Position(self.current, 0)
             candidate = Position(following, 0)
         return candidate
 
@@ -230,18 +233,29 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return found
 
     def position_after(self, position: Position, n: int) -> Position:
-        """The n-th entry after `position`, or the last confirmed entry if there are fewer."""
+        """The n-th entry after `position`, or the last confirmed entry if there are fewer.
+
+        quirk: nothing was written to the last ledger of a terminated topic since it was loaded again, so that ledger counts
+        as empty. If it is empty, it is gone, and Pulsar goes through the last one with entries again and again.
+        """
         ledger, entry = self.next_valid(position)
         last = self.last_confirmed
         while True:
-            stored = last.entry + 1 if ledger == last.ledger else self.ledgers[ledger].entries
-            if stored - entry >= n:
+            if ledger == last.ledger:
+                stored = last.entry + 1 if ledger != self.current or self.current_entries else 0
+            else:
+                stored = self.ledgers[ledger].entries
+            left = max(stored - entry, 0)
+            if left >= n:
                 entry += n
                 break
-            n -= stored - entry
+            n -= left
             following = self.next_ledger(ledger)
             if following is None:
-                entry = stored
+                if ledger == self.current:
+                    entry = stored
+                else:
+                    entry = (n - 1) % stored + 1
                 break
             ledger, entry = following, 0
         return min(self.previous(Position(ledger, entry)), last)
@@ -285,7 +299,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
     def _contents(self, ledger: int) -> tuple[int, int]:
         """The entries of a ledger and their bytes."""
-        if ledger == self.current:
+        if ledger == self.current and self.current_entries:
             return self.current_entries, self.current_size
         return self.ledgers[ledger].entries, self.ledgers[ledger].size
 

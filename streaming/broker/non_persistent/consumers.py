@@ -18,7 +18,7 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.persistent.subscribing import is_free_name
+from streaming.broker.persistent.subscribing import is_free_name, type_mismatch
 from streaming.broker.subscription.consumer import Consumer
 
 # -- subscribing --------------------------------------------------------------------------------------------------
@@ -61,10 +61,11 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     if existing is None:
         return
     if existing.type != command.subType:
-        cause = f"Subscription is of different type. Active type is '{existing.type}'"
-        raise BrokerError("ConsumerBusy", cause)
-    if (mismatch := existing.dispatcher.mismatch(command.keySharedMeta)) is not None:
-        raise BrokerError("ConsumerBusy", mismatch)
+        mismatch: str | None = type_mismatch(existing.type, command.subType)
+    else:
+        mismatch = existing.dispatcher.mismatch(command.keySharedMeta)
+    if mismatch is not None:
+        raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
     if command.subType == "Exclusive":
         raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
     limit = ctx.policies_of(topic).maxConsumersPerSubscription

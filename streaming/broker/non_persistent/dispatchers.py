@@ -25,7 +25,7 @@ from streaming.broker.dispatch.selectors import (
     new_selector,
 )
 from streaming.broker.dispatch.single_active_consumer import pick_on_ring
-from streaming.broker.dispatch.sticky_key import KeySharedMode
+from streaming.broker.dispatch.sticky_key import KeySharedMode, key_shared, key_shared_mismatch
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.subscription.consumer import Consumer
 
@@ -150,12 +150,11 @@ class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="stic
 
     mode: KeySharedMode = "AUTO_SPLIT"
     selector: Selector = msgspec.field(default_factory=ConsistentHashing)
+    out_of_order: bool = False
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
-        """The mode must equal that of the connected consumers."""
-        if self.mode == _mode(meta):
-            return None
-        return f"Subscription is of different type. Active key_shared mode is '{self.mode}'"
+        """Mode and `allowOutOfOrderDelivery` must equal those of the connected consumers."""
+        return key_shared_mismatch((self.mode, self.out_of_order), key_shared(meta))
 
     def check(self, consumer: Consumer) -> None:
         """Raises `BrokerError` if the consumer cannot have the hash ranges it asks for."""
@@ -194,14 +193,10 @@ def new_dispatcher(
         case "Shared":
             return NonPersistentMultipleConsumers()
         case "Key_Shared":
-            mode = _mode(meta)
+            mode, out_of_order = key_shared(meta)
             classic = config.subscriptionKeySharedUseClassicPersistentImplementation
             ring_size = CLASSIC_RING_SIZE if classic else RANGE_SIZE - 1
             selector = new_selector(config, fixed_ranges=mode == "STICKY", ring_size=ring_size)
-            return NonPersistentStickyKeyMultipleConsumers(mode, selector)
+            return NonPersistentStickyKeyMultipleConsumers(mode, selector, out_of_order)
         case "Exclusive" | "Failover":
             return NonPersistentSingleActiveConsumer(failover=type_ == "Failover")
-
-
-def _mode(meta: KeySharedMeta | None) -> KeySharedMode:
-    return "AUTO_SPLIT" if meta is None else meta.keySharedMode

@@ -142,7 +142,10 @@ def _create(
         subscribing.check_max_subscriptions(ctx, topic, name)
     except BrokerError as error:
         raise AdminError(409, error.cause) from None
-    return subscribing.create(ctx, topic, name, earliest=earliest, properties=properties)
+    try:
+        return subscribing.create(ctx, topic, name, earliest=earliest, properties=properties)
+    except BrokerError as error:
+        raise AdminError(500, error.cause) from None
 
 
 def _delete_subscription(
@@ -187,7 +190,10 @@ def clear_backlog(ctx: Context, topic: PersistentTopic, subscription: Persistent
 
 def _reset_to_time(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Reset the subscription to the first message published at or after the time, in ms since the epoch."""
-    target = seeking.position_at(ctx, topic, int(match["time"]))
+    try:
+        target = seeking.position_at(ctx, topic, int(match["time"]))
+    except BrokerError as error:
+        raise AdminError(500, error.cause) from None
     seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
     return 204, None
 
@@ -304,6 +310,8 @@ def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, match: 
     """The id of the first message published at or after the time, in ms since the epoch. If there is none, the id that the
     next message gets."""
     position = message_finder.first_published_at(ctx, topic, int(match["time"]))
+    if position is None:
+        raise AdminError(404, "Message ID not found")
     return 200, _message_id(partition_index(topic.name), position)
 
 
@@ -376,7 +384,10 @@ def _peek(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str,
     if name not in topic.subscriptions and subscribing.is_free_name(name):
         _create(ctx, topic, name, earliest=True)
     cursor = topic.cursors[_subscription(topic, name).name]
-    return _entry(topic, cursor.peek(topic.ledger, int(match["n"])))
+    position = cursor.peek(topic.ledger, int(match["n"]))
+    if position is not None and position.entry < 0:
+        raise AdminError(500, seeking.UNREADABLE)
+    return _entry(topic, position)
 
 
 def _trim(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:

@@ -10,12 +10,15 @@ from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry, rate_limits
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import check_rollover, rollover_due, trim
+from streaming.broker.persistent.trimming import check_rollover, pass_consumed_ledgers, rollover_due, trim
 from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
 from streaming.broker.producer import registration
 from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
+
+_HASH_MIXER = 0xC6A4A7935BD1E995
+_BUCKETS = 16  # up to ten consumers of a connection
 
 
 def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
@@ -110,7 +113,14 @@ def connection_lost(ctx: Context, topic: PersistentTopic, connection: str) -> No
         if handle[0] == connection:
             lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
     for name, consumers in lost.items():  # together, so that none of them gets the entries of another
+        consumers.sort(key=lambda consumer: _bucket(consumer.consumer_id))
         leaving.detach(ctx, topic, topic.subscriptions[name], *consumers)
+
+
+def _bucket(id_: int) -> int:
+    """Where 4.0's map of a connection's consumers keeps an id. They are closed in this order."""
+    mixed = id_ * _HASH_MIXER % 2**64
+    return (mixed ^ mixed >> 47) * _HASH_MIXER % _BUCKETS
 
 
 def terminate(ctx: Context, topic: PersistentTopic) -> None:
@@ -204,7 +214,13 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     rate_limits.apply(ctx, topic)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)
-    if topic.slowest_cursor() is not None:  # quirk: loading trims ledgers only if it recovers a cursor
+    keys = [cursor.key for cursor in topic.cursors.values()]
+    pass_consumed_ledgers(ctx, topic)
+    # quirk: loading trims ledgers only if the slowest cursor had consumed one to its end, in 2.x if there is a cursor
+    if keys and (
+        not ctx.config.trimLedgerAckedToItsEnd
+        or min(keys) < min(cursor.key for cursor in topic.cursors.values())
+    ):
         trim(ctx, topic)
     if ctx.own_policies_of(topic) != NO_POLICIES:  # loading applies them as a change of them does (recorded)
         message_expiry.check(ctx, topic)

@@ -32,7 +32,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
     if topic.slowest_cursor() is None:
         return
     found = find_newest_before(ctx, topic, ctx.clock - ttl.value * 1000)
-    if found is not None:
+    if found is not None and found.entry >= 0:
         expire_to_position(ctx, topic, names, found, Reason(Expired, "message TTL", policy))
 
 
@@ -64,7 +64,7 @@ def _has_old_backlog(
     if backlog == 0 or not subscription.consumers or backlog >= MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
         return backlog > 0
     oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
-    if seconds == 0 or oldest.ledger not in topic.ledger.ledgers:
+    if seconds == 0 or oldest.ledger not in topic.ledger.ledgers or oldest.entry < 0:
         return False  # if trimmed before the cursor reached it: Pulsar can't read it and does nothing
     time = ctx.entries.get(topic.name, oldest).timestamp
     return time < ctx.clock - int(seconds * CAUGHT_UP_FACTOR) * 1000

@@ -59,8 +59,8 @@ def find_newest_unacked(
     return find_newest(ledger, matches, start, None)
 
 
-def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Position:
-    """The position after the newest entry published before `time` (ms), else the first entry's. Unlike
+def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Position | None:
+    """The position after the newest entry published before `time` (ms), else the first entry's. None: the search failed. Unlike
     `find_newest_before`, the search pays no regard to the close times of ledgers (ManagedLedgerImpl.asyncFindPosition).
     """
     ledger = topic.ledger
@@ -72,6 +72,8 @@ def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Posit
         None,
         ledger.number_of_entries - 1,
     )
+    if found is not None and found.entry < 0:
+        return None
     return first if found is None else ledger.next_valid(found)
 
 
@@ -93,6 +95,9 @@ def find_newest(
 ) -> Position | None:
     """Pulsar's binary search (OpFindNewest), with the same probes, from `start` to `end` (None: the last entry).
 
+    A result with entry −1 means that the search failed: `ManagedLedger.position_after` led before the first entry, as in a
+    terminated topic that was loaded again with one ledger.
+
     `last_index`: how far from `start` the search goes; None: a cursor's search, one further than the entries in the range.
     """
     last = ledger.last_confirmed
@@ -110,9 +115,9 @@ def find_newest(
 
     if not matches(item(0)):
         return None
-    found = item(0)
-    if matches(item(size)):
-        return item(size)
+    found, furthest = item(0), item(size)
+    if furthest.entry < 0 or matches(furthest):
+        return furthest
     low, high = 0, size
     while True:
         middle = low + max((high - low) // 2, 1)

@@ -5,6 +5,7 @@ from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosi
 from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdResponse, Success
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
+from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.persistent.leaving import close_consumers, count_as_gone
 from streaming.broker.persistent.message_finder import find_newest_before
@@ -12,6 +13,9 @@ from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.persistent.trimming import free_ledgers
 from streaming.broker.position import Position, from_wire
+
+UNREADABLE = "org.apache.bookkeeper.mledger.ManagedLedgerException: Incorrect parameter input error code: -14"
+"""The error of a read of entry −1."""
 
 
 def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
@@ -27,7 +31,12 @@ def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
         if ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
             batch = from_words(wire.ack_set) or None
     elif command.message_publish_time is not None:
-        target, cause = position_at(ctx, topic, command.message_publish_time), "seek to a publish time"
+        try:
+            target = position_at(ctx, topic, command.message_publish_time)
+        except BrokerError as error:
+            _error(ctx, topic, command, error.code, error.cause)
+            return
+        cause = "seek to a publish time"
     else:
         _error(ctx, topic, command, "MetadataError", "seek needs a message id or a publish time")
         return
@@ -36,10 +45,15 @@ def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
 
 
 def position_at(ctx: Context, topic: PersistentTopic, time: int) -> Position:
-    """The position of a publish time (ms): after the newest entry published before it, else the first entry."""
+    """The position of a publish time (ms): after the newest entry published before it, else the first entry.
+
+    Raises `BrokerError` if the search fails.
+    """
     found = find_newest_before(ctx, topic, time)
     if found is None:
         return Position(next(iter(topic.ledger.ledgers), topic.ledger.current), 0)
+    if found.entry < 0:
+        raise BrokerError("UnknownError", f"Reset subscription to publish time error: {UNREADABLE}")
     return found.next()
 
 

@@ -1,7 +1,9 @@
 """SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
 subscriptions.md §1, §2)."""
 
-from schemas.commands import IntRange, Subscribe
+from contextlib import suppress
+
+from schemas.commands import IntRange, Subscribe, SubType
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
@@ -84,13 +86,15 @@ def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> 
         raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
 
 
+def type_mismatch(active: SubType | None, joining: SubType) -> str:
+    """Why a consumer of one type can't join those of another."""
+    return f"Active subscription type of '{active}' is different than the connecting consumer's type '{joining}'."
+
+
 def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str | None:
     """Why a consumer can't join the subscription with its current type and mode, or None if it can."""
     if subscription.type != command.subType:
-        return (
-            f"Active subscription type of '{subscription.type}' is different than the connecting consumer's type "
-            f"'{command.subType}'."
-        )
+        return type_mismatch(subscription.type, command.subType)
     return (
         None if subscription.dispatcher is None else subscription.dispatcher.mismatch(command.keySharedMeta)
     )
@@ -114,7 +118,8 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
             subscription = _create_reader(ctx, topic, command)
     if command.start_message_rollback_duration_sec > 0:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
-        reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
+        with suppress(BrokerError):  # a search that fails changes nothing
+            reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
     if not subscription.consumers and _mismatch(subscription, command) is not None:
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
@@ -158,13 +163,22 @@ def create(
     earliest: bool,
     properties: dict[str, str] | None = None,
 ) -> PersistentSubscription:
-    """A new durable subscription with its cursor."""
+    """A new durable subscription with its cursor. Raises `BrokerError` as `_check_first_position` does."""
+    if earliest:
+        _check_first_position(topic)
     topic.cursors[name] = ManagedCursor.create(name, topic.ledger, earliest=earliest)
     subscription = topic.subscriptions[name] = PersistentSubscription(
         name, properties=properties or {}, last_active=ctx.clock
     )
     ctx.emit(SubscriptionEvent(topic.name, name, f"created at {'Earliest' if earliest else 'Latest'}"))
     return subscription
+
+
+def _check_first_position(topic: PersistentTopic) -> None:
+    """quirk: a terminated topic that was loaded again without any entries has no ledgers, so no cursor can start at the first
+    of them. Raises `BrokerError`."""
+    if not topic.ledger.ledgers:
+        raise BrokerError("UnknownError", "")
 
 
 def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> PersistentSubscription:
@@ -178,6 +192,8 @@ def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> 
             start = Position(start.ledger, start.entry - 1)
     name = command.subscription
     earliest = command.initialPosition == "Earliest"
+    if earliest if start is None else start <= EARLIEST:
+        _check_first_position(topic)
     topic.cursors[name] = ManagedCursor.non_durable(name, topic.ledger, start, earliest=earliest)
     subscription = topic.subscriptions[name] = PersistentSubscription(
         name, durable=False, last_active=ctx.clock

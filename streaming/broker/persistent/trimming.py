@@ -23,6 +23,7 @@ def roll_over(ctx: Context, topic: PersistentTopic, cause: str) -> None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
     open_ledger(ctx, topic)
     advance_cursors(ctx, topic)
+    pass_consumed_ledgers(ctx, topic)
     trim(ctx, topic, just_closed=closed)
 
 
@@ -45,6 +46,14 @@ def advance_cursors(ctx: Context, topic: PersistentTopic) -> None:
             continue
         target = Position(following, -1)
         change_cursor(ctx, cursor, cursor.move, ledger, target, None)
+
+
+def pass_consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
+    """After a ledger was opened: cursors count from their next ledger if they have consumed their own to the end."""
+    if ctx.config.trimLedgerAckedToItsEnd:
+        for cursor in topic.cursors.values():
+            if cursor.durable:
+                cursor.pass_consumed_ledger(topic.ledger)
 
 
 def rollover_due(ctx: Context, topic: PersistentTopic) -> int:

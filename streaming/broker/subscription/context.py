@@ -85,11 +85,12 @@ class SubscriptionContext(NamedTuple):
         """A read of `wanted` entries found none: how many it waits for.
 
         On a terminated topic it fails instead, which tells the consumers that they have reached the end. quirk: the cursor
-        takes the read that failed for one that waits, so later reads do nothing until the topic is loaded again.
+        takes the read that failed for one that waits, so later reads do nothing until the topic is loaded again or a
+        redelivery to an active consumer cancels it. Another quirk: without any ledger, no read gets that far.
         """
         if not self.ledger.terminated:
             return wanted
-        if not self.subscription.end_reached:
+        if self.ledger.ledgers and not self.subscription.end_reached:
             self.subscription.end_reached = True
             self.check_end_of_topic()
         return 0
