@@ -190,10 +190,9 @@ def clear_backlog(ctx: Context, topic: PersistentTopic, subscription: Persistent
 
 def _reset_to_time(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Reset the subscription to the first message published at or after the time, in ms since the epoch."""
-    try:
-        target = seeking.position_at(ctx, topic, int(match["time"]))
-    except BrokerError as error:
-        raise AdminError(500, error.cause) from None
+    target = seeking.position_at(ctx, topic, int(match["time"]))
+    if target is None:
+        raise AdminError(500, seeking.UNREADABLE)
     seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
     return 204, None
 

@@ -5,7 +5,6 @@ from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosi
 from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdResponse, Success
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
-from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.persistent.leaving import close_consumers, count_as_gone
 from streaming.broker.persistent.message_finder import find_newest_before
@@ -31,12 +30,12 @@ def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
         if ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
             batch = from_words(wire.ack_set) or None
     elif command.message_publish_time is not None:
-        try:
-            target = position_at(ctx, topic, command.message_publish_time)
-        except BrokerError as error:
-            _error(ctx, topic, command, error.code, error.cause)
+        found = position_at(ctx, topic, command.message_publish_time)
+        if found is None:
+            cause = f"Reset subscription to publish time error: {UNREADABLE}"
+            _error(ctx, topic, command, "UnknownError", cause)
             return
-        cause = "seek to a publish time"
+        target, cause = found, "seek to a publish time"
     else:
         _error(ctx, topic, command, "MetadataError", "seek needs a message id or a publish time")
         return
@@ -44,17 +43,15 @@ def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
-def position_at(ctx: Context, topic: PersistentTopic, time: int) -> Position:
+def position_at(ctx: Context, topic: PersistentTopic, time: int) -> Position | None:
     """The position of a publish time (ms): after the newest entry published before it, else the first entry.
 
-    Raises `BrokerError` if the search fails.
+    None: the search failed with the error `UNREADABLE`.
     """
     found = find_newest_before(ctx, topic, time)
     if found is None:
         return Position(next(iter(topic.ledger.ledgers), topic.ledger.current), 0)
-    if found.entry < 0:
-        raise BrokerError("UnknownError", f"Reset subscription to publish time error: {UNREADABLE}")
-    return found.next()
+    return None if found.entry < 0 else found.next()
 
 
 def reset(

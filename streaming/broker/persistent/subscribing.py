@@ -1,8 +1,6 @@
 """SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
 subscriptions.md §1, §2)."""
 
-from contextlib import suppress
-
 from schemas.commands import IntRange, Subscribe, SubType
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
 from streaming.broker import schema_registry
@@ -118,8 +116,8 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
             subscription = _create_reader(ctx, topic, command)
     if command.start_message_rollback_duration_sec > 0:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
-        with suppress(BrokerError):  # a search that fails changes nothing
-            reset(ctx, topic, subscription, position_at(ctx, topic, time), "start_message_rollback_duration")
+        if (target := position_at(ctx, topic, time)) is not None:
+            reset(ctx, topic, subscription, target, "start_message_rollback_duration")
     if not subscription.consumers and _mismatch(subscription, command) is not None:
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
