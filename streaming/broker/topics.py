@@ -220,17 +220,24 @@ class PersistentTopics(Topics[PersistentTopic]):
         if name not in self._state.topics:
             return  # deleted
         topic, block = self.load(name), self._state.topics[name]
-        if block.closed or not 0 <= lifecycle.next_due(ctx, topic) <= ctx.clock:
-            return  # a superfluous `wake`
+        if block.closed:
+            return
+        if not 0 <= (next_due := lifecycle.next_due(ctx, topic)) <= ctx.clock:  # what was due is gone
+            if next_due >= 0:
+                ctx.wake(name, next_due)
+            return
         self._settle(topic, block, self._passed)
         topic.update_rates(ctx)
-        if lifecycle.run_timers(ctx, topic):
+        happened = lifecycle.run_timers(ctx, topic)
+        if happened:
             self.touch(name)
             self.check_unacked(topic)
         elif block.settled < 0:  # retries that make no difference may be asleep now
             block.settled = self._passed
             self._awake.pop(name, None)
-        if not self._skips:
+        if (
+            happened or not self._skips
+        ):  # retries of one subscription fall asleep although another one's make a difference
             lifecycle.resume_retries(ctx, topic)
 
     def _run_round(self, due: int) -> None:

@@ -340,3 +340,35 @@ A_MINUTE: Any = {
 )
 def test_the_timer_of_a_new_ledger(log: list[Record]) -> None:
     same_everywhere(log)
+
+
+def test_a_timer_behind_one_that_is_gone() -> None:
+    """Two subscriptions wait for permits. The one that would look first is deleted; the other one looks when it would have."""
+    rates = {"dispatchThrottlingRatePerSubscriptionInMsg": 1, "dispatchThrottlingRatePerTopicInMsg": 2}
+    one = Subscribe(
+        connection="x",
+        subscription="one",
+        subType="Exclusive",
+        consumer_id=1,
+        request_id=1,
+        initialPosition="Earliest",
+    )
+    two = Subscribe(
+        connection="y",
+        subscription="two",
+        subType="Exclusive",
+        consumer_id=2,
+        request_id=2,
+        initialPosition="Earliest",
+    )
+    log: list[Record] = [
+        (0, None, BrokerConfig(settings=rates)),
+        (0, TOPIC, one),
+        (0, TOPIC, two),
+        *((0, TOPIC, Publish(producer="p", sequence_id=number)) for number in range(3)),
+        (300, TOPIC, Flow(connection="x", consumer_id=1, messagePermits=9)),
+        (400, TOPIC, Flow(connection="y", consumer_id=2, messagePermits=9)),
+        (0, TOPIC, Unsubscribe(connection="x", consumer_id=1, request_id=3)),
+        (5_000, None, Tick()),
+    ]  # fmt: skip
+    same_everywhere(log)

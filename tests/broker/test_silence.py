@@ -312,6 +312,19 @@ def test_untouched_topics_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(run.broker._persistent._loaded) == [TOPIC]
 
 
+def test_retries_of_one_subscription_fall_asleep_while_another_one_gets_something() -> None:
+    """Both retries are due at the same time. What happens next on the topic counts those of the first."""
+    both = Both(entryFilterNames="KeysWait", dispatcherEntryFilterRescheduledMessageDelay=3_000)
+    both.publish(0, key="k")
+    both.subscribe("a", "Shared", permits=9)
+    both.subscribe("b", permits=1)
+    both.wait(10)
+    both.publish(1)
+    both.wait(7)
+    both.close_consumer("a")
+    both.silence(1)
+
+
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
