@@ -207,8 +207,7 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     read_compacted: bool = False
     """True is refused (NotAllowedError): there is no compaction."""
     schema: SchemaData | None = None
-    """The schema that the consumer expects. It becomes that of a topic without schema, producers and messages. Other topics
-    without a schema refuse it (IncompatibleSchema)."""
+    """The schema that the consumer expects. Recorded, not used."""
     initialPosition: Literal["Latest", "Earliest"] = "Latest"
     """Where a new subscription starts: after the last message, or at the first that is stored."""
     replicate_subscription_state: bool = False

@@ -354,7 +354,8 @@ class Stored:
                 receipt.publish_time,
                 partition_key=receipt.partition_key,
             )
-            self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = Entry(metadata, receipt.size)
+            entry = Entry(metadata, receipt.size, receipt.broker_timestamp)
+            self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = entry
         gone = {(deleted.topic, deleted.ledger_id) for deleted in of(effects, LedgerDeleted)}
         if gone:
             self.entries = {at: entry for at, entry in self.entries.items() if at[:2] not in gone}

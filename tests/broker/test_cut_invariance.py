@@ -344,7 +344,7 @@ def test_the_timer_of_a_new_ledger(log: list[Record]) -> None:
 
 def test_a_timer_behind_one_that_is_gone() -> None:
     """Two subscriptions wait for permits. The one that would look first is deleted; the other one looks when it would have."""
-    rates = {"dispatchThrottlingRatePerSubscriptionInMsg": 1, "dispatchThrottlingRatePerTopicInMsg": 2}
+    rates: Any = {"dispatchThrottlingRatePerSubscriptionInMsg": 1, "dispatchThrottlingRatePerTopicInMsg": 2}
     one = Subscribe(
         connection="x",
         subscription="one",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.commands import MessageMetadata
-from schemas.effects import KINDS, Effect, SendReceipt
+from schemas.effects import KINDS, Effect
 from schemas.entries import Entry
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION
@@ -50,17 +50,6 @@ class Golden(msgspec.Struct):
     lives: dict[str, GoldenLife]
 
 
-class KeepingTimes(Stored):
-    """The reader of `kit`, with the broker's timestamps."""
-
-    def add(self, effects: Any) -> None:
-        super().add(effects)
-        for receipt in (effect for effect in effects if isinstance(effect, SendReceipt)):
-            at = receipt.topic, receipt.ledger_id, receipt.entry_id
-            if at in self.entries:
-                self.entries[at] = self.entries[at]._replace(broker_timestamp=receipt.broker_timestamp)
-
-
 class Outcome(NamedTuple):
     """The outcome of the rest of a log."""
 
@@ -71,7 +60,7 @@ class Outcome(NamedTuple):
 
 def record(life: Life) -> GoldenLife:
     """Fold a life with the current code."""
-    store = KeepingTimes()
+    store = Stored()
     broker = Broker(0, store)
     for offset, (timestamp, topic, value) in enumerate(life.before):
         feed(broker, offset, timestamp, topic, value)

@@ -1,0 +1,63 @@
+"""Random lives have the rows, and cost the work, that were recorded, however they are cut, and whether or not silent rounds are skipped."""
+
+from random import Random
+
+import msgspec
+import pytest
+
+from schemas.effects import KINDS
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from tests.broker.kit import Stored, feed
+from tests.broker.random_lives import Life, live, without_choices
+from tests.broker.recorded_lives import NAMES, checksums, difference, recorded
+from tests.broker.test_silence import Patient, awake
+
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize(("theme", "seed"), NAMES)
+def test_the_rows_are_those_recorded(theme: str, seed: int) -> None:
+    """If the broker's behaviour has changed on purpose: see `recorded_lives`."""
+    life, expected = live(theme, seed), RECORDED[f"{theme} {seed}"]
+    if checksums(life) != expected:
+        pytest.fail(difference(life, expected))
+
+
+@pytest.mark.parametrize(("theme", "seed"), NAMES[::2])
+def test_cuts_make_no_difference(theme: str, seed: int) -> None:
+    log, expected, *_ = live(theme, seed)
+    draw, store = Random(f"{theme} {seed}"), Stored()
+    whole, cut = Broker(0, NoEntries()), Broker(0, store)
+    for offset, (timestamp, topic, value) in enumerate(log):
+        if draw.random() < 0.2:
+            cut = Broker.decode(cut.encode(), store)
+        for broker in (whole, cut):
+            feed(broker, offset, timestamp, topic, value)
+        rows = cut.take()
+        assert rows == whole.take() == expected[offset]
+        store.add([row.effect for row in rows])
+    assert whole.encode() == cut.encode()
+
+
+@pytest.mark.parametrize(("theme", "seed"), NAMES[1::2])
+def test_skipped_rounds_make_no_difference(theme: str, seed: int) -> None:
+    log, expected, *_ = live(theme, seed)
+    brokers = Broker(0, NoEntries()), Patient(0, NoEntries())
+    for offset, (timestamp, topic, value) in enumerate(log):
+        for broker in brokers:
+            feed(broker, offset, timestamp, topic, value)
+            assert broker.take() == expected[offset]
+    assert awake(brokers[0]) == awake(brokers[1])
+
+
+def test_every_setting_has_values() -> None:
+    assert without_choices() == set()
+
+
+def test_everything_happens() -> None:
+    """All kinds of rows but those of ticks that the trigger clock adds."""
+    lives: list[Life] = [live(theme, seed) for theme, seed in NAMES]
+    found = {KINDS[type(row.effect)] for _, rows, *_ in lives for out in rows for row in out}
+    assert set(KINDS.values()) - found == {"TICK"}
+    assert len(msgspec.json.encode(RECORDED)) < 200_000
