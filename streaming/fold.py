@@ -327,6 +327,38 @@ class PartitionFold:
         ) from error
 
 
+class LiveFold(PartitionFold):
+    """The fold of a partition that goes on: a server's, which answers clients after each few records.
+
+    It gives effects as they are, since nobody needs columns of so few. Raises what `PartitionFold` raises.
+    """
+
+    _answers: list[Row]
+
+    def answer(self, records: Records) -> list[Row]:
+        """Folds `records` and gives their effects in order. From the next call on, the store must have their entries."""
+        self._broker.stored()
+        self._answers = []
+        for _ in self.apply(records):
+            raise AssertionError("effects became columns")
+        return self._answers
+
+    def next_due(self) -> int:
+        """See `Broker.next_due`."""
+        return self._broker.next_due()
+
+    def topic_names(self) -> list[str]:
+        """The full names of all topics, sorted."""
+        return self._broker.topic_names()
+
+    def partitioned(self) -> Mapping[str, int]:
+        """The partitioned topics by name, with their number of partitions."""
+        return self._broker.partitioned
+
+    def _convert(self) -> None:
+        self._answers += self._broker.take()
+
+
 class Fold:
     """The fold of a log in this process: `apply` the records of each micro-batch in turn."""
 

@@ -126,6 +126,15 @@ class Broker:
         """The effects since the last call, in order."""
         return self._ctx.take()
 
+    def next_due(self) -> int:
+        """The time (ms) at which the broker next has something to do by itself, if no record comes before; `NEVER` if
+        there is nothing."""
+        return self._persistent.next_due()
+
+    def stored(self) -> None:
+        """The entries of the effects so far can be read through the `EntryReader` from now on."""
+        self._ctx.entries.stored()
+
     def when_full(self, full: Callable[[], object]) -> None:
         """Call `full` whenever many effects wait, also in the middle of a record. It must `take` them."""
         self._ctx.when_full(full)

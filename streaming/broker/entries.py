@@ -45,6 +45,10 @@ class Entries:
         """Forget a deleted ledger. Its entries must not be read again."""
         self._recent.pop((topic, ledger_id), None)
 
+    def stored(self) -> None:
+        """The entries that were written so far can be read through the reader from now on."""
+        self._recent.clear()
+
     def get(self, topic: str, position: Position) -> Entry:
         """One entry. Raises `EntryNotFound`."""
         first, recent = self._recent.get((topic, position.ledger), (position.entry + 1, ()))

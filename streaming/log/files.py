@@ -11,7 +11,7 @@ The name and the columns of a file tell which of three forms it has:
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,7 +95,15 @@ def write_log(path: str | Path, records: pa.Table) -> None:
 
 
 def _read_lines(path: Path) -> pa.Table:
-    """Partitions are kept if any line has one; a line without one belongs to the partition of the line before it."""
+    with _open(path) as file:
+        return read_lines(file, str(path))
+
+
+def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
+    """The log in `lines`, as `read_log` returns it; `path` is for errors. Raises `LogError`.
+
+    Partitions are kept if any line has one; a line without one belongs to the partition of the line before it.
+    """
     timestamps: list[int] = []
     topics: list[str | None] = []
     values: list[bytes] = []
@@ -103,40 +111,39 @@ def _read_lines(path: Path) -> pa.Table:
     offsets: list[int] = []
     partitioned, partition, timestamp = False, 0, 0
     last: dict[int, int] = {}
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            line = line.strip()
-            if not line:
-                continue
-            fields = _object(line)
-            if fields is None:
-                value = line
-                given_partition = offset = given_timestamp = topic = None
-            else:
-                # A coordinate of the wrong type stays in the object, so that quarantine can name it.
-                given_partition = _take_int(fields, "partition")
-                offset = _take_int(fields, "offset")
-                given_timestamp = _take_int(fields, "timestamp")
-                topic = _take_text(fields, "topic")
-                value = _encode_json(fields)
-            if given_partition is not None:
-                partitioned, partition = True, given_partition
-            if given_timestamp is not None:
-                timestamp = given_timestamp
-            before = last.get(partition)
-            if offset is None:
-                offset = 0 if before is None else before + 1
-            elif before is not None and offset <= before:
-                raise LogError(
-                    f"{path}, line {number}: offset {offset} of partition {partition} follows {before}; offsets must "
-                    "rise in each partition. Sort the lines, or omit the offsets to have them counted"
-                )
-            last[partition] = offset
-            partitions.append(partition)
-            offsets.append(offset)
-            timestamps.append(timestamp)
-            topics.append(topic)
-            values.append(value)
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line:
+            continue
+        fields = _object(line)
+        if fields is None:
+            value = line
+            given_partition = offset = given_timestamp = topic = None
+        else:
+            # A coordinate of the wrong type stays in the object, so that quarantine can name it.
+            given_partition = _take_int(fields, "partition")
+            offset = _take_int(fields, "offset")
+            given_timestamp = _take_int(fields, "timestamp")
+            topic = _take_text(fields, "topic")
+            value = _encode_json(fields)
+        if given_partition is not None:
+            partitioned, partition = True, given_partition
+        if given_timestamp is not None:
+            timestamp = given_timestamp
+        before = last.get(partition)
+        if offset is None:
+            offset = 0 if before is None else before + 1
+        elif before is not None and offset <= before:
+            raise LogError(
+                f"{path}, line {number}: offset {offset} of partition {partition} follows {before}; offsets must "
+                "rise in each partition. Sort the lines, or omit the offsets to have them counted"
+            )
+        last[partition] = offset
+        partitions.append(partition)
+        offsets.append(offset)
+        timestamps.append(timestamp)
+        topics.append(topic)
+        values.append(value)
     if not partitioned:
         return log_table(LOGICAL, timestamp=timestamps, topic=topics, value=values)
     return log_table(

@@ -5,13 +5,13 @@ beyond that. Matching binds recorded ledger ids to Magnetar's, so that later ack
 """
 
 import base64
-import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from schemas.commands import Admin, MessageMetadata, decode_or_refuse
@@ -21,24 +21,16 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.entries import NoEntries
 from streaming.broker.partitioned_topics import is_for_whole
-from streaming.traces.frames import (
-    Frame,
-    connected,
-    frame,
-    headers,
-    topics_of_namespace,
-    uncompressed,
-)
+from streaming.protocol.codec import Frame
+from streaming.protocol.frames import connected, frame, headers, topics_of_namespace, uncompressed
+from streaming.protocol.requests import OF_THE_GATEWAY, Requests
+from streaming.protocol.requests import LOOKUPS as REQUESTS
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, payload_of
 
-OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
-"""Frames that a gateway answers by itself, because they concern no topic."""
-
 LOOKUPS = frozenset(
-    {f"{name}{kind}" for kind in ("", "_RESPONSE") for name in
-     ("PARTITIONED_METADATA", "LOOKUP", "GET_TOPICS_OF_NAMESPACE", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA")}
-)  # fmt: skip
+    f"{name}{kind}" for kind in ("", "_RESPONSE") for name in (*REQUESTS, "GET_TOPICS_OF_NAMESPACE")
+)
 
 TIMED_CHECKS = {
     "backlogQuotaCheckIntervalInSeconds": ("backlogQuota", "backlog_quota_check", 1000),
@@ -47,9 +39,6 @@ TIMED_CHECKS = {
 """Settings of periodic checks that a trace marks with a note, since their phase is unknown: check, note, ms per unit."""
 
 DEFAULTS = ServiceConfiguration()
-
-NO_TOPIC = "persistent://public/default/no-topic"
-"""The topic of frames that carry the id of a producer or consumer which was never opened."""
 
 Stream = tuple[str, str, int]
 """(connection, kind, producer or consumer id)."""
@@ -79,6 +68,7 @@ class Session:
         self._prefix = connection_prefix
         self._offset = -1
         self._topics: dict[Stream, str] = {}
+        self._requests: dict[str, Requests] = defaultdict(Requests)
         self._owners: dict[tuple[str, int], Stream] = {}
         self._stored: dict[tuple[str, int, int], tuple[MessageMetadata, bytes]] = {}
         self._generated = {
@@ -116,7 +106,7 @@ class Session:
 
     def _feed(self, command: Command, record: dict[str, Any]) -> Command:
         self._offset += 1
-        value = json.dumps(command.value).encode()
+        value = msgspec.json.encode(command.value)
         decoded = decode_or_refuse(value)
         self.broker.apply(self._offset, command.timestamp, command.topic, decoded, value)
         for row in self.broker.take():
@@ -317,19 +307,16 @@ class Session:
         stream = self._stream(connection, name, fields)
         if "request_id" in fields and name not in LOOKUPS:
             self._owners[connection, fields["request_id"]] = stream
-        topic = fields.pop("topic", None)
-        if topic is None:
-            topic = self._topics.get(stream, None if name in LOOKUPS else NO_TOPIC)
-        elif name not in LOOKUPS:
-            self._topics[stream] = topic
-        value = {"command": name, "connection": connection, **fields}
+        asked = Frame(connection, name, fields, record.get("metadata"), payload_of(record))
+        topic, value = self._requests[connection].command(asked)
+        if topic is not None and name not in LOOKUPS:
+            self._topics.setdefault(stream, topic)
+            if "topic" in fields:
+                self._topics[stream] = topic
         if name == "PRODUCER" and not fields.get("producer_name"):
             # the client uses the name that it was given then, in messages and when it reconnects
             given = self._generated.get((record["conn"], fields.get("request_id")))
             value |= {} if given is None else {"producer_name": given}
-        if name == "SEND":
-            value["metadata"] = record["metadata"]
-            value["payload_bytes"] = base64.b64encode(payload_of(record)).decode()
         if topic is not None:
             for key in ("message_id", "message_ids", "start_message_id"):
                 if key in value:

@@ -4,7 +4,7 @@ import base64
 import re
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from crc32c import crc32c
@@ -13,22 +13,12 @@ from schemas import effects as e
 from schemas.commands import MessageMetadata
 from streaming.broker.context import namespace_of
 from streaming.broker.producer.message_size import HEADER, metadata_size
+from streaming.protocol.codec import MAX_MESSAGE_SIZE, Frame
 
 PARTITION = re.compile(r"-partition-\d+$")
 
 MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""
-
-
-class Frame(NamedTuple):
-    """A frame: `connection`, `cmd` and `fields` as in a trace, and for a MESSAGE its metadata and payload."""
-
-    connection: str
-    cmd: str
-    fields: dict[str, Any]
-    metadata: dict[str, Any] | None = None
-    payload: bytes | None = None
-    entry_size: int | None = None
 
 
 Stored = Callable[[str, int, int], tuple[MessageMetadata, bytes]]
@@ -121,7 +111,8 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
     return None
 
 
-def _message(effect: e.Message, stored: Stored) -> Frame:
+def message_fields(effect: e.Message) -> dict[str, Any]:
+    """The fields of a MESSAGE."""
     fields: dict[str, Any] = {
         "consumer_id": effect.consumer_id,
         "message_id": position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic)),
@@ -132,6 +123,11 @@ def _message(effect: e.Message, stored: Stored) -> Frame:
         fields["ack_set"] = effect.ack_set
     if effect.consumer_epoch is not None:
         fields["consumer_epoch"] = effect.consumer_epoch
+    return fields
+
+
+def _message(effect: e.Message, stored: Stored) -> Frame:
+    fields = message_fields(effect)
     own = getattr(effect, "metadata", None)
     metadata, payload = (
         stored(effect.topic, effect.ledger_id, effect.entry_id)
@@ -197,7 +193,7 @@ def connected(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "server_version": "Magnetar",
         "protocol_version": min(21, fields.get("protocol_version", 0)),
-        "max_message_size": 5 * 1024 * 1024,
+        "max_message_size": MAX_MESSAGE_SIZE,
         "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
     }
 

@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol without sockets: bytes ↔ frames, frames → commands, effects → frames."""

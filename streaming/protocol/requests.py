@@ -1,0 +1,66 @@
+"""What a client's frames ask of the broker: each becomes a command on a topic.
+
+Frames of a producer or consumer carry its number alone, so the topic that it was created with is remembered here.
+"""
+
+from typing import Any
+
+from streaming.protocol.codec import Frame
+
+OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
+"""Frames that whoever holds the connection answers, because they concern no topic."""
+
+LOOKUPS = frozenset({"PARTITIONED_METADATA", "LOOKUP", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"})
+"""Requests about a topic, of no producer or consumer."""
+
+OF_THE_BROKER = LOOKUPS | {
+    "PRODUCER", "SEND", "CLOSE_PRODUCER", "SUBSCRIBE", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES", "UNSUBSCRIBE",
+    "CLOSE_CONSUMER", "SEEK", "GET_LAST_MESSAGE_ID",
+}  # fmt: skip
+"""Frames that are commands."""
+
+NO_TOPIC = "persistent://public/default/no-topic"
+"""The topic of frames that carry the number of a producer or consumer which was never opened."""
+
+
+class Requests:
+    """The requests of one connection."""
+
+    def __init__(self) -> None:
+        self._topics: dict[tuple[str, int], str] = {}
+
+    def __len__(self) -> int:
+        """The producers and consumers that are remembered."""
+        return len(self._topics)
+
+    def command(self, frame: Frame) -> tuple[str | None, dict[str, Any]]:
+        """The topic and the command of a frame that is one of `OF_THE_BROKER`.
+
+        A topic's name is completed as clients do: ``my-topic`` is ``persistent://public/default/my-topic``.
+        """
+        cmd, fields = frame.cmd, dict(frame.fields)
+        topic: str | None = fields.pop("topic", None)
+        if topic is not None and "://" not in topic:
+            topic = _completed(topic)
+        if cmd not in LOOKUPS:
+            kind = ("producer", "producer_id") if "producer_id" in fields else ("consumer", "consumer_id")
+            key = kind[0], fields.get(kind[1], -1)
+            if topic is not None:
+                self._topics[key] = topic
+            elif cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
+                topic = self._topics.pop(key, NO_TOPIC)
+            else:
+                topic = self._topics.get(key, NO_TOPIC)
+        value = {"command": cmd, "connection": frame.connection, **fields}
+        if cmd == "SEND":
+            value["metadata"], value["payload_bytes"] = frame.metadata, frame.payload
+        return topic, value
+
+
+def _completed(topic: str) -> str:
+    match topic.count("/"):
+        case 0:
+            return f"persistent://public/default/{topic}"
+        case 2:
+            return f"persistent://{topic}"
+    return topic

@@ -1,0 +1,322 @@
+"""The binary protocol on sockets: one asyncio protocol per connection (mirrors ServerCnx).
+
+What needs no broker state is answered at once. Everything else is a command for the engine, and so is the loss of a
+connection.
+
+A client that doesn't read holds up nobody else, and costs little memory: what is due to it waits as rows, of which a row is
+encoded, with its payload, when the socket takes it. If many rows wait, nothing more is read from that client.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from schemas import effects as e
+from schemas.commands import ConnectionLost, to_json
+from schemas.effects import Row
+from schemas.entries import EntryNotFound
+from streaming.protocol.codec import LARGEST_FRAME, Frame, FrameError, FrameReader, decode, encode, entry
+from streaming.protocol.frames import connected, frame, message_fields, metadata_fields, topics_of_namespace
+from streaming.protocol.requests import OF_THE_BROKER, Requests
+from streaming.server.engine import Engine, EngineStopped
+
+log = logging.getLogger(__name__)
+
+TRANSACTIONS = frozenset(
+    {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION",
+     "END_TXN_ON_SUBSCRIPTION", "TC_CLIENT_CONNECT_REQUEST"}
+)  # fmt: skip
+_NOTHING = frozenset({"PONG", "AUTH_RESPONSE"})
+
+_WRITE_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may use of a server."""
+
+    connections: int = 10_000
+    """Open connections. Further ones are closed at once."""
+    frame: int = LARGEST_FRAME
+    """The size of a frame in bytes. A larger one closes its connection."""
+    buffered: int = 4 << 20
+    """Bytes that a connection has encoded and not sent. What is beyond that waits as rows."""
+    waiting: int = 50_000
+    """Rows that wait for a client to read. While there are more, nothing is read from it."""
+    opened: int = 100_000
+    """Producers and consumers of a connection. One more closes it."""
+    keep_alive: float = 30.0
+    """Seconds after which a connection is closed that has not sent CONNECT, or not answered PING."""
+
+
+class BinaryServer:
+    """The connections of a server. `service_url` is what LOOKUP answers."""
+
+    def __init__(self, engine: Engine, service_url: str, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+        self.engine, self.service_url, self.limits = engine, service_url, limits
+        self.connections: dict[str, Connection] = {}
+        self._keep_alive: asyncio.TimerHandle | None = None
+        engine.connect(self.deliver)
+
+    def start(self) -> None:
+        """Begin to look after idle connections."""
+        loop = asyncio.get_running_loop()
+        self._keep_alive = loop.call_later(self.limits.keep_alive, self._look_after)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        for connection in list(self.connections.values()):
+            connection.close("the server stops")
+
+    def new_connection(self) -> "Connection":
+        """The asyncio protocol of a connection that a client opens."""
+        return Connection(self)
+
+    def deliver(self, rows: Sequence[Row]) -> None:
+        """Send rows to the connections that they name."""
+        of: defaultdict[str, list[e.Effect]] = defaultdict(list)
+        for row in rows:
+            effect = row.effect
+            if isinstance(effect, e.Quarantined):
+                self._refused(effect)
+            elif name := getattr(effect, "connection", None):
+                of[name].append(effect)
+        for name, effects in of.items():
+            if (connection := self.connections.get(name)) is not None:
+                connection.deliver(effects)
+
+    def _refused(self, effect: e.Quarantined) -> None:
+        """The gate refused a command. It can't be answered, so its connection ends."""
+        try:
+            name = msgspec.json.decode(effect.payload)["connection"]
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            return
+        if (connection := self.connections.get(name)) is not None:
+            connection.close(f"{effect.rule}: {effect.cause}")
+
+    def _look_after(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.keep_alive()
+        self.start()
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, server: BinaryServer) -> None:
+        self._server, self._engine, self._limits = server, server.engine, server.limits
+        self.name = ""
+        self._reader = FrameReader(server.limits.frame)
+        self._requests = Requests()
+        self._waiting: deque[e.Effect] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready = self._closing = self._known = False
+        self._writable = self._reading = True
+        self._heard, self._asked = True, False
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connects."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._server.connections) >= self._limits.connections:
+            log.warning("a connection is refused: there are %d", self._limits.connections)
+            self._closing = True
+            transport.abort()
+            return
+        self.name = self._engine.new_connection()
+        transport.set_write_buffer_limits(self._limits.buffered)
+        self._server.connections[self.name] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes come from the client."""
+        if self._closing:
+            return
+        self._heard = True
+        try:
+            for each in self._reader.feed(data):
+                self._receive(decode(each, self.name))
+                if self._closing:
+                    return
+        except FrameError as error:
+            self.close(str(error))
+        except EngineStopped as error:
+            self.close(str(error))
+
+    def pause_writing(self) -> None:
+        """The client doesn't read fast enough."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """The client has read most of what was sent."""
+        self._writable = True
+        self._send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, by either side."""
+        self._closing = True
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self._server.connections.pop(self.name, None) is not None and self._known:
+            try:
+                self._engine.post(None, to_json(ConnectionLost(connection=self.name)))
+            except EngineStopped:
+                log.debug("%s is lost, and the engine has stopped", self.name)
+
+    def close(self, why: str) -> None:
+        """Close the connection, after what is written already."""
+        if not self._closing:
+            log.info("connection %s is closed: %s", self.name, why)
+            self._closing = True
+            self._transport.close()
+
+    def keep_alive(self) -> None:
+        """A keep-alive interval is over (protocol.md §2)."""
+        if not self._ready:
+            self.close("no CONNECT came")
+        elif self._asked and not self._heard and self._reading:
+            self.close("PING was not answered")
+        else:
+            self._heard, self._asked = False, True
+            self._write(_PING)
+
+    # -- from the client
+
+    def _receive(self, asked: Frame) -> None:
+        cmd = asked.cmd
+        if not self._ready:
+            if cmd != "CONNECT":
+                self.close(f"{cmd} came before CONNECT")
+                return
+            self._ready = True
+            self._answer("CONNECTED", connected(asked.fields))
+        elif cmd in OF_THE_BROKER:
+            self._ask_broker(asked)
+        elif cmd == "PING":
+            self._write(_PONG)
+        elif cmd == "GET_TOPICS_OF_NAMESPACE":
+            task = asyncio.get_running_loop().create_task(self._list_topics(asked.fields))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif cmd in TRANSACTIONS:
+            self._refuse(asked, "Transactions are not supported")
+        elif cmd in ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE"):
+            self._refuse(asked, "Topic list watchers are not supported")
+        elif cmd == "CONSUMER_STATS":
+            request = asked.fields["request_id"]
+            text = "CONSUMER_STATS is not supported: ask the admin API"
+            self._answer(
+                "CONSUMER_STATS_RESPONSE",
+                {"request_id": request, "error_code": "UnknownError", "error_message": text},
+            )
+        elif cmd not in _NOTHING:
+            self.close(f"{cmd} is not a client's command")
+
+    def _ask_broker(self, asked: Frame) -> None:
+        if not asked.intact:
+            fields = {name: asked.fields[name] for name in ("producer_id", "sequence_id")}
+            text = "Checksum failed on the broker"
+            # after the receipts of what was sent before
+            asyncio.get_running_loop().call_soon(
+                self._answer, "SEND_ERROR", {**fields, "error": "ChecksumError", "message": text}
+            )
+            return
+        if asked.cmd == "SEND" and asked.metadata is None:
+            raise FrameError("SEND without a message")
+        topic, command = self._requests.command(asked)
+        if len(self._requests) > self._limits.opened:
+            self.close(f"more than {self._limits.opened} producers and consumers")
+            return
+        self._known = True
+        self._engine.post(topic, _json(command))
+
+    async def _list_topics(self, fields: dict[str, Any]) -> None:
+        topics = await self._engine.topics(fields["namespace"])
+        self._answer("GET_TOPICS_OF_NAMESPACE_RESPONSE", topics_of_namespace(fields, topics))
+
+    # -- to the client
+
+    def _refuse(self, asked: Frame, text: str) -> None:
+        fields = {"request_id": asked.fields["request_id"], "error": "NotAllowedError", "message": text}
+        self._answer("ERROR", fields)
+
+    def _answer(self, cmd: str, fields: dict[str, Any]) -> None:
+        self._write(encode(cmd, fields))
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def deliver(self, effects: Iterable[e.Effect]) -> None:
+        """Send what `effects` say, as soon as the client reads."""
+        if self._closing:
+            return
+        self._waiting.extend(effects)
+        self._send()
+
+    def _send(self) -> None:
+        waiting = self._waiting
+        parts: list[bytes] = []
+        size = 0
+        while waiting and self._writable and not self._closing:
+            data = self._encoded(waiting.popleft())
+            parts.append(data)
+            size += len(data)
+            if size >= _WRITE_AT_ONCE or not waiting or self._closing:
+                self._write(b"".join(parts))
+                parts.clear()
+                size = 0
+        if self._closing:
+            self._transport.close()
+        elif self._reading == (len(waiting) > self._limits.waiting):
+            self._reading = not self._reading
+            if self._reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _encoded(self, effect: e.Effect) -> bytes:
+        """The frame of an effect, or nothing if there is none."""
+        if isinstance(effect, e.Message):
+            return self._message(effect)
+        found = frame(effect, _no_entries)
+        if found is None:
+            return b""
+        if found.cmd == "_TCP_CLOSE":
+            assert isinstance(effect, e.CloseConnection)
+            log.info("connection %s is closed: %s", self.name, effect.cause)
+            self._closing = True
+            return b""
+        if found.cmd == "LOOKUP_RESPONSE" and "error" not in found.fields:
+            found.fields["brokerServiceUrl"] = self._server.service_url
+        return encode(found.cmd, found.fields)
+
+    def _message(self, effect: e.Message) -> bytes:
+        if effect.metadata is None:
+            try:
+                stored = self._engine.entry(effect.topic, effect.ledger_id, effect.entry_id)
+            except EntryNotFound:  # deleted since: the client was too slow
+                return b""
+            metadata, payload = stored.metadata, stored.payload
+        else:
+            metadata, payload = effect.metadata, effect.payload or b""
+        return encode("MESSAGE", message_fields(effect), entry(metadata_fields(metadata), payload))
+
+
+def _no_entries(*position: object) -> Any:
+    raise AssertionError("a message is encoded elsewhere")
+
+
+_PING, _PONG = encode("PING", {}), encode("PONG", {})
+_json = msgspec.json.Encoder().encode

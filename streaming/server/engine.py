@@ -1,0 +1,67 @@
+"""What servers need of whatever folds the commands: an engine.
+
+An engine runs on one asyncio loop. Nothing here is safe to call from another thread.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from schemas.commands import AnyCommand, MessageMetadata
+from schemas.effects import Row
+
+
+class EngineStopped(RuntimeError):
+    """The engine takes no more commands. The text says why."""
+
+
+class StoredEntry(NamedTuple):
+    """An entry as a topic stores it: `size` in bytes with headers and metadata, `broker_timestamp` in ms."""
+
+    metadata: MessageMetadata
+    payload: bytes
+    size: int
+    broker_timestamp: int | None = None
+
+
+Deliver = Callable[[Sequence[Row]], None]
+"""Called with rows in their order, once they and their commands are durable."""
+
+
+class Engine(Protocol):
+    """Appends commands to a log, folds them, and gives their rows."""
+
+    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+        """Append a command, and give the rows of its record once it is durable.
+
+        `topic`: as in a record, None for a command to the whole broker. Rows that name a connection were delivered there,
+        too. A record that the gate refuses has one row, Quarantined. Raises `EngineStopped`.
+        """
+        ...
+
+    def post(self, topic: str | None, value: bytes) -> None:
+        """Append a command, a record's `value`, of a connection. Its rows are delivered. Raises `EngineStopped`."""
+        ...
+
+    def connect(self, deliver: Deliver) -> None:
+        """Deliver all rows from now on. There is one such function."""
+        ...
+
+    def new_connection(self) -> str:
+        """A name for a connection that no other has or had in the log."""
+        ...
+
+    def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        """A stored entry. Raises `EntryNotFound`."""
+        ...
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The full names of the topics in ``tenant/namespace``, partitions included, sorted."""
+        ...
+
+    async def partitioned(self) -> Mapping[str, int]:
+        """The partitioned topics with their number of partitions."""
+        ...
+
+    def now(self) -> int:
+        """The time on the engine's clock, ms since the epoch."""
+        ...

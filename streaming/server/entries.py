@@ -1,0 +1,70 @@
+"""The entries of an engine: those since the last checkpoint in memory, older ones in the ledger store."""
+
+from collections.abc import Sequence
+
+from schemas.effects import LedgerDeleted, Row, SendReceipt
+from schemas.entries import Entry, EntryNotFound
+from sinks.ledger_reader import LedgerReader
+from streaming.server.engine import StoredEntry
+
+
+class RecentEntries:
+    """Entries by position. `older` has what was dropped from memory; None: nothing was."""
+
+    def __init__(self, older: LedgerReader | None = None) -> None:
+        self._older = older
+        self._ledgers: dict[tuple[str, int], tuple[int, list[StoredEntry]]] = {}
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Keep the entries that `rows` stored."""
+        for row in rows:
+            effect = row.effect
+            if type(effect) is SendReceipt and effect.ledger_id > 0 and effect.metadata is not None:
+                stored = StoredEntry(
+                    effect.metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp
+                )
+                ledger = self._ledgers.get((effect.topic, effect.ledger_id))
+                if ledger is None:
+                    self._ledgers[effect.topic, effect.ledger_id] = effect.entry_id, [stored]
+                else:
+                    ledger[1].append(stored)
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        """Forget the ledgers that `rows` deleted."""
+        for row in rows:
+            if type(row.effect) is LedgerDeleted:
+                self._ledgers.pop((row.effect.topic, row.effect.ledger_id), None)
+
+    def dropped(self, older: LedgerReader) -> None:
+        """Forget all entries: `older` has them now."""
+        self._older = older
+        self._ledgers.clear()
+
+    def reader(self, partition: int) -> "RecentEntries":
+        """The entries of the only partition."""
+        return self
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        """What the broker knows of entries `first`..`last`, both included. Raises `EntryNotFound`."""
+        begin, recent = self._ledgers.get((topic, ledger_id), (last + 1, []))
+        found: list[Entry] = []
+        if first < begin:
+            if self._older is None:
+                raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: not in memory")
+            found += self._older.read(topic, ledger_id, first, min(last, begin - 1))
+        wanted = recent[max(first - begin, 0) : last + 1 - begin] if last >= begin else []
+        found += (Entry(each.metadata, each.size, each.broker_timestamp) for each in wanted)
+        if len(found) != last + 1 - first:
+            raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: there are {len(found)} of them")
+        return found
+
+    def get(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        """An entry with its payload. Raises `EntryNotFound`."""
+        begin, recent = self._ledgers.get((topic, ledger_id), (entry_id + 1, []))
+        if 0 <= entry_id - begin < len(recent):
+            return recent[entry_id - begin]
+        if self._older is None or entry_id >= begin:
+            raise EntryNotFound(f"{topic} {ledger_id}:{entry_id}: no such entry")
+        (known,) = self._older.read(topic, ledger_id, entry_id, entry_id)
+        (payload,) = self._older.payloads(topic, ledger_id, entry_id, entry_id)
+        return StoredEntry(known.metadata, payload, known.size, known.broker_timestamp)

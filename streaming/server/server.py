@@ -1,0 +1,103 @@
+"""The listeners of a server, on the loop of its engine."""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from contextlib import suppress
+from typing import NamedTuple
+
+from streaming.server.binary import BinaryServer, Limits
+from streaming.server.engine import Engine
+
+BACKLOG = 1024
+
+
+class ListenError(RuntimeError):
+    """An address can't be listened on. The text says why and what to do."""
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Parses ``HOST:PORT``, ``[IPV6]:PORT``. Raises `ListenError`."""
+        host, _, port = text.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise ListenError(f"{text!r}: expected HOST:PORT, such as 127.0.0.1:6650")
+        return cls(host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        with suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return False
+
+
+def bound(address: Address, option: str) -> socket.socket:
+    """A socket that is bound to an address, and free. `option` names the setting in errors. Raises `ListenError`."""
+    try:
+        family, kind, proto, _, target = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ListenError(f"{option} {address}: {error.strerror}") from None
+    found = socket.socket(family, kind, proto)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(target)
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        why = error.strerror
+        if error.errno == errno.EADDRINUSE:
+            why = "another program listens there, perhaps a Pulsar: stop it, or choose another port"
+        elif error.errno == errno.EACCES:
+            why = "this user may not listen there: choose a port from 1024 on"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            why = "this machine does not have the address"
+        raise ListenError(f"{option} {address}: {why}") from None
+    found.setblocking(False)
+    return found
+
+
+class Server:
+    """Serves an engine on a bound socket."""
+
+    def __init__(self, engine: Engine, listener: socket.socket, limits: Limits | None = None) -> None:
+        self.engine = engine
+        self.address = Address(*listener.getsockname()[:2])
+        self.service_url = f"pulsar://{_named(self.address)}"
+        self.binary = BinaryServer(engine, self.service_url, limits or Limits())
+        self._listener = listener
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> "Server":
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self.binary.new_connection, sock=self._listener, backlog=BACKLOG
+        )
+        self.binary.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.binary.close()
+
+
+def _named(address: Address) -> str:
+    """An address as clients on this machine connect to it."""
+    if address.host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
+        return f"localhost:{address.port}"
+    return str(address)
