@@ -13,7 +13,7 @@ MUTANTS_FLOOR := 92
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench lock clean
+.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench protocol lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ bench: env  ## compare the speed of a replay with the identity function on Spark
 
 soak: env  ## run a live query for hours with steady clients and check that nothing grows (MINUTES=120; plot and samples in soak/)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),120)
+
+# In an environment of its own: the compiler needs not be as new as the library.
+protocol:  ## write the module of the binary protocol's messages from its .proto file
+	@test -x $(VENV)/protoc/bin/python || $(PYTHON) -m venv $(VENV)/protoc
+	@$(VENV)/protoc/bin/python -m pip install -q --disable-pip-version-check grpcio-tools==1.64.3 "setuptools<81"
+	$(VENV)/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. streaming/protocol/pulsar_api.proto
 
 lock: env  ## update requirements.lock to the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install -q uv

@@ -343,17 +343,10 @@ class LiveFold(PartitionFold):
             raise AssertionError("effects became columns")
         return self._answers
 
-    def next_due(self) -> int:
-        """See `Broker.next_due`."""
-        return self._broker.next_due()
-
-    def topic_names(self) -> list[str]:
-        """The full names of all topics, sorted."""
-        return self._broker.topic_names()
-
-    def partitioned(self) -> Mapping[str, int]:
-        """The partitioned topics by name, with their number of partitions."""
-        return self._broker.partitioned
+    @property
+    def broker(self) -> Broker:
+        """The broker as it is between two calls, to look at."""
+        return self._broker
 
     def _convert(self) -> None:
         self._answers += self._broker.take()

@@ -30,8 +30,9 @@ ROOMS = {
         "streaming.replay streaming.traces streaming.broker sinks schemas", "msgspec pyarrow pytest"
     ),
     "streaming.cli": Room(
-        "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.traces "
-        "streaming.kafka streaming.fold streaming.quality streaming.log sinks streaming.runtime streaming schemas",
+        "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
+        "streaming.traces "
+        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.broker sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
@@ -53,10 +54,15 @@ ROOMS = {
         "streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas",
         "kafka pyarrow numpy msgspec",
     ),
+    "streaming.server": Room(
+        "streaming.fold streaming.protocol streaming.log streaming.broker streaming.rows sinks schemas",
+        "msgspec",
+    ),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"
     ),
-    "streaming.traces": Room("streaming.broker schemas", "crc32c pyarrow msgspec"),
+    "streaming.traces": Room("streaming.protocol streaming.broker schemas", "msgspec"),
+    "streaming.protocol": Room("streaming.broker schemas", "crc32c google msgspec pyarrow"),
     "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka psutil pyarrow msgspec"),
     "streaming.quality": Room(
         "streaming.log streaming.rows sinks schemas",

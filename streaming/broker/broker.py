@@ -442,6 +442,13 @@ class Broker:
         """The full names of all topics, sorted."""
         return sorted(self._state.topics)
 
+    def listed_topics(self, namespace: str) -> list[str]:
+        """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted."""
+        names = set(self._state.topics)
+        for name, count in self._ctx.partitioned.items():
+            names.update(partitions_of(name, count))
+        return sorted(name for name in names if namespace_of(name) == namespace)
+
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
         return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]

@@ -15,6 +15,7 @@ from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
 from streaming.cli.replay import replay_command
 from streaming.cli.run import run_command
+from streaming.cli.serve import serve_command
 from streaming.cli.traces import conform_command, import_command
 from streaming.signals import ending_signals, late_signals
 
@@ -64,6 +65,7 @@ def main(
 app.command("demo")(demo_command)
 app.command("replay")(replay_command)
 app.command("run")(run_command)
+app.command("serve")(serve_command)
 app.command("produce")(produce_command)
 app.add_typer(kafka_app, name="kafka")
 app.command("quality")(quality_command)

@@ -73,8 +73,9 @@ class FrameReader:
                     raise FrameError(f"a frame of {size} bytes: expected 5 to {self._largest}")
                 if len(self._data) < at + 4 + size:
                     break
-                yield bytes(self._data[at + 4 : at + 4 + size])
+                frame = bytes(self._data[at + 4 : at + 4 + size])
                 at += 4 + size
+                yield frame
         finally:
             del self._data[:at]
 
@@ -118,7 +119,7 @@ def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
         raise FrameError(f"{cmd}: no such command")
     try:
         base = _Base(**{"type": known.number, known.field: _raw(fields, known.table)})
-        body = base.SerializeToString()
+        body: bytes = base.SerializeToString()
     except (TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"{cmd}: {error}") from None
     return _SIZES.pack(4 + len(body) + len(tail), len(body)) + body + tail
@@ -127,7 +128,7 @@ def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
 def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
     """The tail of a frame: a message as ledgers store it and consumers get it. Raises `FrameError`."""
     try:
-        head = _Metadata(**_raw(metadata, _METADATA_TABLE)).SerializeToString()
+        head: bytes = _Metadata(**_raw(metadata, _METADATA_TABLE)).SerializeToString()
     except (TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"metadata: {error}") from None
     size = _SIZE.pack(len(head))

@@ -11,7 +11,6 @@ from crc32c import crc32c
 
 from schemas import effects as e
 from schemas.commands import MessageMetadata
-from streaming.broker.context import namespace_of
 from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.protocol.codec import MAX_MESSAGE_SIZE, Frame
 
@@ -167,13 +166,12 @@ def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
 
 
 def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[str, Any]:
-    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4): the `topics` that are in the namespace."""
+    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4). `topics`: those of the namespace."""
     mode = fields.get("mode", "PERSISTENT")
     found = sorted(
         topic
         for topic in topics
-        if namespace_of(topic) == fields["namespace"]
-        and (mode == "ALL" or topic.startswith("non-persistent://") == (mode == "NON_PERSISTENT"))
+        if mode == "ALL" or topic.startswith("non-persistent://") == (mode == "NON_PERSISTENT")
     )
     pattern = fields.get("topics_pattern")
     if (

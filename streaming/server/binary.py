@@ -57,7 +57,7 @@ class Limits:
 class BinaryServer:
     """The connections of a server. `service_url` is what LOOKUP answers."""
 
-    def __init__(self, engine: Engine, service_url: str, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+    def __init__(self, engine: Engine, service_url: str, limits: Limits = Limits()) -> None:
         self.engine, self.service_url, self.limits = engine, service_url, limits
         self.connections: dict[str, Connection] = {}
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -145,8 +145,7 @@ class Connection(asyncio.Protocol):
         self._heard = True
         try:
             for each in self._reader.feed(data):
-                self._receive(decode(each, self.name))
-                if self._closing:
+                if not self._receive(decode(each, self.name)):
                     return
         except FrameError as error:
             self.close(str(error))
@@ -193,12 +192,13 @@ class Connection(asyncio.Protocol):
 
     # -- from the client
 
-    def _receive(self, asked: Frame) -> None:
+    def _receive(self, asked: Frame) -> bool:
+        """Take a frame. Returns whether the next one can be taken."""
         cmd = asked.cmd
         if not self._ready:
             if cmd != "CONNECT":
                 self.close(f"{cmd} came before CONNECT")
-                return
+                return False
             self._ready = True
             self._answer("CONNECTED", connected(asked.fields))
         elif cmd in OF_THE_BROKER:
@@ -222,6 +222,7 @@ class Connection(asyncio.Protocol):
             )
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
+        return not self._closing
 
     def _ask_broker(self, asked: Frame) -> None:
         if not asked.intact:

@@ -21,12 +21,16 @@ import msgspec
 
 from schemas.commands import AnyCommand, BrokerConfig, Restart, Tick, to_json
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
+from schemas.entries import EntryNotFound
+from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore
 from sinks.lock import exclusive
-from streaming.broker.config import BadSetting, configuration
-from streaming.broker.context import namespace_of
+from streaming.broker.broker import Broker
+from streaming.broker.config import configuration
+from streaming.broker.errors import StateVersionError
 from streaming.fold import FoldError, LiveFold, Records, StateRow
-from streaming.log.files import LogError, read_lines
+from streaming.log.files import read_lines
+from streaming.log.table import LogError
 from streaming.rows import to_tables
 from streaming.server.clock import Clock, RealClock
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
@@ -94,11 +98,12 @@ class EmbeddedEngine:
         self._scheduled = False
         self._resources = ExitStack()
         self._log: _Log | None = None
-        self.failed: asyncio.Future[NoReturn] = asyncio.Future()
 
     async def __aenter__(self) -> "EmbeddedEngine":
         configuration(self._config.profile, self._config.settings)
         self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[NoReturn] = self._loop.create_future()
+        """Has the error, as soon as the log can't be written, or the fold fails."""
         with ExitStack() as stack:
             if self._data is None:
                 self._entries = RecentEntries()
@@ -106,10 +111,13 @@ class EmbeddedEngine:
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
                 self._log = stack.enter_context(_Log(self._data))
-                self._entries, self._fold, self._offset = self._log.recover()
+                try:
+                    self._entries, self._fold, self._offset = self._log.recover()
+                except (StateVersionError, ForeignFiles, EntryNotFound) as error:
+                    raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
         self._life = self._offset + 1
-        first = [self._config] if self._offset < 0 else [Restart(), self._config]
+        first: list[AnyCommand] = [self._config] if self._offset < 0 else [Restart(), self._config]
         for command in first:
             self._append(None, to_json(command), None)
         self._round()
@@ -151,32 +159,29 @@ class EmbeddedEngine:
     async def topics(self, namespace: str) -> list[str]:
         """See `Engine.topics`."""
         self._round()
-        partitions = {
-            f"{topic}-partition-{index}"
-            for topic, count in self._fold.partitioned().items()
-            for index in range(count)
-        }
-        return sorted(
-            topic
-            for topic in partitions.union(self._fold.topic_names())
-            if namespace_of(topic) == namespace
-        )
+        return self._fold.broker.listed_topics(namespace)
 
     async def partitioned(self) -> Mapping[str, int]:
         """See `Engine.partitioned`."""
         self._round()
-        return self._fold.partitioned()
+        return self._fold.broker.partitioned
 
     def now(self) -> int:
         """See `Engine.now`."""
         return self._clock.now()
+
+    @property
+    def broker(self) -> Broker:
+        """The broker after all that was submitted, to look at."""
+        self._round()
+        return self._fold.broker
 
     # -- time
 
     def next_due(self) -> int:
         """The time (ms) at which the broker next does something by itself. `streaming.broker.next_effect.NEVER`: not at all."""
         self._round()
-        return self._fold.next_due()
+        return self._fold.broker.next_due()
 
     async def tick(self) -> None:
         """Do what is due by now."""
@@ -244,7 +249,7 @@ class EmbeddedEngine:
 
     def _arm(self) -> None:
         """Have a tick come when the broker next has something to do by itself."""
-        due = self._fold.next_due()
+        due = self._fold.broker.next_due()
         if due == self._timer_due and self._timer is not None:
             return
         if self._timer is not None:
@@ -332,7 +337,13 @@ class _Log:
                 f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
             )
         for start in range(0, len(records.offsets), RECORDS_PER_ROUND):
-            part = Records(*(column[start : start + RECORDS_PER_ROUND] for column in records))
+            stop = start + RECORDS_PER_ROUND
+            part = Records(
+                records.offsets[start:stop],
+                records.timestamps[start:stop],
+                records.topics[start:stop],
+                records.values[start:stop],
+            )
             rows = fold.answer(part)
             entries.add(rows)
             entries.delete(rows)

@@ -4,10 +4,13 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 from streaming.server.binary import BinaryServer, Limits
+from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 
 BACKLOG = 1024
@@ -101,3 +104,25 @@ def _named(address: Address) -> str:
     if address.host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
         return f"localhost:{address.port}"
     return str(address)
+
+
+async def serve(
+    engine: EmbeddedEngine,
+    listener: socket.socket,
+    stop: threading.Event,
+    on_start: Callable[[Server], None],
+    limits: Limits | None = None,
+) -> None:
+    """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
+    async with engine, Server(engine, listener, limits) as server:
+        on_start(server)
+        stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)
+        try:
+            await asyncio.wait(
+                (stopped, asyncio.ensure_future(engine.failed)), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stop.set()
+            await stopped
+        if engine.failed.done():
+            engine.failed.result()

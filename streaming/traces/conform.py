@@ -38,7 +38,11 @@ def compare_traces(paths: Iterable[Path], progress: Callable[[Verdict], None] | 
 
 def compare_trace(trace: Trace) -> Verdict:
     """Feed a trace to the core and compare at every step and snapshot."""
-    session = Session(trace)
+    return compare(Session(trace))
+
+
+def compare(session: Session) -> Verdict:
+    """Run a session and compare at every step and snapshot."""
     frames = snapshots = 0
     snapshot: dict[str, Any] | None = None
     following: str | None = None
@@ -64,7 +68,7 @@ def compare_trace(trace: Trace) -> Verdict:
     if snapshot is not None:
         _compare_snapshot(session, snapshot)
     session.end_step("end")
-    return Verdict(trace.name, frames, snapshots, session.differences)
+    return Verdict(session.trace.name, frames, snapshots, session.differences)
 
 
 def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:

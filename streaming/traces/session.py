@@ -23,8 +23,8 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.partitioned_topics import is_for_whole
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import connected, frame, headers, topics_of_namespace, uncompressed
-from streaming.protocol.requests import OF_THE_GATEWAY, Requests
 from streaming.protocol.requests import LOOKUPS as REQUESTS
+from streaming.protocol.requests import OF_THE_GATEWAY, Requests
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, payload_of
 
@@ -291,18 +291,11 @@ class Session:
         fields = dict(record.get("fields", {}))
         if name == "_TCP_CLOSE":
             return None, {"command": "CONNECTION_LOST", "connection": connection}
-        if name == "CONNECT":
-            self._answer(Frame(connection, "CONNECTED", connected(fields)))
-        if name == "GET_TOPICS_OF_NAMESPACE":
-            partitions = {
-                f"{topic}-partition-{index}"
-                for topic, count in self.broker.partitioned.items()
-                for index in range(count)
-            }
-            answer = topics_of_namespace(fields, partitions.union(self.broker.topic_names()))
-            self._answer(Frame(connection, f"{name}_RESPONSE", answer))
-        if name == "_TCP_OPEN" or name in OF_THE_GATEWAY:
-            self.skipped[name] += name != "_TCP_OPEN"
+        if name == "_TCP_OPEN":
+            return None
+        if name in OF_THE_GATEWAY:
+            self.skipped[name] += 1
+            self._answer_as_gateway(connection, name, fields)
             return None
         stream = self._stream(connection, name, fields)
         if "request_id" in fields and name not in LOOKUPS:
@@ -322,6 +315,14 @@ class Session:
                 if key in value:
                     value[key] = self._ids(topic, value[key])
         return topic, value
+
+    def _answer_as_gateway(self, connection: str, name: str, fields: dict[str, Any]) -> None:
+        """Answer a frame that is not a command."""
+        if name == "CONNECT":
+            self._answer(Frame(connection, "CONNECTED", connected(fields)))
+        if name == "GET_TOPICS_OF_NAMESPACE":
+            answer = topics_of_namespace(fields, self.broker.listed_topics(fields["namespace"]))
+            self._answer(Frame(connection, f"{name}_RESPONSE", answer))
 
     def _ids(self, topic: str, ids: Any) -> Any:
         if isinstance(ids, list):

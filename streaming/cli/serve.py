@@ -1,0 +1,99 @@
+"""`magnetar serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.errors import expected_errors
+from streaming.signals import stop_signals
+
+if TYPE_CHECKING:
+    from streaming.server.server import Server
+
+
+def serve_command(
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients of the binary protocol connect. Port 0: any free one."
+        ),
+    ] = "127.0.0.1:6650",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for the log of all commands and for the messages. With the same folder, the broker goes on where "
+            "it stopped, however it ended. Without one, everything is in memory and ends with the process."
+        ),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="The Pulsar version whose defaults apply: 2.x or 4.x.")
+    ] = "4.x",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A broker setting, by Pulsar's name; see docs/settings.md. Repeatable.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen on an address that other machines reach, although nobody who connects is asked who they are.",
+        ),
+    ] = False,
+) -> None:
+    """Serve Pulsar's clients until Ctrl-C or SIGTERM, as a standalone Pulsar does.
+
+    A client of any language connects to pulsar://localhost:6650. The broker runs in this process.
+    """
+    import asyncio
+
+    from sinks.lock import InUse, NotWritable
+    from sinks.storage import Damaged, NotStored
+    from streaming.broker.config import BadSetting, configuration
+    from streaming.fold import FoldError
+    from streaming.server.embedded import BadData, EmbeddedEngine
+    from streaming.server.engine import EngineStopped
+    from streaming.server.server import Address, ListenError, bound, serve
+
+    if profile not in ("2.x", "4.x"):
+        raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
+    settings = dict(map(_setting, setting or ()))
+    with (
+        expected_errors(
+            BadData,
+            BadSetting,
+            InUse,
+            ListenError,
+            NotWritable,
+            failed=(Damaged, EngineStopped, FoldError, NotStored),
+        ),
+        stop_signals() as stop,
+    ):
+        configuration(profile, settings)
+        address = Address.parse(listen)
+        if not (address.is_loopback or insecure):
+            raise ListenError(
+                f"--listen {listen}: other machines reach this address, and the server asks nobody who they are: listen on "
+                "127.0.0.1, or add --insecure if your network protects it"
+            )
+        listener = bound(address, "--listen")
+        engine = EmbeddedEngine(data, profile=profile, settings=settings)
+        asyncio.run(serve(engine, listener, stop, _started))
+    typer.echo("magnetar: stopped", err=True)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (name and found):
+        raise typer.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint="--set")
+    return name, value
+
+
+def _started(server: Server) -> None:
+    typer.echo(f"magnetar: serving {server.service_url}; Ctrl-C stops it", err=True)
