@@ -205,7 +205,8 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     metadata: list[KeyValue] = []
     """The application's notes on the consumer. Recorded, not used."""
     read_compacted: bool = False
-    """True is refused (NotAllowedError): there is no compaction."""
+    """True: read the compacted topic. Topics are never compacted, so that is the whole topic. Exclusive and Failover only,
+    otherwise refused (NotAllowedError)."""
     schema: SchemaData | None = None
     """The schema that the consumer expects. Recorded, not used."""
     initialPosition: Literal["Latest", "Earliest"] = "Latest"

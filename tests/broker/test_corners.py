@@ -153,11 +153,14 @@ def test_nobody_subscribes_to_a_fenced_topic() -> None:
     assert of(run.subscribe("s"), Error) == []
 
 
-def test_reading_compacted_is_refused() -> None:
+def test_a_topic_that_was_never_compacted_is_read_as_a_whole() -> None:
     run = Run()
-    refused = one(run.subscribe("s", read_compacted=True), Error)
-    assert refused.error == "NotAllowedError"
-    assert "read_compacted" in refused.cause
+    run.publish(1)
+    run.publish(2)
+    subscribed = run.subscribe("s", read_compacted=True)
+    assert of(subscribed, Error) == []
+    assert len(of(run.flow("s", 10), Message)) == 2
+    assert one(run.subscribe("t", "Shared", read_compacted=True), Error).error == "NotAllowedError"
 
 
 def test_closing_a_consumer_that_is_not_there_succeeds() -> None:

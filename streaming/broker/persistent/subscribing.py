@@ -53,8 +53,6 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         )
     if not is_free_name(name):
         raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
-    if command.read_compacted:
-        raise BrokerError("NotAllowedError", "read_compacted isn't supported yet")
     rate_limits.check_subscribe(ctx, topic, command)
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")

@@ -1,0 +1,200 @@
+"""The embedded engine's data folder: what was answered is there after a restart, however the process ended."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from schemas.commands import Admin, CloseProducer, KeyValue, MessageMetadata, Producer, Send
+from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
+from sinks.lock import InUse
+from sinks.tables import read_table
+from streaming.replay import replay_in_process
+from streaming.server import embedded
+from streaming.server.clock import HeldClock
+from streaming.server.embedded import CHECKPOINT, LOG, BadData, EmbeddedEngine
+from tests.server.conftest import running
+
+TOPIC = "persistent://public/default/t"
+START = 1_700_000_000_000
+
+
+def run(folder: Path | None, work: Callable[[EmbeddedEngine], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    """Do `work` with an engine, whose clock stands still."""
+
+    async def main() -> Any:
+        async with EmbeddedEngine(folder, clock=HeldClock(START), settings=settings) as engine:
+            return await work(engine)
+
+    return asyncio.run(main())
+
+
+async def publish(engine: EmbeddedEngine, *numbers: int, payload: bytes = b"x") -> list[Row]:
+    """Publish messages with these sequence ids."""
+    connection = engine.new_connection()
+    command = Producer(connection=connection, producer_id=1, request_id=1, producer_name="p")
+    rows = await engine.submit(TOPIC, command)
+    for number in numbers:
+        metadata = MessageMetadata("p", number, START, properties=[KeyValue("a", "b")])
+        rows += await engine.submit(
+            TOPIC,
+            Send(
+                connection=connection, producer_id=1, sequence_id=number, metadata=metadata, payload_bytes=payload
+            ),
+        )
+    rows += await engine.submit(TOPIC, CloseProducer(connection=connection, producer_id=1, request_id=2))
+    return rows
+
+
+async def stats(engine: EmbeddedEngine) -> Any:
+    path = f"/{TOPIC.replace('://', '/')}/internalStats"
+    rows = await engine.submit(TOPIC, Admin(method="GET", path=path))
+    (answer,) = [row.effect for row in rows if isinstance(row.effect, AdminResponse)]
+    return answer.fields.response
+
+
+def test_a_restart_goes_on_where_the_log_ends(tmp_path: Path) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1, 2, 3))
+    rows = run(tmp_path, lambda engine: publish(engine, 4))
+    (receipt,) = [row.effect for row in rows if isinstance(row.effect, SendReceipt)]
+    assert (receipt.ledger_id, receipt.entry_id) >= (1, 3)
+    assert run(tmp_path, stats)["numberOfEntries"] == 4
+
+
+def test_a_lost_checkpoint_is_made_up_for_by_the_log(tmp_path: Path) -> None:
+    async def killed(engine: EmbeddedEngine) -> Any:
+        await publish(engine, 1, 2, 3)
+        return (tmp_path / LOG).read_bytes()
+
+    log = run(tmp_path, killed)
+    before = run(tmp_path, stats)
+    for path in (tmp_path / CHECKPOINT, *(tmp_path / "store").rglob("*.parquet")):
+        path.unlink()
+    (tmp_path / LOG).write_bytes(log + b'{"partition":0,"offset":99,"times')  # the write that the kill cut off
+    after = run(tmp_path, stats)
+    assert before["totalSize"] == after["totalSize"]
+    assert before["numberOfEntries"] == after["numberOfEntries"] == 3
+    assert (tmp_path / LOG).read_bytes().startswith(log)
+
+
+def test_entries_of_a_former_life_are_read(tmp_path: Path) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1, 2, payload=b"earlier"))
+
+    async def look(engine: EmbeddedEngine) -> bytes:
+        assert [each.metadata.sequence_id for each in (engine.entry(TOPIC, 1, 0), engine.entry(TOPIC, 1, 1))] == [1, 2]
+        return engine.entry(TOPIC, 1, 1).payload
+
+    assert run(tmp_path, look) == b"earlier"
+
+
+def test_a_checkpoint_in_the_middle_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run(tmp_path / "a", lambda engine: publish(engine, *range(1, 30)))
+    monkeypatch.setattr(embedded, "CHECKPOINT_RECORDS", 7)
+    often = run(tmp_path / "b", lambda engine: publish(engine, *range(1, 30)))
+    assert plain == often
+    assert run(tmp_path / "a", stats) == run(tmp_path / "b", stats)
+
+
+def test_the_log_replays_to_the_same_rows(tmp_path: Path) -> None:
+    rows = run(tmp_path / "data", lambda engine: publish(engine, 1, 2, 3))
+    rows += run(tmp_path / "data", lambda engine: publish(engine, 3, 4), brokerDeduplicationEnabled=True)
+    replay_in_process(tmp_path / "data" / LOG, tmp_path / "out")
+    receipts = read_table(str(tmp_path / "out" / "tables"), KINDS[SendReceipt]).sort_by("offset").to_pylist()
+    found = [(row.offset, row.clock, row.effect.ledger_id, row.effect.entry_id) for row in rows
+             if isinstance(row.effect, SendReceipt)]  # fmt: skip
+    assert [(row["offset"], row["clock"], row["ledger_id"], row["entry_id"]) for row in receipts] == found
+    assert len(found) == 5
+
+
+def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    async def again(engine: EmbeddedEngine) -> None:
+        with pytest.raises(InUse, match="magnetar serve"):
+            await EmbeddedEngine(tmp_path).__aenter__()
+
+    run(tmp_path, again)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda folder: (folder / CHECKPOINT).write_bytes(b"x"), "is damaged"),
+        (lambda folder: (folder / LOG).write_bytes(b""), "its checkpoint was made at"),
+        (lambda folder: (folder / LOG).open("ab").write(b'{"partition":0,"offset":77,"command":"TICK"}\n'), "offset 77"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], text: str) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1))
+    damage(tmp_path)
+    with pytest.raises(BadData, match=text):
+        run(tmp_path, stats)
+
+
+def test_a_log_that_cannot_be_written_stops_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(engine: EmbeddedEngine) -> None:
+        await publish(engine, 1)
+        before = (tmp_path / LOG).read_bytes()
+
+        def write(file: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write)
+            with pytest.raises(embedded.EngineStopped, match="No space left"):
+                await publish(engine, 2)
+        assert (tmp_path / LOG).read_bytes() == before
+        with pytest.raises(OSError, match="No space left"):
+            await engine.failed
+
+    run(tmp_path, full)
+    assert run(tmp_path, stats)["numberOfEntries"] == 1
+
+
+def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
+    """What was answered is there. With deduplication on, a client that sends again leaves nothing twice."""
+
+    def serve() -> tuple[subprocess.Popen[str], str]:
+        command = ["-c", "from streaming.cli import main; main()", "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path),
+                   "--set", "brokerDeduplicationEnabled=true"]  # fmt: skip
+        process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        return process, process.stderr.readline().split()[2].rstrip(";").replace("localhost", "127.0.0.1")
+
+    process, url = serve()
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(url, logger=logger)
+    client.subscribe(TOPIC, "s").close()  # keeps the messages
+    producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True)
+    confirmed: list[int] = []
+
+    def sent(number: int) -> Any:
+        def answered(result: Any, message_id: Any) -> None:
+            if result == pulsar.Result.Ok:
+                confirmed.append(number)
+                if len(confirmed) == 200:
+                    process.send_signal(signal.SIGKILL)
+
+        return answered
+
+    for number in range(1, 1001):
+        producer.send_async(str(number).encode(), sent(number), sequence_id=number)
+    process.wait()
+    client.shutdown()
+    with running(tmp_path, brokerDeduplicationEnabled=True) as broker, broker.client() as client:
+        producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True)
+        assert producer.last_sequence_id() >= max(confirmed)
+        for number in range(1, 1001):
+            producer.send_async(str(number).encode(), None, sequence_id=number)
+        producer.flush()
+        consumer = client.subscribe(TOPIC, "s")
+        found = [int(consumer.receive(10_000).data()) for _ in range(1000)]
+        assert found == list(range(1, 1001))
+        assert max(confirmed) in found
+        backlog = broker.call(lambda: stats(broker.engine))["numberOfEntries"]
+        assert backlog == 1000
