@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from schemas.commands import MessageMetadata
 from schemas.effects import LedgerDeleted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from sinks.ledger_reader import LedgerReader
@@ -19,9 +20,16 @@ class RecentEntries:
         """Keep the entries that `rows` stored."""
         for row in rows:
             effect = row.effect
-            if type(effect) is SendReceipt and effect.ledger_id > 0 and effect.metadata is not None:
+            if type(effect) is SendReceipt and effect.ledger_id > 0:
+                # The short form of publishing has no metadata but these.
+                metadata = effect.metadata or MessageMetadata(
+                    effect.producer_name,
+                    effect.sequence_id,
+                    effect.publish_time or 0,
+                    partition_key=effect.partition_key,
+                )
                 stored = StoredEntry(
-                    effect.metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp
+                    metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp
                 )
                 ledger = self._ledgers.get((effect.topic, effect.ledger_id))
                 if ledger is None:

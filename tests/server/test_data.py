@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from schemas.commands import Admin, CloseProducer, KeyValue, MessageMetadata, Producer, Send
+from schemas.commands import Admin, CloseProducer, KeyValue, MessageMetadata, Producer, Publish, Send
 from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
 from sinks.lock import InUse
 from sinks.tables import read_table
@@ -20,13 +20,16 @@ from streaming.replay import replay_in_process
 from streaming.server import embedded
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import CHECKPOINT, LOG, BadData, EmbeddedEngine
+from streaming.server.engine import EngineStopped, StoredEntry
 from tests.server.conftest import running
 
 TOPIC = "persistent://public/default/t"
 START = 1_700_000_000_000
 
 
-def run(folder: Path | None, work: Callable[[EmbeddedEngine], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+def run(
+    folder: Path | None, work: Callable[[EmbeddedEngine], Coroutine[Any, Any, Any]], **settings: Any
+) -> Any:
     """Do `work` with an engine, whose clock stands still."""
 
     async def main() -> Any:
@@ -46,7 +49,11 @@ async def publish(engine: EmbeddedEngine, *numbers: int, payload: bytes = b"x") 
         rows += await engine.submit(
             TOPIC,
             Send(
-                connection=connection, producer_id=1, sequence_id=number, metadata=metadata, payload_bytes=payload
+                connection=connection,
+                producer_id=1,
+                sequence_id=number,
+                metadata=metadata,
+                payload_bytes=payload,
             ),
         )
     rows += await engine.submit(TOPIC, CloseProducer(connection=connection, producer_id=1, request_id=2))
@@ -77,7 +84,9 @@ def test_a_lost_checkpoint_is_made_up_for_by_the_log(tmp_path: Path) -> None:
     before = run(tmp_path, stats)
     for path in (tmp_path / CHECKPOINT, *(tmp_path / "store").rglob("*.parquet")):
         path.unlink()
-    (tmp_path / LOG).write_bytes(log + b'{"partition":0,"offset":99,"times')  # the write that the kill cut off
+    (tmp_path / LOG).write_bytes(
+        log + b'{"partition":0,"offset":99,"times'
+    )  # the write that the kill cut off
     after = run(tmp_path, stats)
     assert before["totalSize"] == after["totalSize"]
     assert before["numberOfEntries"] == after["numberOfEntries"] == 3
@@ -88,10 +97,23 @@ def test_entries_of_a_former_life_are_read(tmp_path: Path) -> None:
     run(tmp_path, lambda engine: publish(engine, 1, 2, payload=b"earlier"))
 
     async def look(engine: EmbeddedEngine) -> bytes:
-        assert [each.metadata.sequence_id for each in (engine.entry(TOPIC, 1, 0), engine.entry(TOPIC, 1, 1))] == [1, 2]
+        assert [
+            each.metadata.sequence_id for each in (engine.entry(TOPIC, 1, 0), engine.entry(TOPIC, 1, 1))
+        ] == [1, 2]
         return engine.entry(TOPIC, 1, 1).payload
 
     assert run(tmp_path, look) == b"earlier"
+
+
+def test_the_short_form_of_publishing_is_read_back(tmp_path: Path) -> None:
+    async def publish_short(engine: EmbeddedEngine) -> StoredEntry:
+        await engine.submit(TOPIC, Publish(producer="p", sequence_id=1, payload="x", key="k"))  # type: ignore[arg-type]
+        return engine.entry(TOPIC, 1, 0)
+
+    async def look(engine: EmbeddedEngine) -> StoredEntry:
+        return engine.entry(TOPIC, 1, 0)
+
+    assert run(tmp_path, publish_short) == run(tmp_path, look)
 
 
 def test_a_checkpoint_in_the_middle_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +148,10 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
     [
         (lambda folder: (folder / CHECKPOINT).write_bytes(b"x"), "is damaged"),
         (lambda folder: (folder / LOG).write_bytes(b""), "its checkpoint was made at"),
-        (lambda folder: (folder / LOG).open("ab").write(b'{"partition":0,"offset":77,"command":"TICK"}\n'), "offset 77"),
+        (
+            lambda folder: (folder / LOG).open("ab").write(b'{"partition":0,"offset":77,"command":"TICK"}\n'),
+            "offset 77",
+        ),
     ],
 )
 def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], text: str) -> None:
@@ -136,7 +161,9 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], text:
         run(tmp_path, stats)
 
 
-def test_a_log_that_cannot_be_written_stops_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_written_stops_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def full(engine: EmbeddedEngine) -> None:
         await publish(engine, 1)
         before = (tmp_path / LOG).read_bytes()
@@ -146,7 +173,7 @@ def test_a_log_that_cannot_be_written_stops_the_engine(tmp_path: Path, monkeypat
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", write)
-            with pytest.raises(embedded.EngineStopped, match="No space left"):
+            with pytest.raises(EngineStopped, match="No space left"):
                 await publish(engine, 2)
         assert (tmp_path / LOG).read_bytes() == before
         with pytest.raises(OSError, match="No space left"):
@@ -170,7 +197,9 @@ def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(url, logger=logger)
     client.subscribe(TOPIC, "s").close()  # keeps the messages
-    producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True)
+    producer = client.create_producer(
+        TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True
+    )
     confirmed: list[int] = []
 
     def sent(number: int) -> Any:
@@ -187,7 +216,9 @@ def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
     process.wait()
     client.shutdown()
     with running(tmp_path, brokerDeduplicationEnabled=True) as broker, broker.client() as client:
-        producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True)
+        producer = client.create_producer(
+            TOPIC, producer_name="p", batching_enabled=False, block_if_queue_full=True
+        )
         assert producer.last_sequence_id() >= max(confirmed)
         for number in range(1, 1001):
             producer.send_async(str(number).encode(), None, sequence_id=number)

@@ -61,7 +61,9 @@ def test_subscription_types(client: Any, topic: str, type_: Any) -> None:
 
 
 def test_shared_subscriptions_divide_the_messages(client: Any, topic: str) -> None:
-    consumers = [client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=5) for _ in "ab"]
+    consumers = [
+        client.subscribe(topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=5) for _ in "ab"
+    ]
     producer = client.create_producer(topic, batching_enabled=False)
     for payload in payloads(10):
         producer.send(payload)
@@ -86,7 +88,9 @@ def test_key_shared_keeps_each_key_with_one_consumer(client: Any, topic: str) ->
     for number in range(3):
         client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, message_listener=listener(number))
     last = client.subscribe(topic, "all")
-    producer = client.create_producer(topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased
+    )
     for number in range(30):
         producer.send_async(b"x", None, partition_key=f"key {number % 6}")
     producer.flush()
@@ -172,9 +176,7 @@ def test_negative_acks_and_dead_letters(client: Any, topic: str) -> None:
 
 
 def test_the_ack_timeout(broker: Running, client: Any, topic: str) -> None:
-    consumer = client.subscribe(
-        topic, "s", pulsar.ConsumerType.Shared, unacked_messages_timeout_ms=10_000
-    )
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
     client.create_producer(topic).send(b"x")
     consumer.receive(WAIT)
     consumer.redeliver_unacknowledged_messages()
@@ -194,9 +196,7 @@ def test_cumulative_acks(client: Any, topic: str) -> None:
 
 def test_acks_of_messages_in_a_batch(topic: str) -> None:
     with running(acknowledgmentAtBatchIndexLevelEnabled=True) as broker, broker.client() as client:
-        consumer = client.subscribe(
-            topic, "s", pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
-        )
+        consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
         producer = client.create_producer(topic, batching_enabled=True)
         for payload in payloads(4):
             producer.send_async(payload, None)
@@ -262,7 +262,9 @@ class Person(pulsar.schema.Record):  # type: ignore[misc]
     age = pulsar.schema.Integer()
 
 
-@pytest.mark.parametrize("schema", [pulsar.schema.JsonSchema(Person), pulsar.schema.StringSchema()], ids=["json", "text"])
+@pytest.mark.parametrize(
+    "schema", [pulsar.schema.JsonSchema(Person), pulsar.schema.StringSchema()], ids=["json", "text"]
+)
 def test_schemas(client: Any, topic: str, schema: Any) -> None:
     consumer = client.subscribe(topic, "s", schema=schema)
     producer = client.create_producer(topic, schema=schema)
@@ -275,18 +277,17 @@ def test_schemas(client: Any, topic: str, schema: Any) -> None:
 
 
 def test_deduplication(topic: str) -> None:
-    with running(brokerDeduplicationEnabled=True) as broker:
-        with broker.client() as client:
-            consumer = client.subscribe(topic, "s")
-            producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
-            for number, payload in enumerate(payloads(3)):
-                producer.send(payload, sequence_id=number + 1)
-            producer.close()
-            producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
-            assert producer.last_sequence_id() == 3
-            for number, payload in enumerate(payloads(5)):
-                producer.send(payload, sequence_id=number + 1)
-            assert received(consumer, 5) == payloads(5)
+    with running(brokerDeduplicationEnabled=True) as broker, broker.client() as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
+        for number, payload in enumerate(payloads(3)):
+            producer.send(payload, sequence_id=number + 1)
+        producer.close()
+        producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
+        assert producer.last_sequence_id() == 3
+        for number, payload in enumerate(payloads(5)):
+            producer.send(payload, sequence_id=number + 1)
+        assert received(consumer, 5) == payloads(5)
 
 
 def test_a_non_persistent_topic(client: Any, topic: str) -> None:
