@@ -348,6 +348,11 @@ class LiveFold(PartitionFold):
         """The broker as it is between two calls, to look at."""
         return self._broker
 
+    def _columns(
+        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+    ) -> PublishColumns | None:
+        return None  # each effect is a row
+
     def _convert(self) -> None:
         self._answers += self._broker.take()
 
