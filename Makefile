@@ -77,8 +77,8 @@ format: env  ## fix and format the code with ruff
 docs: env  ## write the reference in docs/ from the code
 	$(BIN)/python -m tools.reference
 
-bench: env  ## compare the speed of a replay with the identity function on Spark
-	$(BIN)/python -m bench
+bench: env  ## measure speed beside the identity function, the naive way and an echo (LONG=1: longer, and beside a real Pulsar; JSON in bench.json)
+	$(BIN)/python -m bench $(if $(LONG),--long) --json bench.json
 
 soak: env  ## run a live query for hours with steady clients and check that nothing grows (MINUTES=120; plot and samples in soak/)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),120)

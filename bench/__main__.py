@@ -1,188 +1,316 @@
-"""`make bench`: a replay of a million plain publishes, compared with the identity function in the same operator.
+"""`make bench`: what Magnetar costs beside the limit, the naive way and a real broker. A table, and JSON.
 
-Both read the same Parquet files in the same micro-batches, group by the same key, so with the same spread over tasks,
-and end in one job per micro-batch. The identity gives every row back. It runs twice: once the rows are only counted,
-once they are also written to one Parquet sink. The replay folds the broker and writes receipts, entries and state.
+Rounds are interleaved: each runs every contender once, and a ratio is of runs in the same round. Ratios are given by the
+clock and by processor time, which a busy machine disturbs less.
 """
 
 import argparse
-import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-import pandas as pd
+import msgspec
+import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.state import GroupStateTimeout
 
-from bench.memory import resident
-from schemas.commands import Publish, to_binary
-from schemas.records import RECORD
-from sinks.parquet import options
-from streaming.replay import RECORDS_PER_BATCH, replay_log
-from streaming.spark import source
-from streaming.spark.keys import slot
-from streaming.spark.schema import RECORDS
+from bench import core, live, logs, pulsar
+from bench.logs import publishes as publishes
+from bench.memory import Cost
+from bench.replays import identity, magnetar, naive, run
+from streaming.kafka.local import LocalKafka
+from streaming.log.files import write_log
 from streaming.spark.session import spark_session
 
-TOPICS, PRODUCERS, PARTITIONS, PAYLOAD = 64, 1000, 16, 100
+
+class Result(msgspec.Struct):
+    """A line of the table: what was wanted and what was measured, once per round. `processor`: by processor time."""
+
+    workload: str
+    wanted: str
+    measured: list[float]
+    unit: str
+    processor: list[float] = []
+    peak_java: int = 0
+    peak_worker: int = 0
+
+    def line(self) -> str:
+        """As a row of a table in Markdown."""
+        peaks = " / ".join(f"{peak / 2**20:,.0f}" for peak in (self.peak_java, self.peak_worker) if peak)
+        by = _spread(self.processor) if self.processor else ""
+        measured = f"{_spread(self.measured)} {self.unit}" if self.measured else ""
+        return f"| {self.workload} | {self.wanted} | {measured} | {by} | {peaks} |"
 
 
-def publishes(count: int) -> pa.Table:
-    """`count` plain publishes of 100 bytes: 64 topics, 1,000 producers, 16 ingress partitions, one publish per millisecond."""
-    dice = np.random.default_rng(7)
-    producers = dice.integers(PRODUCERS, size=count)
-    topics = producers % TOPICS
-    sequence = np.empty(count, np.int64)
-    for producer in range(PRODUCERS):
-        own = np.flatnonzero(producers == producer)
-        sequence[own] = np.arange(len(own))
-    payload = bytes(PAYLOAD)
-    values = [
-        to_binary(Publish(producer=f"producer-{producer}", sequence_id=int(id_), payload_bytes=payload))
-        for producer, id_ in zip(producers.tolist(), sequence, strict=True)
-    ]
-    partition = (topics % PARTITIONS).astype(np.int32)
-    offset = np.empty(count, np.int64)
-    for number in range(PARTITIONS):
-        own = np.flatnonzero(partition == number)
-        offset[own] = np.arange(len(own))
-    names = np.array([f"persistent://bench/load/topic-{topic}" for topic in range(TOPICS)])
-    columns = [
-        partition,
-        offset,
-        1_700_000_000_000 + np.arange(count),
-        names[topics],
-        pa.array(values, pa.binary()),
-    ]
-    return pa.Table.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, RECORD, strict=True)], schema=RECORD
-    )
+def _spread(values: Sequence[float]) -> str:
+    middle = statistics.median(values)
+    digits = 0 if middle >= 100 else 2 if middle >= 0.1 else 4
+    text = f"**{middle:,.{digits}f}**"
+    return text if len(values) == 1 else f"{text} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def identity(spark: SparkSession, records: pa.Table, folder: Path, batches: int, *, write: bool) -> float:
-    """Seconds for giving every row back from a stateful operator with the replay's source, key and spread of keys.
+class Bench:
+    """The results so far, and where to measure."""
 
-    The rows are counted; with `write` they also go to Parquet, one file per task, encoded as the sinks encode theirs.
-    """
+    def __init__(self, folder: Path, rounds: int, scale: int, cores: int) -> None:
+        """`scale`: how many records a large log has."""
+        self.folder, self.rounds, self.scale, self.cores = folder, rounds, scale, cores
+        self.results: list[Result] = []
 
-    def give_back(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        seen = state.get[0] if state.exists else 0
-        for frame in frames:
-            seen += len(frame)
-            yield frame[RECORD.names]
-        state.update((seen,))
+    def add(self, *fields: Any, **more: Any) -> None:
+        """Note a result, and print it."""
+        self.results.append(Result(*fields, **more))
+        print(self.results[-1].line(), flush=True)
 
-    def take(batch: DataFrame, batch_id: int) -> None:
-        def rows(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            task = TaskContext.get()
-            assert task is not None
-            file = folder / f"{batch_id}-{task.partitionId()}.parquet"
-            count = 0
-            with ExitStack() as stack:
-                writer: pq.ParquetWriter | None = None
-                for part in parts:
-                    count += part.num_rows
-                    if write:
-                        if writer is None:
-                            parquet = pq.ParquetWriter(file, part.schema, **options(part.schema, "zstd"))
-                            writer = stack.enter_context(parquet)
-                        writer.write_batch(part)
-            yield pa.RecordBatch.from_pydict({"rows": [count]})
+    # -- replays with Spark -------------------------------------------------------------------------------------------
 
-        batch.mapInArrow(rows, "rows bigint").collect()
+    def replays(self) -> None:
+        """Each workload beside the identity over the same log."""
+        size = self.scale
+        small = size // 5
+        many = {"topics": 10_000, "producers": 10_000}
+        contenders: dict[str, tuple[str, pa.Table]] = {
+            "publish with dedup, 64 topics": ("≥ 0.9", logs.publishes(size)),
+            "publish with dedup, 10,000 topics": ("≥ 0.7 of the 64-topic rate", logs.publishes(size, **many)),
+            "publish and ack, Exclusive": ("≥ 0.5", logs.delivered(small, "Exclusive")),
+            "publish and ack, Shared, 8 consumers": ("≥ 0.35", logs.delivered(small, "Shared", consumers=8)),
+            "the same, 20 % acked late": ("≥ 0.35", logs.delivered(small, "Shared", consumers=8, holes=0.2)),
+            "publish and ack, Key_Shared, 8 consumers, 10,000 keys": (
+                "≥ 0.35",
+                logs.delivered(small, "Key_Shared", consumers=8, keys=10_000),
+            ),
+            "batches of 1,000 messages": ("", logs.sends(small // 4, messages=1000, payload=10_000)),
+        }
+        spark = spark_session("magnetar bench", shuffle_partitions=self.cores, master=f"local[{self.cores}]")
+        costs: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in contenders}
+        naives: list[Cost] = []
+        first, (_, plain) = next(iter(contenders.items()))
+        try:
+            for operator in (identity, magnetar):
+                run(operator, spark, plain.slice(0, 20_000), self.folder / "warm")
+            for number in range(self.rounds):
+                for name, (_, records) in contenders.items():
+                    pair = [run(each, spark, records, self.folder / "run") for each in (identity, magnetar)]
+                    costs[name].append((pair[0], pair[1]))
+                naives.append(run(naive, spark, plain.slice(0, size // 10), self.folder / "run"))
+                print(f"round {number + 1} of {self.rounds}", file=sys.stderr, flush=True)
+        finally:
+            spark.stop()
+        for name, (wanted, _) in contenders.items():
+            pairs = costs[name]
+            peaks = {
+                "peak_java": max(own.java_peak for _, own in pairs),
+                "peak_worker": max(own.worker_peak for _, own in pairs),
+            }
+            if wanted.endswith("rate"):
+                self.add(
+                    name, wanted, [a.seconds / b.seconds for (_, a), (_, b) in zip(costs[first], pairs, strict=True)],
+                    "of it", [a.processor / b.processor for (_, a), (_, b) in zip(costs[first], pairs, strict=True)], **peaks,
+                )  # fmt: skip
+            elif wanted:
+                self.add(
+                    name, f"{wanted} of identity", [a.seconds / b.seconds for a, b in pairs], "of identity",
+                    [a.processor / b.processor for a, b in pairs], **peaks,
+                )  # fmt: skip
+            else:
+                self.add(name, "≥ 1 million messages/s", [small // 4 * 1e-3 / b.seconds for _, b in pairs],
+                         "million messages/s", **peaks)  # fmt: skip
+        tenth = [(b, own) for b, (_, own) in zip(naives, costs[first], strict=True)]
+        self.add(
+            first, "≥ 10 × naive", [10 * b.seconds / own.seconds for b, own in tenth], "× naive",
+            [10 * b.processor / own.processor for b, own in tenth],
+        )  # fmt: skip
+        self.add(first, "", [len(plain) / own.seconds for _, own in costs[first]], "records/s",
+                 [1e6 * own.processor / len(plain) for _, own in costs[first]])  # fmt: skip
+        slowest = "publish and ack, Shared, 8 consumers"
+        rates = [len(contenders[slowest][1]) / own.seconds for _, own in costs[slowest]]
+        self.add(
+            "replay of a recorded day (1,000 commands/s)", "≥ 50 × real time", [rate / 1000 for rate in rates],
+            "× real time, with 8 Shared consumers",
+        )  # fmt: skip
 
-    source.stage(records, folder / "staged", batches=batches)
-    stream = source.staged(spark, folder / "staged")
-    keyed = stream.withColumn("slot", slot(stream["partition"]))
-    out = keyed.groupBy("partition", "slot").applyInPandasWithState(
-        give_back, RECORDS, "seen bigint", "append", GroupStateTimeout.NoTimeout
-    )
-    begun = time.perf_counter()
-    query = (
-        out.writeStream.trigger(availableNow=True)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .foreachBatch(take)
-        .start()
-    )
-    query.awaitTermination()
-    return time.perf_counter() - begun
+    # -- the core alone -----------------------------------------------------------------------------------------------
 
+    def backlogs(self) -> None:
+        """What a backlog costs."""
+        sizes = (0, 1_000_000, 10_000_000)
+        found: dict[int, list[core.Backlog]] = {size: [] for size in sizes}
+        for _ in range(self.rounds):
+            for size in sizes:
+                found[size].append(_alone(core.Backlog, "backlog", size))
+        for size in sizes[1:]:
+            pairs = list(zip(found[0], found[size], strict=True))
+            name = f"a backlog of {size // 10**6} million behind a stuck subscription"
+            self.add(f"{name}: batch", "1 ± 0.1", [], "", [b.seconds / a.seconds for a, b in pairs])
+            self.add(f"{name}: memory", "1 ± 0.1", [b.resident / a.resident for a, b in pairs], "of none")
+            self.add(
+                f"{name}: state", "1 ± 0.1", [float(b.state - a.state) for a, b in pairs[:1]], "bytes more"
+            )
+        for rule in ("TTL", "quota", "retention"):
+            runs = [core.expiry(10_000_000, rule) for _ in range(self.rounds)]
+            self.add(
+                f"{rule} takes 10 million entries in one check", "< 100 ms", [1000 * r.seconds for r in runs],
+                f"ms of processor time, {runs[0].reads:,} entries read",
+            )  # fmt: skip
+        for number in range(self.rounds):
+            read = core.reading(self.scale // 5, self.folder / f"reading-{number}")
+            self.add(
+                "a slow consumer reads a stored backlog: core and store", "", [1e6 * read.seconds / read.entries],
+                "µs of processor time per entry",
+            )  # fmt: skip
 
-class Peaks:
-    """Records the peak resident size (bytes) of the JVM and of a Python worker among this process's children."""
+    # -- live ---------------------------------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self.java = self.worker = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "Peaks":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            now = resident()
-            self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
-
-
-def measure(rounds: int, count: int, cores: int) -> None:
-    """Print rows per second of each run, both ratios and the peaks of memory: the best and the median of `rounds`."""
-    records = publishes(count)
-    batches = max(1, count // RECORDS_PER_BATCH)
-    spark = spark_session("magnetar bench", shuffle_partitions=cores, master=f"local[{cores}]")
-    folder = Path(tempfile.mkdtemp(prefix="magnetar-bench-"))
-    runs: dict[str, list[float]] = {"identity, counted": [], "identity, written": [], "replay": []}
-    try:
-        warm = records.slice(0, 20_000)
-        identity(spark, warm, folder / "warm-identity", 1, write=True)
-        replay_log(warm, folder / "warm-replay", spark=spark, batches=1)
-        with Peaks() as peaks:
-            for number in range(rounds):
-                for name, write in (("counted", False), ("written", True)):
-                    own = folder / f"{name}-{number}"
-                    runs[f"identity, {name}"].append(identity(spark, records, own, batches, write=write))
-                runs["replay"].append(
-                    replay_log(records, folder / f"replay-{number}", spark=spark, batches=batches).seconds
+    def live(self, seconds: float) -> None:
+        """`magnetar run` beside the echo, on Kafka."""
+        kafka = LocalKafka(self.folder / "kafka")
+        kafka.start()
+        try:
+            both: list[tuple[live.Live, live.Live]] = []
+            drained: list[tuple[live.Drained, live.Drained]] = []
+            records = logs.sends(self.scale // 5)
+            for number in range(self.rounds):
+                own, echo = (
+                    live.live(
+                        each, kafka, self.folder / f"{each}-{number}", rate=100, seconds=seconds, idle=20
+                    )
+                    for each in live.PROGRAMS
                 )
-                print(
-                    f"round {number + 1}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in runs.items()),
-                    flush=True,
+                both.append((own, echo))
+                own_drain, echo_drain = (
+                    live.drain(each, kafka, self.folder / f"{each}-drain-{number}", records, self.cores)
+                    for each in live.PROGRAMS
                 )
-    finally:
-        spark.stop()
-        shutil.rmtree(folder)
-    print(
-        f"\n{count:,} publishes of {PAYLOAD} B, {TOPICS} topics, {PRODUCERS} producers, {PARTITIONS} partitions, "
-        f"{batches} micro-batches, {cores} cores"
+                drained.append((own_drain, echo_drain))
+        finally:
+            kafka.stop()
+        self.add("Kafka to Kafka, an answer to each SEND", "≥ 0.7 of the echo", [b.seconds / a.seconds for a, b in drained],
+                 "of the echo", [b.processor / a.processor for a, b in drained])  # fmt: skip
+        self.add("latency, 100 commands/s: p50", "≤ 1.5 × echo", [a.p50 / b.p50 for a, b in both],
+                 f"× echo ({both[0][0].p50:.2f} s and {both[0][1].p50:.2f} s)")  # fmt: skip
+        self.add("latency, 100 commands/s: p99", "≤ 3 × echo", [a.p99 / b.p99 for a, b in both],
+                 f"× echo ({both[0][0].p99:.2f} s and {both[0][1].p99:.2f} s)")  # fmt: skip
+        self.add("magnetar run, to the first answer", "≤ 1.3 × echo", [a.start / b.start for a, b in both],
+                 f"× echo ({both[0][0].start:.1f} s and {both[0][1].start:.1f} s)",
+                 [a.start_processor / b.start_processor for a, b in both])  # fmt: skip
+        self.add("idle at trigger 0", "≤ 1.2 × echo", [], "", [a.idle / b.idle for a, b in both])
+
+    def starts(self) -> None:
+        """`magnetar replay` on a log of ten records, beside a bare session with one query."""
+        log = self.folder / "ten.jsonl"
+        write_log(log, logs.publishes(10, partitions=1, topics=1, producers=1))
+        bare = (
+            "from streaming.spark.session import spark_session as s\n"
+            "s('bare', shuffle_partitions=1, master='local[2]').range(10).selectExpr('sum(id)').collect()"
+        )
+        ratios, processors, shown = [], [], ""
+        for number in range(self.rounds):
+            own = _timed(["magnetar", "replay", str(log), "--out", str(self.folder / f"start-{number}")])
+            other = _timed([sys.executable, "-c", bare])
+            ratios.append(own[0] / other[0])
+            processors.append(own[1] / other[1])
+            shown = f"{own[0]:.1f} s and {other[0]:.1f} s"
+        self.add(
+            "magnetar replay of a tiny log",
+            "≤ 1.3 × a bare session and query",
+            ratios,
+            f"× ({shown})",
+            processors,
+        )
+
+    def pulsar(self) -> None:
+        """A real broker: processor time per entry."""
+        for batches_of, name in ((1, "unbatched"), (100, "in batches of 100")):
+            count = self.scale // 10 // (1 if batches_of == 1 else 20)
+            found = [pulsar.publish(count, logs.PAYLOAD, batches_of) for _ in range(self.rounds)]
+            self.add(
+                f"a real Pulsar broker, publish with dedup, {name}", "", [f.messages / f.seconds for f in found], "messages/s",
+                [1e6 * f.processor / f.messages for f in found],
+            )  # fmt: skip
+
+    def growth(self) -> None:
+        """Processor time and state by the shape of the load, and a plot of them."""
+        found = []
+        for what, values in core.SHAPES.items():
+            for value in values:
+                each = _alone(core.Growth, what, value, self.scale // 5)
+                self.add(f"growth: {what} {value:,}", "", [each.microseconds], f"µs per publish (fold alone), {each.state:,} bytes of state",
+                         peak_worker=each.resident)  # fmt: skip
+                found.append(each)
+        plot(found, Path("docs/growth.svg"))
+
+
+def plot(found: Sequence[core.Growth], file: Path) -> None:
+    """One panel for each quantity that grows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 2.8), layout="constrained")
+    for axis, what in zip(figure.subplots(1, len(core.SHAPES), sharey=True), core.SHAPES, strict=True):
+        own = [each for each in found if each.what == what]
+        axis.plot([each.value for each in own], [each.microseconds for each in own], marker="o")
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("bytes of payload" if what == "payload" else what)
+        axis.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("µs per publish, fold alone")
+    figure.savefig(file)
+
+
+T = TypeVar("T")
+
+
+def _alone(type_: type[T], *words: object) -> T:
+    """What `bench.core` measures in a process of its own."""
+    command = [sys.executable, "-m", "bench.core", *map(str, words)]
+    return msgspec.json.decode(subprocess.run(command, check=True, capture_output=True).stdout, type=type_)
+
+
+def _timed(command: list[str]) -> tuple[float, float]:
+    """Seconds, and seconds of processor time, of a program and all that it started."""
+    begun, before = time.perf_counter(), psutil.Process().cpu_times()
+    subprocess.run(command, check=True, capture_output=True)
+    after = psutil.Process().cpu_times()
+    children = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - begun, children
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--long", action="store_true", help="a million records, five rounds, and a real Pulsar broker"
     )
-    for name, seconds in runs.items():
-        middle = sorted(seconds)[len(seconds) // 2]
-        print(f"  {name:17} {count / middle:>10,.0f} rows/s (median), {count / min(seconds):,.0f} (best)")
-    for name in ("counted", "written"):
-        ratios = sorted(i / r for i, r in zip(runs[f"identity, {name}"], runs["replay"], strict=True))
-        middle = ratios[len(ratios) // 2]
-        print(f"  replay is {middle:.2f} of identity, {name} (median; {ratios[0]:.2f} to {ratios[-1]:.2f})")
-    print(f"  peaks: JVM {peaks.java / 2**20:,.0f} MB, a Python worker {peaks.worker / 2**20:,.0f} MB")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--records", type=int, help="of a large log")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--only", nargs="*", help="some of: replays backlogs live starts pulsar growth")
+    parser.add_argument("--json", type=Path, help="also write the results there")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+        rounds = given.rounds or (5 if given.long else 2)
+        bench = Bench(
+            Path(folder), rounds, given.records or (1_000_000 if given.long else 250_000), given.cores
+        )
+        parts: dict[str, Callable[[], None]] = {
+            "replays": bench.replays,
+            "backlogs": bench.backlogs,
+            "live": lambda: bench.live(120 if given.long else 20),
+            "starts": bench.starts,
+        }
+        more: dict[str, Callable[[], None]] = {"pulsar": bench.pulsar, "growth": bench.growth}
+        print(
+            "| workload | wanted | measured | by processor time | peak JVM / worker, MB |\n|---|---|---|---|---|"
+        )
+        for name, part in (parts | more).items():
+            if name in given.only if given.only else (given.long or name in parts):
+                part()
+        if given.json:
+            given.json.write_bytes(msgspec.json.format(msgspec.json.encode(bench.results)))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--cores", type=int, default=2)
-    given = parser.parse_args()
-    measure(given.rounds, given.records, given.cores)
+    main()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.__main__ import PARTITIONS, Peaks, publishes
-from bench.memory import of_this_process
+from bench.logs import PARTITIONS, publishes
+from bench.memory import Peaks, of_this_process
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.run import run_query

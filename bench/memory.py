@@ -1,6 +1,8 @@
-"""The resident memory of this process and its children."""
+"""Memory and processor time of this process and its children."""
 
-from typing import NamedTuple
+import threading
+import time
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -31,3 +33,79 @@ def resident() -> Resident:
 def of_this_process() -> int:
     """Bytes of this process, without children."""
     return int(psutil.Process().memory_info().rss)
+
+
+class Used(NamedTuple):
+    """Seconds of processor time of the JVMs and of the Python processes."""
+
+    java: float
+    python: float
+
+
+def used(program: int | None = None) -> Used:
+    """The processor time so far of this process's descendants that still live, or of a `program` (its process id) and its
+    descendants."""
+    root = psutil.Process(program)
+    java = python = 0.0
+    for process in root.children(recursive=True) + ([] if program is None else [root]):
+        try:
+            times, is_java = process.cpu_times(), process.name() == "java"
+        except psutil.Error:
+            continue
+        seconds = times.user + times.system
+        java, python = java + seconds * is_java, python + seconds * (not is_java)
+    return Used(java, python)
+
+
+class Peaks:
+    """Records the peak resident size (bytes) of the JVM and of a Python worker among this process's children."""
+
+    def __init__(self) -> None:
+        self.java = self.worker = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            now = resident()
+            self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
+
+
+class Cost(NamedTuple):
+    """What a run cost: seconds, seconds of processor time, and peaks of memory in bytes."""
+
+    seconds: float
+    java: float
+    python: float
+    java_peak: int
+    worker_peak: int
+
+    @property
+    def processor(self) -> float:
+        """Seconds of processor time, of all processes."""
+        return self.java + self.python
+
+
+class Meter(Peaks):
+    """Measures a `with` block. `cost` is there after it."""
+
+    cost: Cost
+
+    def __enter__(self) -> Self:
+        self._begun, self._used = time.perf_counter(), used()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        seconds, now = time.perf_counter() - self._begun, used()
+        super().__exit__(*error)
+        self.cost = Cost(
+            seconds, now.java - self._used.java, now.python - self._used.python, self.java, self.worker
+        )

@@ -213,7 +213,7 @@ class PartitionFold:
     ) -> PublishColumns | None:
         offsets = records.offsets
         if (
-            any(offset in aside for offset in offsets)
+            (aside and not aside.keys().isdisjoint(offsets))
             or max(records.timestamps) > LATEST_TIME
             or any(map(ge, offsets, offsets[1:]))
             or (self._last is not None and offsets[0] <= self._last)

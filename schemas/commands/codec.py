@@ -138,11 +138,12 @@ Decoded = AnyCommand | Publish | Refused | Line
 
 
 def decode_all(values: Sequence[bytes]) -> list[Decoded]:
-    """`decode_or_refuse` of each value, in a third of the time if all are the short form in the same encoding."""
+    """`decode_or_refuse` of each value, in half the time where most are the short form and in the same encoding."""
     if values:
-        short = _json_short if values[0][:1] in (b"{", b" ") else _pack_short
+        short = (_json_short if values[0][:1] in (b"{", b" ") else _pack_short).decode
         try:
-            return list(map(short.decode, values))  # refuses the field `command` and the other encoding
+            # It refuses what is not a publish in this encoding.
+            return [short(value) if b"command" not in value else decode_or_refuse(value) for value in values]
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
     return list(map(decode_or_refuse, values))

@@ -8,8 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.__main__ import Peaks
-from bench.memory import Resident, resident
+from bench.memory import Peaks, Resident, resident
 
 
 def test_a_child_counts_with_its_own_children() -> None:
