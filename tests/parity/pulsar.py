@@ -27,8 +27,8 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencie
 
 _START_SECONDS = 180.0  # 20 s is usual
 _STOP_SECONDS = 30.0
-_JVM = ["-Xmx700m", "-XX:MaxDirectMemorySize=500m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "-Dio.netty.leakDetectionLevel=disabled", "-Dpulsar.allocator.exit_on_oom=false",
+_JVM = ["-Xmx700m", "-XX:MaxDirectMemorySize=500m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_OPTIONS = ["-Dio.netty.leakDetectionLevel=disabled", "-Dpulsar.allocator.exit_on_oom=false",
         "-Dlog4j2.level=WARN"]  # fmt: skip
 _OPENED = ("java.base/jdk.internal.loader", "java.base/jdk.internal.misc", "java.base/jdk.internal.platform",
            "java.base/java.io", "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip",
@@ -92,6 +92,7 @@ class LocalPulsar:
         self.log = self.directory / "pulsar.log"
         self.ports = Ports(free_port(), free_port(), free_port())
         self.config = settings() if config is None else config
+        self.java_options = _JVM
 
     def __enter__(self) -> Self:
         """Start it on an empty folder. Raises as `start` does."""
@@ -111,7 +112,15 @@ class LocalPulsar:
         options = ["--config", config, "--no-functions-worker", "--no-stream-storage",
                    "--metadata-dir", self.directory / "metadata", "--bookkeeper-dir", self.directory / "bookie",
                    "--num-bookies", 1, "--bookkeeper-port", self.ports.bookie, "--advertised-address", HOST]  # fmt: skip
-        java = [java_binary(), *_JVM, *opened, "-cp", classpath, "org.apache.pulsar.PulsarStandaloneStarter"]
+        java = [
+            java_binary(),
+            *self.java_options,
+            *_OPTIONS,
+            *opened,
+            "-cp",
+            classpath,
+            "org.apache.pulsar.PulsarStandaloneStarter",
+        ]
         with self.log.open("ab") as log:
             # In a new session, so that Ctrl-C in the terminal doesn't stop it before we do.
             self._process = subprocess.Popen(
