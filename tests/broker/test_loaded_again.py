@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from schemas.commands import MessageIdData
-from schemas.effects import AdminResponse, CloseConsumer, Error, LedgerDeleted, ReachedEndOfTopic, Success
+from schemas.effects import (
+    AdminResponse,
+    CloseConsumer,
+    Error,
+    LedgerDeleted,
+    Message,
+    ReachedEndOfTopic,
+    Success,
+)
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from tests.broker.kit import START, BareTopic, Run, of, one, response, sent
@@ -226,6 +234,15 @@ def test_consumers_of_a_lost_connection_are_closed_in_the_order_of_their_hashes(
 
 
 # -- a non-persistent topic ---------------------------------------------------------------------------------------
+
+
+def test_consumers_that_joined_behind_those_of_a_lower_priority_are_found_late() -> None:
+    run = Run()
+    topic = "non-persistent://public/default/np"
+    for name, priority, permits in (("a", 1, 0), ("b", 0, 9), ("c", 1, 9)):
+        run.subscribe("s", "Shared", connection=name, topic=topic, priority_level=priority, permits=permits)
+    turns = [one(run.publish(sequence_id, topic=topic), Message).connection for sequence_id in range(5)]
+    assert turns == ["b", "c", "b", "c", "b"]
 
 
 def test_key_shared_consumers_agree_on_out_of_order_delivery() -> None:

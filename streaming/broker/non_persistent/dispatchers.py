@@ -7,6 +7,7 @@ A dispatcher names the consumer for one message. If that consumer cannot take it
 
 import re
 from abc import abstractmethod
+from itertools import chain
 from typing import ClassVar
 
 import msgspec
@@ -16,7 +17,6 @@ from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import ActiveConsumerChange
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
-from streaming.broker.dispatch.round_robin import next_available
 from streaming.broker.dispatch.selectors import (
     CLASSIC_RING_SIZE,
     RANGE_SIZE,
@@ -136,11 +136,38 @@ class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
             return None
         if self.round_robin >= len(consumers):
             self.round_robin = 0
-        index = next_available(consumers, self.round_robin)
+        index = _next_available(consumers, self.round_robin)
         if index is None:
             return None
         self.round_robin = index + 1
         return consumers[index]
+
+
+def _next_available(consumers: list[Consumer], turn: int) -> int | None:
+    """Like `round_robin.next_available`, among consumers in the order in which they joined.
+
+    quirk: Pulsar searches as if they were sorted by priority. Higher levels end before the first consumer of this or a
+    lower one, and the consumers of a level before the first of another. (Behind such a gap in the level whose turn it is, it
+    searches forever.)
+    """
+    level = consumers[turn].priority
+    for index in range(turn if level != 0 else 0):
+        if consumers[index].priority >= level:
+            break
+        if consumers[index].available:
+            return index
+    end, first = (
+        _level_end(consumers, turn),
+        next(i for i in range(turn + 1) if consumers[i].priority == level),
+    )
+    again = range(first, min(_level_end(consumers, first), turn))
+    candidates = chain(range(turn, end), again, range(end, len(consumers)))
+    return next((index for index in candidates if consumers[index].available), None)
+
+
+def _level_end(consumers: list[Consumer], start: int) -> int:
+    level = consumers[start].priority
+    return next((i for i in range(start, len(consumers)) if consumers[i].priority != level), len(consumers))
 
 
 class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="sticky"):
