@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from streaming.broker.config import configuration
-from streaming.traces.conform import compare_trace
+from streaming.traces.conform import Verdict, compare_trace
 from streaming.traces.trace import Trace, payload_of, read_trace
-from tests.parity import wire
+from tests.parity import scenario, wire
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
@@ -24,7 +24,7 @@ from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import Ports, settings
 from tests.parity.recorder import Recorder
-from tests.parity.scenario import first
+from tests.parity.scenario import compared, first, held_to, judge
 
 RECORDED = Path(__file__).with_name("recorded")
 OFFICIAL = Path(__file__).parents[2] / "streaming" / "traces" / "recorded"
@@ -141,6 +141,69 @@ def test_where_two_recordings_differ_alike_ledgers_do_not_count() -> None:
         found.append(compare_trace(Trace(trace.header, others)))
     assert found[0].differences != found[1].differences
     assert first(found[0]) == first(found[1]) != None  # noqa: E711
+
+
+def without_a_message(records: list[dict[str, Any]], which: int) -> list[dict[str, Any]]:
+    """What a broker would have sent without a MESSAGE."""
+    (at, *_) = itertools.islice(
+        (index for index, each in enumerate(records) if each.get("cmd") == "MESSAGE"), which, None
+    )
+    return records[:at] + records[at + 1 :]
+
+
+def write(path: Path, trace: Trace, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(each) + "\n" for each in (trace.header, *records)))
+
+
+@pytest.mark.parametrize(
+    ("again", "word"),
+    [([], "DIFFERS"), ([1, 1], "DIFFERS"), ([1, 2], "race"), ([0, 1], "race"), ([0, 0], "race")],
+)
+def test_traces_that_were_kept_are_judged_again(tmp_path: Path, again: list[int], word: str) -> None:
+    """`again`: which message each of the further recordings lacks; 0: none."""
+    trace = read_trace(RECORDED / "key_shared-0.jsonl")
+    path = tmp_path / "key_shared-0.jsonl"
+    write(path, trace, trace.records)
+    assert judge(path)[0] == "equal"
+    write(path, trace, without_a_message(trace.records, 3))
+    for number, lacks in enumerate(again, start=1):
+        records = trace.records if lacks == 0 else without_a_message(trace.records, lacks)
+        write(tmp_path / f"key_shared-0.again-{number}.jsonl", trace, records)
+    found, verdict = judge(path)
+    assert found == word
+    assert not verdict.equal
+
+
+@pytest.mark.parametrize(
+    ("text", "late", "races"),
+    [
+        ("stats.msgOutCounter: recorded 1, ours 2", 100, True),
+        ("stats.msgOutCounter: recorded 1, ours 2", 1900, True),
+        ("connection 1, consumer 0: ours MESSAGE {}, recorded has none", 1900, True),
+        ("stats.msgOutCounter: recorded 1, ours 2", 2000, False),
+        ("stats.msgOutCounter: recorded 2, ours 1", 100, False),
+        ("stats.backlogSize: recorded 1, ours 2", 100, False),
+    ],
+)
+def test_a_delivery_that_was_due_may_come_in_the_next_step(
+    text: str, late: int, races: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`late`: how long before the end of the step the message was due (ms)."""
+    differences = [("2 wait", text), ("3 ack", "stats.backlogSize: recorded 1, ours 2")]
+    monkeypatch.setattr(scenario, "compare_trace", lambda _: Verdict("x", 1, 1, differences))
+    records: list[dict[str, Any]] = [
+        {"dir": "note", "step": "1 publish", "t": 1000},
+        {"dir": "in", "cmd": "SEND", "t": 1000, "metadata": {"deliver_at_time": 9000 - late}},
+        {"dir": "note", "step": "2 wait", "t": 8000},
+        {"dir": "stats", "t": 9000},
+        {"dir": "note", "step": "3 ack", "t": 9001},
+    ]
+    found = compared(Trace({"broker_config": {"delayedDeliveryTickTimeMillis": "1000"}}, records))
+    assert held_to(found) == ([] if races else differences)
+
+
+def test_what_affects_the_whole_broker_runs_alone() -> None:
+    assert [name for name, kind in KINDS.items() if kind.alone] == ["quotas", "restarts", "partitions"]
 
 
 @pytest.fixture
