@@ -19,7 +19,9 @@ from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from sinks.tables import TABLES
+from streaming.broker import schema_registry
 from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.namespaces import FIXED
 from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
@@ -220,6 +222,14 @@ def _admin_calls() -> str:
             if policy in names
         ),
     )
+    schemas = table(
+        ("call", "what it does"),
+        (
+            (f"`{method} {_path(pattern)}`", " ".join(doc(handler).split()))
+            for method, pattern, handler in schema_registry.ROUTES
+        ),
+    )
+    fixed = ", ".join(f"`{name}`" for name in FIXED)
     calls = table(
         ("call", "what it does"),
         [
@@ -228,8 +238,9 @@ def _admin_calls() -> str:
                 for method, pattern, handler in ROUTES
             ),
             ("`DELETE`", "Delete the topic with its subscriptions, ledgers, policies and schema. With `?force=true`, also one that has producers or consumers, which are disconnected. Ledger ids are never used again."),
+            ("`GET /permissions`, `POST /permissions/{role}`, `DELETE /permissions/{role}`", "As those of a namespace."),
             ("`GET /partitions`", "The number of partitions, 0 for a topic that is not partitioned."),
-            ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions."),
+            ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions, or an object with `partitions` and `properties`."),
             ("`DELETE /partitions`", "Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay, and the answer is 412; each ingress partition decides on its own partitions."),
             ("`POST /partitions`", "Give a partitioned topic more partitions. The body is the new number of partitions."),
         ],
@@ -296,12 +307,33 @@ start anew when its type changes.
 A **subscribe rate** adds permits in proportion to time. A consumer without permits gets NotAllowedError. Pulsar knows
 a consumer by its host, its name and its id. A log has no hosts, so the name and the id must do.
 {_PUBLISH_RATES}
-### Calls on a namespace
+### Calls on tenants
 
-Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.
+Tenants and namespaces need not be created, unless the setting [namespacesMustExist](settings.md) is true.
 
 | call | what it does |
 |---|---|
+| `GET /tenants` | The names of the tenants. |
+| `GET /tenants/TENANT` | The tenant's `adminRoles` and `allowedClusters`. Neither has an effect; there is one cluster, `standalone`. |
+| `PUT /tenants/TENANT` | Create a tenant. The body has its roles and clusters. |
+| `POST /tenants/TENANT` | Replace the tenant's roles and clusters by those in the body. |
+| `DELETE /tenants/TENANT` | Delete a tenant without namespaces. |
+| `GET /namespaces/TENANT` | The names of the tenant's namespaces. |
+
+### Calls on a namespace
+
+Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace. Those on its only bundle,
+`/0x00000000_0xffffffff/…`, are the same calls.
+
+| call | what it does |
+|---|---|
+| `PUT` | Create the namespace. The body may have its policies, as the answer to `GET` has. |
+| `GET` | All policies of the namespace, in one object. |
+| `DELETE` | Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses. |
+| `GET /permissions` | Which roles may do what. Nothing enforces it. |
+| `POST /permissions/{{role}}` | Permit the actions in the body. |
+| `DELETE /permissions/{{role}}` | Permit the role nothing any more. |
+| `POST /unsubscribe/{{subscription}}` | Delete the subscriptions of this name, if none has consumers. |
 | `PUT /unload` | Close the topics and load them again. |
 | `POST /clearBacklog` | Clear the backlog of every subscription. |
 | `POST /clearBacklog/{{subscription}}` | Clear the backlog of the subscriptions of this name. |
@@ -311,18 +343,26 @@ Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace.
 that store nothing. Followed by `/partitioned`, both list the partitioned topics instead. Each ingress partition answers with
 its own topics.
 
+These have one value only, which `GET` shows; setting another is answered with 501: {fixed}.
+
 ### Calls on a topic
 
-Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `GET /stats`, `PUT /unload`
-`DELETE` and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
+Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `PUT`, `GET /stats`,
+`GET /subscriptions`, `PUT /unload`, `DELETE` and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
 `ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
 latest message.
 
 {calls}
+### Calls on schemas
+
+Below `/schemas/TENANT/NAMESPACE/TOPIC`. The partitions of a topic share its schemas. A schema in a body is an object with
+`type`, such as `JSON`, `schema`, its definition, and `properties`.
+
+{schemas}
 ### Calls on a partitioned topic
 
 The partitions of a topic are in several ingress partitions. So the calls on a partitioned topic as a whole that change
-something (`/partitions`, `/properties`, and its policies, which hold for all partitions) belong to every ingress partition,
+something (`/partitions`, `/properties`, `/permissions`, its schemas, and its policies, which hold for all partitions) belong to every ingress partition,
 as those on a namespace: in Kafka, write them to each of them, without a key. `magnetar produce` and a replay do so themselves,
 also if the record has the topic. Each ingress partition answers. A policy of a partition itself takes precedence. All other
 calls are on single partitions: make one call for each.

@@ -208,7 +208,8 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     """True: read the compacted topic. Topics are never compacted, so that is the whole topic. Exclusive and Failover only,
     otherwise refused (NotAllowedError)."""
     schema: SchemaData | None = None
-    """The schema that the consumer expects. Recorded, not used."""
+    """The schema that the consumer expects. It becomes that of a topic without schema, producers and messages. Other topics
+    without a schema refuse it (IncompatibleSchema)."""
     initialPosition: Literal["Latest", "Earliest"] = "Latest"
     """Where a new subscription starts: after the last message, or at the first that is stored."""
     replicate_subscription_state: bool = False

@@ -1,7 +1,7 @@
 """Calls of Pulsar's admin REST API, as commands (I1, D4): the paths, the answers, and policies of a topic."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -16,6 +16,7 @@ from streaming.broker.policies.admin_calls import (
     POLICY_CALLS,
     RetentionCheck,
     call_subscription_rate,
+    convert,
     get_policy,
     rated_subscription,
     set_policy,
@@ -24,7 +25,7 @@ from streaming.broker.policies.hierarchy import NO_POLICIES, default_quota
 from streaming.broker.position import Position
 
 _TOPIC = re.compile(
-    r"/(?P<domain>persistent|non-persistent)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
+    r"/(?P<domain>persistent|non-persistent|schemas)/(?P<tenant>[^/]+)/(?P<namespace>[^/]+)/(?P<topic>[^/?]+)(?P<rest>/[^?]*)?(?:\?(?P<query>.*))?"
 )
 
 PARTITIONED = "partitioned"
@@ -39,7 +40,13 @@ def topic_of(path: str) -> str | None:
     match = _TOPIC.fullmatch(path)
     if match is None or (match["topic"] == PARTITIONED and match["rest"] is None):
         return None
-    return f"{match['domain']}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
+    domain = match["domain"] if match["domain"] != "schemas" else "persistent"
+    return f"{domain}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
+
+
+def is_schema_call(command: Admin) -> bool:
+    """Is a call on a topic about its schemas?"""
+    return command.path.startswith("/schemas/")
 
 
 def creates_topic(command: Admin) -> bool:
@@ -48,8 +55,18 @@ def creates_topic(command: Admin) -> bool:
     return command.method != "GET" and (
         call[1:] in (*POLICY_CALLS, "backlogQuota")
         or rated_subscription(call[1:]) is not None
-        or (command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", call) is not None)
+        or subscribes(command)
     )
+
+
+def subscribes(command: Admin) -> bool:
+    """Does a call create a subscription?"""
+    return command.method == "PUT" and re.fullmatch(r"/subscription/[^/]+", call_of(command)) is not None
+
+
+def creates_only(command: Admin) -> bool:
+    """Does a call create a topic that must not exist, without doing anything else?"""
+    return command.method == "PUT" and call_of(command) == ""
 
 
 def deletes_topic(command: Admin) -> bool:
@@ -90,6 +107,42 @@ def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -
     ctx.policies_changed()
     respond(ctx, topic.name, command, 204)
     return True
+
+
+_Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+
+
+def call_permissions(ctx: Context, of: str, command: Admin, role: str) -> tuple[int, Any]:
+    """Answer a call on the permissions of a namespace or topic: they are kept and shown, but nothing enforces them, as in a
+    Pulsar without authorization. Raises `AdminError`."""
+    found = ctx.permissions.get(of, {})
+    match command.method, role:
+        case "GET", "":
+            return 200, found
+        case (("POST" | "PUT"), _) if role:
+            ctx.permissions[of] = {**found, role: convert(command.body, list[_Action])}
+        case "DELETE", _ if role:
+            ctx.permissions[of] = {name: found[name] for name in found if name != role}
+        case _:
+            raise AdminError(405, f"{command.method} of permissions is not allowed")
+    return 204, None
+
+
+def call_topic_permissions(ctx: Context, topic: str, command: Admin) -> bool:
+    """Answer a call on the permissions of a topic, whether it exists or not. False, and no answer: the call is about something
+    else."""
+    found = _PERMISSIONS.fullmatch(call_of(command))
+    if found is None:
+        return False
+    try:
+        status, response = call_permissions(ctx, topic, command, unquote(found["role"] or ""))
+    except AdminError as error:
+        status, response = error.status, {"reason": error.reason}
+    respond(ctx, topic, command, status, response)
+    return True
+
+
+_PERMISSIONS = re.compile(r"/permissions(?:/(?P<role>[^/]+))?")
 
 
 def respond(ctx: Context, topic: str | None, command: Admin, status: int, response: Any = None) -> None:

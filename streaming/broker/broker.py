@@ -13,7 +13,15 @@ from schemas.commands import Decoded, Line, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
-from streaming.broker import admin, lookup, namespaces, partitioned_topics, topic_commands
+from streaming.broker import (
+    admin,
+    lookup,
+    namespaces,
+    partitioned_topics,
+    schema_registry,
+    tenants,
+    topic_commands,
+)
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -23,7 +31,7 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.lookup import LookupCommand, is_topic_name, partitions_of
+from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent import lifecycle, rate_limits
 from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
@@ -74,7 +82,10 @@ class Broker:
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
         ctx.partitioned, ctx.schemas, ctx.limits = state.partitioned, state.schemas, state.limits
-        ctx.partitioned_topics = state.partitioned_topics
+        ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
+            state.partitioned_topics, state.tenants, state.permissions
+        )  # fmt: skip
+        ctx.schema_times = state.schema_times
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
 
@@ -180,10 +191,7 @@ class Broker:
                 self._ctx.lost.append(command.connection)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
-                if namespaces.list_topics(self._ctx, command, self._state.topics, self._state.deleted):
-                    return None
-                if (found := namespaces.call_namespace(self._ctx, command, self._touch_all)) is not None:
-                    self._on_namespace(*found)
+                self._call_namespace(command)
                 return None
             case c.Admin() if not name and partitioned_topics.is_for_whole(command):
                 whole = admin.topic_of(command.path)
@@ -216,8 +224,19 @@ class Broker:
         if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
             return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
         exists = name in self._state.topics
-        if not exists and not is_topic_name(name):
-            return self._refuse_name(name, command)
+        if not exists:
+            if not is_topic_name(name):
+                return self._refuse_name(name, command)
+            if not namespaces.exists(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
+                return None
+            if isinstance(command, c.Admin) and self._awaits_use(name):
+                self._domain(name).load(name)
+                exists = True
+        if isinstance(command, c.Admin) and (
+            schema_registry.call_schemas(ctx, name, command)
+            or admin.call_topic_permissions(ctx, name, command)
+        ):
+            return None
         if isinstance(command, c.Admin) and admin.call_of(command) == "/partitions":
 
             def delete(force: bool) -> bool:
@@ -238,10 +257,17 @@ class Broker:
         if isinstance(command, c.Admin) and admin.deletes_topic(command):
             self._delete(name, command)
             return None
+        if (
+            isinstance(command, c.Admin)
+            and admin.creates_only(command)
+            and (refusal := self._refuse_creation(name, exists)) is not None
+        ):
+            admin.refuse(ctx, command, *refusal)
+            return None
         if exists:
             self._domain(name).carry_out(name, command)
             return None
-        if topic_commands.creates_topic(command) and ctx.config.allowAutoTopicCreation:
+        if self._creates(command):
             if self._is_full(name):
                 if isinstance(command, c.Admin):
                     admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
@@ -256,6 +282,49 @@ class Broker:
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
         return None
+
+    def _creates(self, command: TopicCommand) -> bool:
+        """Does a command create its topic, which does not exist?"""
+        if isinstance(command, c.Admin) and admin.creates_only(command):
+            return True
+        config = self._ctx.config
+        if isinstance(command, c.Admin) and config.namespacesMustExist and not admin.subscribes(command):
+            return False
+        return topic_commands.creates_topic(command) and config.allowAutoTopicCreation
+
+    def _refuse_creation(self, name: str, exists: bool) -> tuple[int, str] | None:
+        """Status and reason if PUT must not create a topic."""
+        if exists or name in self._ctx.partitioned:
+            return 409, "This topic already exists"
+        if PARTITION.fullmatch(name):
+            local = name.rpartition("/")[2]
+            return 412, (
+                f"Can't create topic {local} with \"-partition-\" followed by numeric value if there isn't a partitioned topic "
+                f"{local.rpartition('-partition-')[0]} created."
+            )
+        return None
+
+    def _awaits_use(self, name: str) -> bool:
+        """Is this a partition of a partitioned topic that nobody has used or deleted?"""
+        whole, _, index = name.rpartition("-partition-")
+        return (
+            index.isdecimal()
+            and str(int(index)) == index
+            and int(index) < self._ctx.partitioned.get(whole, 0)
+            and name not in self._state.deleted
+        )
+
+    def _refuse_namespace(self, name: str, command: TopicCommand | LookupCommand) -> bool:
+        """Answer a command on a topic whose namespace does not exist. False: this command gets no answer."""
+        ctx = self._ctx
+        cause = f"Tenant or namespace or topic does not exist: {namespace_of(name)}"
+        if isinstance(command, c.Admin):
+            admin.refuse(ctx, command, 404, "Namespace not found")
+        elif isinstance(command, LOOKUPS):
+            lookup.refuse(ctx, name, command, "TopicNotFound", cause)
+        else:
+            return topic_commands.refuse(ctx, name, command, "TopicNotFound", cause)
+        return True
 
     def _partitions(self, name: str) -> list[str]:
         """The partitions of a partitioned topic that are here."""
@@ -354,6 +423,34 @@ class Broker:
         topics.configured()
         topics.recount_unacked()
         return None
+
+    def _call_namespace(self, command: c.Admin) -> None:
+        """Answer a call that is not about a topic."""
+        ctx, state = self._ctx, self._state
+        if (
+            tenants.call_tenants(ctx, command)
+            or namespaces.list_namespaces(ctx, command)
+            or namespaces.list_topics(ctx, command, state.topics, state.deleted)
+        ):
+            return
+        found = namespaces.call_namespace(ctx, command, self._touch_all, self._delete_all)
+        if found is not None:
+            self._on_namespace(*found)
+
+    def _delete_all(self, namespace: str, force: bool) -> bool:
+        """Delete the topics of a namespace, if there are none or by `force`. Is none left?"""
+        ctx = self._ctx
+        topics = [name for name in self.topic_names() if namespace_of(name) == namespace]
+        partitioned = [name for name in ctx.partitioned if namespace_of(name) == namespace]
+        if (topics or partitioned) and not force:
+            return False
+        for name in topics:
+            self._domain(name).delete(name, force=True)
+        for name in partitioned:
+            partitioned_topics.forget(ctx, name)
+        if self._topics_of is not None:
+            self._topics_of.pop(namespace, None)
+        return True
 
     def _on_namespace(self, namespace: str, action: namespaces.OnTopic) -> None:
         for topic in self._touch_all(namespace):

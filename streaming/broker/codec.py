@@ -12,7 +12,7 @@ import msgspec
 from schemas.commands import SchemaData
 from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.context import RateLimits
+from streaming.broker.context import RateLimits, TenantInfo
 from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
@@ -51,7 +51,7 @@ class PartitionState(msgspec.Struct, array_like=True):
 
     `deleted`: deleted topics of which something is left. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
-    by version.
+    by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions.
     """
 
     partition: int
@@ -69,6 +69,9 @@ class PartitionState(msgspec.Struct, array_like=True):
     deleted: dict[str, DeletedTopic] = {}
     limits: RateLimits = msgspec.field(default_factory=RateLimits)
     partitioned_topics: dict[str, PartitionedTopic] = {}
+    tenants: dict[str, TenantInfo] = {}
+    permissions: dict[str, dict[str, list[str]]] = {}
+    schema_times: dict[str, list[int]] = {}
 
 
 def _encode_hook(value: Any) -> Any:

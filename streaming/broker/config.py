@@ -309,6 +309,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimAtRolloverSparesClosedLedger: bool = False
     """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed (as recorded from
     4.0.7). If false, it trims that ledger, too (ledger.md, Determinism)."""
+    namespacesMustExist: bool = False
+    """Tenants and namespaces must be created before they are used, and topics before they get policies, as in Pulsar. If
+    false, every valid name exists, so that a log needs no calls that create them."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""

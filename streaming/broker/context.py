@@ -31,6 +31,22 @@ def namespace_of(topic: str) -> str:
     return f"{tenant}/{rest.partition('/')[0]}"
 
 
+def tenant_of(namespace: str) -> str:
+    """The tenant of ``tenant/namespace``."""
+    return namespace.partition("/")[0]
+
+
+CLUSTER = "standalone"
+"""The name of the only cluster."""
+
+
+class TenantInfo(msgspec.Struct):
+    """What the admin API keeps of a tenant. Neither has an effect."""
+
+    adminRoles: list[str] = []
+    allowedClusters: list[str] = []
+
+
 class RateLimits(msgspec.Struct, array_like=True):
     """The rate limits of all topics of an ingress partition together. None: there is none."""
 
@@ -63,8 +79,11 @@ class Context:
         "ordinal",
         "partitioned",
         "partitioned_topics",
+        "permissions",
         "rows",
+        "schema_times",
         "schemas",
+        "tenants",
         "timers",
     )
 
@@ -73,12 +92,15 @@ class Context:
         self.offset = -1
         self.ordinal = 0
         self.config: ServiceConfiguration = configuration("4.x", {})
+        self.tenants: dict[str, TenantInfo] = {}
         self.namespaces: dict[str, Policies] = {}
+        self.permissions: dict[str, dict[str, list[str]]] = {}
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}
         self.partitioned_topics: dict[str, PartitionedTopic] = {}
         self.schemas: dict[str, list[SchemaData]] = {}
+        self.schema_times: dict[str, list[int]] = {}
         self.entries = Entries(reader)
         self.rows: list[Row] = []
         self.full: Callable[[], object] | None = None

@@ -18,8 +18,10 @@ from schemas.effects import (
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
 
-_NAMED_ENTITY = r"(?!\.{1,2}/)[-=:.A-Za-z0-9_]+"
-_NAMESPACE_NAME = re.compile(rf"{_NAMED_ENTITY}/{_NAMED_ENTITY}/")
+NAMED_ENTITY = r"(?!\.{1,2}(?:/|\Z))[-=:.A-Za-z0-9_]+"
+"""A pattern: how tenants and namespaces may be named."""
+
+_NAMESPACE_NAME = re.compile(rf"{NAMED_ENTITY}/{NAMED_ENTITY}/")
 _TOPIC_NAME = re.compile(
     rf"(?:persistent|non-persistent)://{_NAMESPACE_NAME.pattern}(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*"
 )

@@ -8,8 +8,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from schemas.commands import Admin
-from streaming.broker.admin import call_of, respond
+from schemas.units import Int32
+from streaming.broker import schema_registry
+from streaming.broker.admin import call_of, is_schema_call, respond
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import PARTITION
@@ -17,18 +21,23 @@ from streaming.broker.persistent.admin_operations import read_properties
 from streaming.broker.policies.admin_calls import (
     POLICY_CALLS,
     RetentionCheck,
+    convert,
     get_policy,
     query,
     set_policy,
 )
 from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic, default_quota
 
-_CALL = re.compile(r"/(partitions|properties|backlogQuota|backlogQuotaMap|" + "|".join(POLICY_CALLS) + ")")
+_CALL = re.compile(
+    r"/(partitions|properties|permissions(?:/[^/]+)?|backlogQuota|backlogQuotaMap|"
+    + "|".join(POLICY_CALLS)
+    + ")"
+)
 
 
 def is_for_whole(command: Admin) -> bool:
     """Is this a call on a topic that a partitioned topic as a whole answers?"""
-    return _CALL.fullmatch(call_of(command)) is not None
+    return is_schema_call(command) or _CALL.fullmatch(call_of(command)) is not None
 
 
 def call_whole(ctx: Context, name: str, command: Admin, before_change: Callable[[], object]) -> bool:
@@ -88,17 +97,26 @@ def call_partitions(
     respond(ctx, name, command, status, response)
 
 
+def forget(ctx: Context, name: str) -> None:
+    """Delete what a partitioned topic has as a whole."""
+    del ctx.partitioned[name]
+    ctx.partitioned_topics.pop(name, None)
+    schema_registry.forget(ctx, name)
+    ctx.permissions.pop(name, None)
+    ctx.policies_changed()
+
+
 def _partitions(
     ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
 ) -> tuple[int, Any]:
-    body, now = command.body, ctx.partitioned.get(name)
-    count = body if isinstance(body, int) and not isinstance(body, bool) else 0
+    now = ctx.partitioned.get(name)
+    count, properties = (0, {}) if command.method in ("GET", "DELETE") else _metadata(command.body)
     match command.method:
         case "GET":
             if now is None and not exists:
                 raise AdminError(404, f"Topic {name} not found")
-            properties = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
-            shown = {"properties": properties} if properties else {}
+            kept = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
+            shown = {"properties": kept} if kept else {}
             return 200, {"partitions": now or 0, "deleted": False, **shown}
         case "DELETE":
             if now is None:
@@ -107,10 +125,7 @@ def _partitions(
                 raise AdminError(404, f"Topic {name} not found.")
             if not delete(query(command.path).get("force") == "true"):
                 raise AdminError(412, "Topic has active producers/subscriptions")
-            del ctx.partitioned[name]
-            ctx.partitioned_topics.pop(name, None)
-            ctx.schemas.pop(name, None)
-            ctx.policies_changed()
+            forget(ctx, name)
             return 204, None
         case "PUT":
             if PARTITION.fullmatch(name):
@@ -127,4 +142,20 @@ def _partitions(
                     422, f"Desired partitions {count} can't be less than the current partitions {now}."
                 )
     ctx.partitioned[name] = count
+    if properties:
+        ctx.partitioned_topics[name] = PartitionedTopic(properties=properties)
     return 204, None
+
+
+def _metadata(body: Any) -> tuple[int, dict[str, str]]:
+    """The number of partitions in a body, and the properties of a new topic. The number may come alone. Raises
+    `AdminError`."""
+    if not isinstance(body, dict):
+        return convert(body, Int32), {}
+    found = convert(body, _Metadata)
+    return found.partitions, found.properties or {}
+
+
+class _Metadata(msgspec.Struct):
+    partitions: Int32 = 0
+    properties: dict[str, str] | None = None

@@ -1,23 +1,105 @@
-"""The schemas of topics, numbered from 0 and kept (protocol.md §7). Compatibility is not checked: every new schema is
-accepted.
+"""The schemas of topics, numbered from 0 and kept (protocol.md §7; mirrors `SchemaRegistryServiceImpl`, `SchemasResource`).
+
+Every new schema is compatible (`ALWAYS_COMPATIBLE`). The partitions of a topic share its schemas; those in other ingress
+partitions number theirs on their own.
 """
 
 import base64
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 from schemas import commands as c
+from schemas.commands import Admin, KeyValue, SchemaData
+from schemas.commands.nesting import is_deep
 from schemas.effect_fields import GetOrCreateSchemaResponseFields, GetSchemaResponseFields, SchemaFields
 from schemas.effects import GetOrCreateSchemaResponse, GetSchemaResponse
+from streaming.broker.admin import call_of, is_schema_call, refuse_as_unsupported, respond
 from streaming.broker.context import Context
+from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.policies.admin_calls import convert, query
+
+DELETED = SchemaData()
+"""A version by which all versions before it were deleted."""
+
+_TYPES = {
+    "NONE": "None", "STRING": "String", "JSON": "Json", "PROTOBUF": "Protobuf", "AVRO": "Avro", "BOOLEAN": "Bool",
+    "INT8": "Int8", "INT16": "Int16", "INT32": "Int32", "INT64": "Int64", "FLOAT": "Float", "DOUBLE": "Double",
+    "DATE": "Date", "TIME": "Time", "TIMESTAMP": "Timestamp", "KEY_VALUE": "KeyValue", "INSTANT": "Instant",
+    "LOCAL_DATE": "LocalDate", "LOCAL_TIME": "LocalTime", "LOCAL_DATE_TIME": "LocalDateTime",
+    "PROTOBUF_NATIVE": "ProtobufNative", "AUTO_CONSUME": "AutoConsume", "EXTERNAL": "External", "BYTES": "None",
+}  # fmt: skip
+"""A type's name in the admin API → in the binary protocol."""
+
+_NAMES = {protocol: name for name, protocol in _TYPES.items() if name != "BYTES"}
+
+_WITHOUT_SCHEMA = ("None", "AutoConsume")
+"""Types that are no schema of a topic: plain bytes, and whatever schema the topic has."""
+
+_DEFINED_IN_JSON = ("Json", "Avro", "Protobuf")
 
 
-def register(ctx: Context, topic: str, schema: c.SchemaData | None) -> int | None:
+def name_of(topic: str) -> str:
+    """The topic whose schemas these are: for a partition, its partitioned topic."""
+    whole, found, index = topic.rpartition("-partition-")
+    return whole if found and index.isdigit() else topic
+
+
+def register(ctx: Context, topic: str, schema: SchemaData | None) -> int | None:
     """The version (0, 1, …) of a schema, a new one if the topic does not have it; None for no schema (plain bytes)."""
-    if schema is None or schema.type == "None":
+    if schema is None or schema.type in _WITHOUT_SCHEMA:
         return None
-    versions = ctx.schemas.setdefault(topic, [])
-    if schema not in versions:
-        versions.append(schema)
-    return versions.index(schema)
+    if (version := _version_of(ctx, topic, schema)) is not None:
+        return version
+    return _append(ctx, topic, schema)
+
+
+def check_consumer(ctx: Context, topic: str, schema: SchemaData | None, *, idle: bool) -> None:
+    """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none. Raises
+    `BrokerError` if another topic has none."""
+    if schema is None or schema.type in _WITHOUT_SCHEMA or _known(ctx, topic):
+        return
+    if not idle:
+        raise BrokerError("IncompatibleSchema", "Topic does not have schema to check")
+    _append(ctx, topic, schema)
+
+
+def _append(ctx: Context, topic: str, schema: SchemaData) -> int:
+    name = name_of(topic)
+    versions = ctx.schemas.setdefault(name, [])
+    times = ctx.schema_times.setdefault(name, [0] * len(versions))
+    versions.append(schema)
+    times.append(ctx.clock)
+    return len(versions) - 1
+
+
+def _known(ctx: Context, topic: str) -> dict[int, SchemaData]:
+    """The versions of a topic's schemas that are not deleted."""
+    versions = list(enumerate(ctx.schemas.get(name_of(topic), [])))
+    last = max((number for number, schema in versions if schema == DELETED), default=-1)
+    return dict(versions[last + 1 :])
+
+
+def _version_of(ctx: Context, topic: str, schema: SchemaData) -> int | None:
+    wanted = _identity(schema)
+    return next((number for number, found in _known(ctx, topic).items() if _identity(found) == wanted), None)
+
+
+def _identity(schema: SchemaData) -> tuple[str, Any]:
+    """What makes two schemas one: the type and the definition; its text if that is not JSON."""
+    definition = schema.schema_data
+    return schema.type, _from_json(definition) if schema.type in _DEFINED_IN_JSON else definition
+
+
+def forget(ctx: Context, topic: str) -> None:
+    """The topic is deleted."""
+    ctx.schemas.pop(topic, None)
+    ctx.schema_times.pop(topic, None)
+
+
+# -- the binary protocol --------------------------------------------------------------------------------------------
 
 
 def version_text(version: int | None) -> str:
@@ -35,18 +117,189 @@ def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema)
 
 def get_schema(ctx: Context, topic: str, command: c.GetSchema) -> None:
     """GET_SCHEMA: the version that the client names, or the latest one."""
-    versions = ctx.schemas.get(topic, [])
-    wanted = int.from_bytes(command.schema_version, "big") if command.schema_version else len(versions) - 1
-    if not 0 <= wanted < len(versions):
+    known = _known(ctx, topic)
+    version = (
+        int.from_bytes(command.schema_version, "big") if command.schema_version else max(known, default=-1)
+    )
+    if version not in known:
         error, cause = "TopicNotFound", "Topic not found or no-schema"
         nothing = GetSchemaResponseFields()
         ctx.emit(GetSchemaResponse(topic, command.connection, command.request_id, nothing, error, cause))
         return
-    found = versions[wanted]
+    found = known[version]
     properties = [(pair.key, pair.value) for pair in found.properties]
     schema = SchemaFields(
         name=found.name, schema_data=found.schema_data, type=found.type, properties=properties
     )
-    fields = GetSchemaResponseFields(schema=schema, schema_version=version_text(wanted))
+    fields = GetSchemaResponseFields(schema=schema, schema_version=version_text(version))
     size = len(found.schema_data) + sum(len(key) + len(value) for key, value in properties)
     ctx.emit_large(GetSchemaResponse(topic, command.connection, command.request_id, fields), size)
+
+
+# -- the admin API --------------------------------------------------------------------------------------------------
+
+
+class SchemaPayload(msgspec.Struct):
+    """A schema in the body of a call."""
+
+    type: str
+    schema: str = ""
+    properties: dict[str, str] = {}
+
+
+def call_schemas(ctx: Context, topic: str, command: Admin) -> bool:
+    """Answer a call on a topic's schemas. False, and no answer: the call is about something else."""
+    if not is_schema_call(command):
+        return False
+    call = call_of(command)
+    for method, pattern, handler in ROUTES:
+        if method == command.method and (found := pattern.fullmatch(call)) is not None:
+            try:
+                status, response = handler(ctx, topic, command, found.groupdict())
+            except AdminError as error:
+                status, response = error.status, {"reason": error.reason}
+            respond(ctx, topic, command, status, response)
+            return True
+    if any(pattern.fullmatch(call) for _, pattern, _ in ROUTES):
+        respond(ctx, topic, command, 405, {"reason": f"{command.method} {call} is not allowed"})
+    else:
+        refuse_as_unsupported(ctx, topic, command)
+    return True
+
+
+Response = tuple[int, Any]
+
+
+def _get(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """The latest schema."""
+    known = _known(ctx, topic)
+    return _shown_or_missing(ctx, topic, known, max(known, default=-1))
+
+
+def _get_version(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """The schema of a version."""
+    return _shown_or_missing(ctx, topic, _known(ctx, topic), int(match["version"]))
+
+
+def _get_all(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """All schemas."""
+    known = _known(ctx, topic)
+    return 200, {"getSchemaResponses": [_shown(ctx, topic, known, version) for version in known]}
+
+
+def _post(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """Add a schema, if the topic does not have it. The answer is its version."""
+    version = register(ctx, topic, _read(command))
+    return 200, {"version": {"version": -1 if version is None else version}}
+
+
+def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """Delete the schemas. Version numbers are not used again, unless with `?force=true`."""
+    if query(command.path).get("force") == "true":
+        latest = len(ctx.schemas.get(name_of(topic), [])) - 1
+        forget(ctx, name_of(topic))
+        return 200, {"version": latest}
+    return 200, {"version": _append(ctx, topic, DELETED)}
+
+
+def _compatibility(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """Whether the schema in the body may be added: always."""
+    _read(command)
+    return 202, {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE", "compatibility": True}
+
+
+def _find_version(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """The version of the schema in the body."""
+    version = _version_of(ctx, topic, _read(command))
+    if version is None:
+        raise AdminError(404, "Schema not found")
+    return 200, {"version": version}
+
+
+def _shown_or_missing(ctx: Context, topic: str, known: dict[int, SchemaData], version: int) -> Response:
+    if version not in known:
+        raise AdminError(404, "Schema not found")
+    return 200, _shown(ctx, topic, known, version)
+
+
+def _shown(ctx: Context, topic: str, known: dict[int, SchemaData], version: int) -> dict[str, Any]:
+    schema = known[version]
+    times = ctx.schema_times.get(name_of(topic), [])
+    return {
+        "version": version,
+        "type": _NAMES.get(schema.type, schema.type.upper()),
+        "timestamp": times[version] if version < len(times) else 0,
+        "data": _definition(schema),
+        "properties": {pair.key: pair.value for pair in schema.properties},
+    }
+
+
+def _definition(schema: SchemaData) -> str:
+    """A schema's definition as text. That of keys and values is JSON with both."""
+    if schema.type != "KeyValue":
+        return schema.schema_data.decode("utf-8", "replace")
+    key, value = _halves(schema.schema_data)
+    return msgspec.json.encode({"key": _from_json(key), "value": _from_json(value)}).decode()
+
+
+def _halves(data: bytes) -> Iterator[bytes]:
+    """The definitions of the key and of the value: each with its size in 4 bytes; −1 for none."""
+    for _ in range(2):
+        size = max(int.from_bytes(data[:4], "big", signed=True), 0)
+        yield data[4 : 4 + size]
+        data = data[4 + size :]
+
+
+def _from_json(data: bytes) -> Any:
+    """The value of a JSON text; the text if it is not JSON, or too deep."""
+    try:
+        return data.decode("utf-8", "replace") if is_deep(data) else msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return data.decode("utf-8", "replace")
+
+
+def _read(command: Admin) -> SchemaData:
+    """The schema in the body of a call. Raises `AdminError`."""
+    payload: SchemaPayload = convert(command.body, SchemaPayload)
+    type_ = _TYPES.get(payload.type)
+    if type_ is None:
+        raise AdminError(400, f"unknown schema type {payload.type}: use one of {', '.join(_TYPES)}")
+    data = payload.schema.encode()
+    if type_ in (*_DEFINED_IN_JSON, "KeyValue"):
+        definition = _from_json(data)
+        if not isinstance(definition, dict | list) and type_ != "KeyValue" and not _names_a_type(definition):
+            raise AdminError(422, f"Invalid schema definition data for {payload.type} schema")
+        if type_ == "KeyValue":
+            data = _joined(definition)
+    properties = [KeyValue(key, value) for key, value in payload.properties.items()]
+    return SchemaData(schema_data=data, type=type_, properties=properties)
+
+
+def _names_a_type(definition: Any) -> bool:
+    """Whether an Avro definition is the name of a primitive type."""
+    return definition in ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+
+
+def _joined(definition: Any) -> bytes:
+    if not isinstance(definition, dict) or not {"key", "value"} <= definition.keys():
+        raise AdminError(422, "Invalid schema definition data for KEY_VALUE schema: expected key and value")
+    halves = [
+        half.encode() if isinstance(half, str) else msgspec.json.encode(half)
+        for half in (definition["key"], definition["value"])
+    ]
+    return b"".join(len(half).to_bytes(4, "big") + half for half in halves)
+
+
+ROUTES = [
+    (method, re.compile(pattern), handler)
+    for method, pattern, handler in (
+        ("GET", r"/schema", _get),
+        ("GET", r"/schema/(?P<version>\d{1,15})", _get_version),
+        ("GET", r"/schemas", _get_all),
+        ("POST", r"/schema", _post),
+        ("DELETE", r"/schema", _delete),
+        ("POST", r"/compatibility", _compatibility),
+        ("POST", r"/version", _find_version),
+    )
+]
+"""The calls below ``/schemas/TENANT/NAMESPACE/TOPIC``: method, pattern, handler."""

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from schemas import commands as c
 from schemas.effects import SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
-from streaming.broker import admin
+from streaming.broker import admin, schema_registry
 from streaming.broker.abstract_topic import DeletedTopic, PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
@@ -51,7 +51,8 @@ def delete(ctx: Context, topic: NonPersistentTopic) -> DeletedTopic:
     registration.disconnect_all(ctx, topic, "topic deleted")
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic deleted")
-    ctx.schemas.pop(topic.name, None)
+    schema_registry.forget(ctx, topic.name)
+    ctx.permissions.pop(topic.name, None)
     return DeletedTopic(0, topic.generated_names, topic.closed_producers)
 
 
@@ -256,6 +257,10 @@ def _answer(
             return None
         case _, "/properties":
             raise AdminError(406, "Need to provide a persistent topic name")
+        case "PUT", "":
+            pass  # it exists now
+        case "GET", "/subscriptions":
+            return 200, sorted(topic.subscriptions)
         case "GET", "/stats":
             return 200, stats.stats_with_drops(topic, ctx.config, ctx.clock)
         case "GET", "/internalStats":

@@ -12,6 +12,7 @@ from schemas.effects import (
     SubscriptionEvent,
     Success,
 )
+from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
@@ -40,6 +41,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     may always be created, their number is not limited, and durable or not makes no difference. Raises `BrokerError`.
     """
     name = command.subscription
+    schema_registry.check_consumer(ctx, topic.name, command.schema, idle=not topic.producers)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")

@@ -107,6 +107,12 @@ def _subscription(topic: PersistentTopic, name: str) -> PersistentSubscription:
     return found
 
 
+def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Create a topic without partitions. The body has its properties, if it has any."""
+    topic.properties = read_properties(command.body)
+    return 204, None
+
+
 def _create_subscription(
     ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
 ) -> Response:
@@ -146,11 +152,16 @@ def _delete_subscription(
     ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
 ) -> Response:
     """Delete a subscription. With `?force=true`, also one that has consumers."""
-    subscription = _subscription(topic, match["name"])
-    if subscription.consumers and "force=true" not in command.path:
+    delete_subscription(ctx, topic, match["name"], force="force=true" in command.path)
+    return 204, None
+
+
+def delete_subscription(ctx: Context, topic: PersistentTopic, name: str, *, force: bool = False) -> None:
+    """Delete a subscription, with `force` also one that has consumers. Raises `AdminError`."""
+    subscription = _subscription(topic, name)
+    if subscription.consumers and not force:
         raise AdminError(412, "Subscription has active connected consumers")
     leaving.delete(ctx, topic, subscription, "by an administrator")
-    return 204, None
 
 
 def _skip(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
@@ -408,6 +419,7 @@ ROUTES: list[
 ] = [
     (method, re.compile(pattern), handler)
     for method, pattern, handler in (
+        ("PUT", r"", _create_topic),
         ("PUT", r"/subscription/(?P<name>[^/]+)", _create_subscription),
         ("DELETE", r"/subscription/(?P<name>[^/]+)", _delete_subscription),
         ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>\d{1,15})", _skip),

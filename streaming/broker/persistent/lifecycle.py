@@ -3,6 +3,7 @@
 """
 
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
+from streaming.broker import schema_registry
 from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
@@ -157,7 +158,8 @@ def delete(ctx: Context, topic: PersistentTopic) -> DeletedTopic:
         ctx.entries.forget(topic.name, id_)
         if entries:
             ctx.emit(LedgerDeleted(topic.name, id_, entries, size, "topic deleted"))
-    ctx.schemas.pop(topic.name, None)
+    schema_registry.forget(ctx, topic.name)
+    ctx.permissions.pop(topic.name, None)
     return DeletedTopic(ledger.current, topic.generated_names, topic.closed_producers)
 
 

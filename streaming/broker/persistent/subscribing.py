@@ -3,6 +3,7 @@ subscriptions.md §1, §2)."""
 
 from schemas.commands import IntRange, Subscribe, SubType
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
+from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
@@ -36,6 +37,8 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     """The checks of subscriptions.md §1, in that order, and those for unsupported features. Raises `BrokerError`."""
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
+    idle = not topic.producers and not topic.ledger.total_size
+    schema_registry.check_consumer(ctx, topic.name, command.schema, idle=idle)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")

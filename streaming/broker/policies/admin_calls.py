@@ -89,15 +89,20 @@ def call_subscription_rate(policies: Policies, command: Admin, subscription: str
     return 204, None
 
 
+def quota_map(policies: Policies) -> dict[str, Any]:
+    """The quotas by type. Older clients know `limitSize` as `limit`."""
+    return {
+        type_: {"limit": quota.limitSize, **msgspec.to_builtins(quota)}
+        for type_, quota in policies.backlogQuota.items()
+    }
+
+
 def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
     """The answer to GET of a policy: its value at this level, or no body if it is not set. None: this is another call."""
     if command.method != "GET":
         return None
     if name == "backlogQuotaMap":
-        return 200, {
-            type_: {"limit": quota.limitSize, **msgspec.to_builtins(quota)}
-            for type_, quota in policies.backlogQuota.items()
-        }
+        return 200, quota_map(policies)
     if name not in POLICY_CALLS:
         return None
     value = getattr(policies, POLICY_CALLS[name][0])
@@ -135,13 +140,24 @@ def set_policy(policies: Policies, command: Admin, name: str, check: "RetentionC
     # quirk: a topic's TTL is a query parameter, a namespace's is the body
     body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
     value = convert(body, type_)
-    if name == "messageTTL" and value < 0:
-        raise AdminError(412, "Invalid value for message TTL")
+    if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
+        raise AdminError(412, reason.format(name=name))
     if isinstance(value, RetentionPolicies):
         _check_retention(value)
         check.retention(policies, value)
     setattr(policies, field, value)
     return True
+
+
+_NOT_NEGATIVE = {
+    "messageTTL": "Invalid value for message TTL",
+    "subscriptionExpirationTime": "Invalid value for subscription expiration time",
+    "deduplicationSnapshotInterval": "interval must be greater than or equal to 0",
+    **{
+        field: "{name} must be 0 or more" for field, type_ in POLICY_CALLS.values() if field.startswith("max")
+    },
+}
+"""Policies that must not be negative, with the reason that a negative one is refused with."""
 
 
 def convert(body: Any, type_: Any) -> Any:

@@ -1,0 +1,368 @@
+"""Tenants, namespaces and topics as operators create and delete them (I5). The answers are those of Pulsar 4.0.7."""
+
+from typing import Any
+
+import pytest
+
+from schemas.commands import Admin, Lookup, PartitionedMetadata
+from schemas.effects import (
+    AdminResponse,
+    CloseProducer,
+    Effect,
+    Error,
+    LookupResponse,
+    PartitionedMetadataResponse,
+    ProducerSuccess,
+    Unsupported,
+)
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from tests.broker.kit import TOPIC, Run, of, one
+
+pytestmark = pytest.mark.feature("I5")
+
+INFO = {"adminRoles": ["admin"], "allowedClusters": ["standalone"]}
+
+
+def call(run: Run, method: str, path: str, body: Any = None, topic: str | None = None) -> tuple[int, Any]:
+    """Status and response."""
+    effects = run.do(Admin(method=method, path=path, body=body), topic)  # type: ignore[arg-type]
+    fields = one(effects, AdminResponse).fields
+    return fields.status, fields.response
+
+
+def status(run: Run, method: str, path: str, body: Any = None, topic: str | None = None) -> int:
+    return call(run, method, path, body, topic)[0]
+
+
+def reason(run: Run, method: str, path: str, body: Any = None, topic: str | None = None) -> tuple[int, str]:
+    found, response = call(run, method, path, body, topic)
+    return found, response["reason"]
+
+
+@pytest.fixture
+def strict() -> Run:
+    """A broker in which everything must be created, with the tenant and namespace of `TOPIC`."""
+    run = Run(namespacesMustExist=True)
+    assert status(run, "PUT", "/tenants/public", INFO) == 204
+    assert status(run, "PUT", "/namespaces/public/default") == 204
+    return run
+
+
+# -- tenants ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tenant_from_its_creation_to_its_deletion(strict: Run) -> None:
+    assert status(strict, "PUT", "/tenants/acme", INFO) == 204
+    assert call(strict, "GET", "/tenants") == (200, ["acme", "public"])
+    assert call(strict, "GET", "/tenants/acme") == (200, INFO)
+    changed = {"adminRoles": [], "allowedClusters": ["standalone"]}
+    assert status(strict, "POST", "/tenants/acme", changed) == 204
+    assert call(strict, "GET", "/tenants/acme") == (200, changed)
+    assert call(strict, "GET", "/namespaces/acme") == (200, [])
+    assert status(strict, "PUT", "/namespaces/acme/n") == 204
+    assert reason(strict, "DELETE", "/tenants/acme") == (409, "The tenant still has active namespaces")
+    assert status(strict, "DELETE", "/namespaces/acme/n") == 204
+    assert status(strict, "DELETE", "/tenants/acme") == 204
+    assert reason(strict, "DELETE", "/tenants/acme") == (404, "Tenant doesn't exist")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/tenants/none", None, (404, "Tenant does not exist")),
+        ("PUT", "/tenants/public", INFO, (409, "Tenant already exist")),
+        ("POST", "/tenants/none", INFO, (404, "Tenant none not found")),
+        ("PUT", "/tenants/x%20y", INFO, (412, "Tenant name is not valid")),
+        ("PUT", "/tenants/..", INFO, (412, "Tenant name is not valid")),
+        ("PUT", "/tenants/x", {"allowedClusters": []}, (412, "Clusters cannot be empty or blank")),
+        ("PUT", "/tenants/x", {"allowedClusters": ["nix"]}, (412, "Clusters do not exist")),
+        ("PUT", "/tenants/x", None, (412, "TenantInfo is null")),
+        ("DELETE", "/tenants/public?force=true", None, (405, "Broker doesn't allow forced deletion of tenants")),
+        ("POST", "/tenants", None, (405, "POST of all tenants is not allowed")),
+        ("GET", "/namespaces/none", None, (404, "Tenant not found")),
+    ],
+)  # fmt: skip
+def test_refused_calls_on_tenants(
+    strict: Run, method: str, path: str, body: Any, expected: tuple[int, str]
+) -> None:
+    assert reason(strict, method, path, body) == expected
+
+
+def test_a_body_that_is_not_a_tenant(strict: Run) -> None:
+    assert status(strict, "PUT", "/tenants/x", "{") == 400
+    assert status(strict, "PUT", "/tenants/x", {"adminRoles": 3}) == 400
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_exists_once_and_only_if_created(strict: Run) -> None:
+    assert reason(strict, "PUT", "/namespaces/public/default") == (409, "Namespace already exists")
+    assert reason(strict, "PUT", "/namespaces/none/n") == (404, "Tenant does not exist")
+    assert reason(strict, "PUT", "/namespaces/public/n%20x") == (412, "Namespace name is not valid")
+    for method, rest, body in (
+        ("GET", "", None), ("GET", "/messageTTL", None), ("POST", "/messageTTL", 3), ("GET", "/topics", None),
+        ("PUT", "/unload", None), ("GET", "/permissions", None), ("GET", "/bundles", None),
+    ):  # fmt: skip
+        assert reason(strict, method, f"/namespaces/public/n{rest}", body) == (
+            404,
+            "Namespace does not exist",
+        )
+    assert reason(strict, "GET", "/persistent/public/n") == (404, "Namespace does not exist")
+    assert reason(strict, "DELETE", "/namespaces/public/n") == (404, "Namespace public/n does not exist.")
+    assert call(strict, "GET", "/namespaces/public") == (200, ["public/default"])
+
+
+def test_a_log_needs_no_namespaces() -> None:
+    run = Run()
+    assert status(run, "POST", "/namespaces/any/where/messageTTL", 3) == 204
+    assert call(run, "GET", "/tenants") == (200, ["any"])
+    assert call(run, "GET", "/namespaces/any") == (200, ["any/where"])
+    assert status(run, "PUT", "/namespaces/any/where") == 204
+    assert call(run, "GET", "/namespaces/any/where/messageTTL") == (200, 3)
+    assert status(run, "DELETE", "/namespaces/any/where") == 204
+    assert call(run, "GET", "/namespaces/any")[0] == 404
+    assert run.create_producer(topic="persistent://x/y/t") != []
+    assert status(run, "DELETE", "/namespaces/x/y") == 409
+
+
+def test_a_namespace_with_topics_is_deleted_by_force_only(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    strict.create_producer()
+    assert status(strict, "PUT", "/persistent/public/default/p/partitions", 2) == 204
+    assert reason(strict, "DELETE", path) == (409, "Cannot delete non empty namespace")
+    effects = strict.do(Admin(method="DELETE", path=f"{path}?force=true"), None)
+    assert one(effects, AdminResponse).fields.status == 204
+    assert one(effects, CloseProducer).topic == TOPIC
+    assert strict.broker.topic_names() == []
+    assert strict.broker.partitioned == {}
+    assert status(strict, "PUT", path) == 204
+    assert call(strict, "GET", f"{path}/topics") == (200, [])
+
+
+def test_a_deleted_namespace_counts_its_topics_anew(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    for _ in range(2):
+        assert status(strict, "POST", f"{path}/maxTopicsPerNamespace", 1) == 204
+        assert (
+            status(strict, "PUT", "/persistent/public/default/a", None, "persistent://public/default/a")
+            == 204
+        )
+        refused = reason(strict, "PUT", "/persistent/public/default/b", None, "persistent://public/default/b")
+        assert refused == (412, "Exceed maximum number of topics in namespace.")
+        assert status(strict, "DELETE", f"{path}?force=true") == 204
+        assert status(strict, "PUT", path) == 204
+
+
+def test_topics_of_a_missing_namespace_are_refused(strict: Run) -> None:
+    topic = "persistent://public/none/t"
+    cause = "Tenant or namespace or topic does not exist: public/none"
+    assert reason(strict, "GET", "/persistent/public/none/t/stats", None, topic) == (
+        404,
+        "Namespace not found",
+    )
+    assert reason(strict, "PUT", "/persistent/public/none/t", None, topic) == (404, "Namespace not found")
+    for effects in (strict.create_producer(topic=topic), strict.subscribe("s", topic=topic)):
+        assert one(effects, Error)[-2:] == ("TopicNotFound", cause)
+    asked = strict.do(PartitionedMetadata(connection="c", request_id=1), topic)
+    assert one(asked, PartitionedMetadataResponse).error == "TopicNotFound"
+    assert (
+        one(strict.do(Lookup(connection="c", request_id=1), topic), LookupResponse).error == "TopicNotFound"
+    )
+    assert strict.broker.topic_names() == []
+
+
+def test_a_namespace_is_created_with_policies(strict: Run) -> None:
+    path = "/namespaces/public/n"
+    body = {
+        "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5},
+        "message_ttl_in_seconds": 7,
+        "deduplicationEnabled": False,
+        "backlog_quota_map": {"message_age": {"limitTime": 9, "policy": "producer_exception"}},
+        "topicDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 3}},
+        "bundles": {"numBundles": 4},
+        "replication_clusters": ["standalone"],
+        "max_producers_per_topic": None,
+    }
+    assert status(strict, "PUT", path, body) == 204
+    assert call(strict, "GET", f"{path}/retention") == (200, body["retention_policies"])
+    assert call(strict, "GET", f"{path}/messageTTL") == (200, 7)
+    assert call(strict, "GET", f"{path}/deduplication") == (200, False)
+    shown = call(strict, "GET", path)[1]
+    assert shown["message_ttl_in_seconds"] == 7
+    assert shown["retention_policies"] == body["retention_policies"]
+    assert shown["backlog_quota_map"]["message_age"]["limitTime"] == 9
+    assert shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"] == 3
+    assert shown["bundles"] == {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+    assert "max_producers_per_topic" not in shown
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"message_ttl_in_seconds": -1}, 412),
+        ({"message_ttl_in_seconds": "x"}, 400),
+        ({"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}}, 400),
+        ({"backlog_quota_map": {"bogus": {"limitSize": 1}}}, 412),
+        ({"clusterDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 3}}}, 501),
+        ({"offload_policies": {"offloadersDirectory": "x"}}, 501),
+        ({"topicDispatchRate": 3}, 400),
+        ([1], 400),
+    ],
+)
+def test_a_namespace_is_not_created_with_policies_that_do_not_hold(
+    strict: Run, body: Any, expected: int
+) -> None:
+    assert status(strict, "PUT", "/namespaces/public/n", body) == expected
+    assert call(strict, "GET", "/namespaces/public") == (200, ["public/default"])
+
+
+def test_permissions_are_kept_and_shown(strict: Run) -> None:
+    path, of_topic = "/namespaces/public/default", "/persistent/public/default/t"
+    assert call(strict, "GET", f"{path}/permissions") == (200, {})
+    assert status(strict, "POST", f"{path}/permissions/r", ["produce"]) == 204
+    assert call(strict, "GET", f"{path}/permissions") == (200, {"r": ["produce"]})
+    assert status(strict, "POST", f"{of_topic}/permissions/r%2Fs", ["consume"], TOPIC) == 204
+    assert call(strict, "GET", f"{of_topic}/permissions", None, TOPIC) == (200, {"r/s": ["consume"]})
+    shown = call(strict, "GET", path)[1]["auth_policies"]
+    assert shown["namespace_auth"] == {"r": ["produce"]}
+    assert shown["destination_auth"] == {TOPIC: {"r/s": ["consume"]}}
+    assert status(strict, "POST", f"{path}/permissions/r", ["fly"]) == 400
+    assert status(strict, "POST", f"{of_topic}/permissions/r", "produce", TOPIC) == 400
+    assert status(strict, "POST", f"{path}/permissions", ["produce"]) == 405
+    assert status(strict, "DELETE", f"{path}/permissions/r") == 204
+    assert status(strict, "DELETE", f"{of_topic}/permissions/r%2Fs", None, TOPIC) == 204
+    assert call(strict, "GET", f"{path}/permissions") == (200, {})
+    assert call(strict, "GET", f"{of_topic}/permissions", None, TOPIC) == (200, {})
+
+
+def test_a_subscription_is_deleted_on_all_topics_of_a_namespace(strict: Run) -> None:
+    for topic in (TOPIC, f"{TOPIC}2"):
+        for name in ("s", "other"):
+            strict.do(
+                Admin(method="PUT", path="/" + topic.replace("://", "/") + f"/subscription/{name}"), topic
+            )
+    path = "/namespaces/public/default"
+    assert status(strict, "POST", f"{path}/unsubscribe/s") == 204
+    assert [strict.broker.topic(topic).known_subscriptions() for topic in (TOPIC, f"{TOPIC}2")] == [
+        ["other"]
+    ] * 2
+    assert status(strict, "POST", f"{path}/0x00000000_0xffffffff/unsubscribe/other") == 204
+    assert strict.broker.topic(TOPIC).known_subscriptions() == []
+
+
+def test_a_subscription_with_consumers_stays(strict: Run) -> None:
+    strict.subscribe("s")
+    assert reason(strict, "POST", "/namespaces/public/default/unsubscribe/s") == (
+        412, "Subscription has active connected consumers",
+    )  # fmt: skip
+    assert strict.broker.topic(TOPIC).known_subscriptions() == ["s"]
+
+
+def test_there_is_one_bundle(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    assert call(strict, "GET", f"{path}/bundles")[1]["numBundles"] == 1
+    assert status(strict, "PUT", f"{path}/0x00000000_0xffffffff/unload") == 204
+    assert status(strict, "POST", f"{path}/0x00000000_0xffffffff/clearBacklog/s") == 204
+    assert status(strict, "PUT", f"{path}/0x00000000_0x7fffffff/unload") == 412
+
+
+def test_what_has_one_value_only(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    assert call(strict, "GET", f"{path}/replication") == (200, ["standalone"])
+    assert status(strict, "POST", f"{path}/replication", ["standalone"]) == 204
+    assert reason(strict, "POST", f"{path}/replication", ["other"]) == (
+        501, 'replication other than ["standalone"] is not supported',
+    )  # fmt: skip
+    assert status(strict, "PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE") == 204
+    assert status(strict, "PUT", f"{path}/schemaCompatibilityStrategy", "FULL") == 501
+    assert status(strict, "DELETE", f"{path}/offloadPolicies") == 204
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("maxConsumersPerTopic", "maxConsumersPerTopic must be 0 or more"),
+        ("maxTopicsPerNamespace", "maxTopicsPerNamespace must be 0 or more"),
+        ("subscriptionExpirationTime", "Invalid value for subscription expiration time"),
+        ("deduplicationSnapshotInterval", "interval must be greater than or equal to 0"),
+    ],
+)
+def test_policies_that_are_not_negative(strict: Run, policy: str, expected: str) -> None:
+    path = f"/namespaces/public/default/{policy}"
+    assert reason(strict, "POST", path, -1) == (412, expected)
+    assert status(strict, "POST", path, 0) == 204
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_once(strict: Run) -> None:
+    path = "/persistent/public/default/t"
+    assert status(strict, "PUT", path, {"a": "b"}, TOPIC) == 204
+    assert call(strict, "GET", f"{path}/properties", None, TOPIC) == (200, {"a": "b"})
+    assert reason(strict, "PUT", path, None, TOPIC) == (409, "This topic already exists")
+    assert status(strict, "GET", path, None, TOPIC) == 405
+    other = "non-persistent://public/default/t"
+    assert status(strict, "PUT", "/non-persistent/public/default/t", None, other) == 204
+    assert call(strict, "GET", "/non-persistent/public/default/t/subscriptions", None, other) == (200, [])
+    assert strict.broker.topic_names() == [other, TOPIC]
+
+
+def test_a_topic_is_created_also_if_clients_create_none() -> None:
+    run = Run(allowAutoTopicCreation=False)
+    assert status(run, "PUT", "/persistent/public/default/t", None, TOPIC) == 204
+    assert one(run.create_producer(), ProducerSuccess)
+
+
+def test_a_topic_is_not_created_as_a_partition(strict: Run) -> None:
+    topic = f"{TOPIC}-partition-0"
+    path = "/persistent/public/default/t-partition-0"
+    found, why = reason(strict, "PUT", path, None, topic)
+    assert found == 412
+    assert why.startswith("Can't create topic t-partition-0")
+    assert status(strict, "PUT", "/persistent/public/default/t/partitions", 1) == 204
+    assert status(strict, "PUT", path, None, topic) == 409
+    assert status(strict, "PUT", "/persistent/public/default/t", None, TOPIC) == 409
+
+
+def test_policies_do_not_create_a_topic(strict: Run) -> None:
+    path = "/persistent/public/default/t"
+    for method in ("GET", "POST", "DELETE"):
+        refused = reason(strict, method, f"{path}/messageTTL", 3 if method == "POST" else None, TOPIC)
+        assert refused == (404, f"Topic {TOPIC} not found")
+    assert status(strict, "PUT", f"{path}/subscription/s", None, TOPIC) == 204
+    assert status(strict, "POST", f"{path}/messageTTL", 3, TOPIC) == 204
+
+
+def test_a_partition_exists_before_it_is_used(strict: Run) -> None:
+    body = {"partitions": 2, "properties": {"a": "b"}}
+    assert status(strict, "PUT", "/persistent/public/default/p/partitions", body) == 204
+    found = {"partitions": 2, "deleted": False, "properties": {"a": "b"}}
+    assert call(strict, "GET", "/persistent/public/default/p/partitions") == (200, found)
+    name = "persistent://public/default/p-partition-"
+    for index, expected in (("1", 200), ("2", 404), ("01", 404), ("x", 404)):
+        path = f"/persistent/public/default/p-partition-{index}/stats"
+        assert status(strict, "GET", path, None, name + index) == expected
+    deleted = "/persistent/public/default/p-partition-0"
+    assert status(strict, "DELETE", deleted, None, f"{name}0") == 204
+    assert status(strict, "GET", f"{deleted}/stats", None, f"{name}0") == 404
+
+
+@pytest.mark.parametrize("body", [None, "x", True, {"partitions": "2"}, [3]])
+def test_what_is_not_a_number_of_partitions(strict: Run, body: Any) -> None:
+    assert status(strict, "PUT", "/persistent/public/default/p/partitions", body) == 400
+
+
+def test_tenants_and_permissions_are_state(strict: Run) -> None:
+    status(strict, "POST", "/namespaces/public/default/permissions/r", ["produce"])
+    strict.broker = Broker.decode(strict.broker.encode(), NoEntries())
+    assert call(strict, "GET", "/tenants/public") == (200, INFO)
+    assert call(strict, "GET", "/namespaces/public/default/permissions") == (200, {"r": ["produce"]})
+
+
+def test_other_calls_are_unsupported(strict: Run) -> None:
+    effects: list[Effect] = strict.do(Admin(method="GET", path="/namespaces/public/default/nonsense"), None)
+    assert of(effects, Unsupported)
+    assert one(effects, AdminResponse).fields.status == 404
