@@ -253,13 +253,18 @@ answered with 404 and becomes an output row of the kind [UNSUPPORTED](outputs.md
 
 ### Policies
 
-`POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (no body: nothing). The path is
+`POST` or `PUT` sets a policy, `DELETE` removes it, `GET` shows what the level sets (no body: nothing). A limit below 0 is
+refused with 412. The path is
 `/namespaces/TENANT/NAMESPACE/NAME` or `/persistent/TENANT/NAMESPACE/TOPIC/NAME`. A topic's policy takes
 precedence over the namespace's, which takes precedence over the broker's [setting](settings.md).
 
 {policies}
 The type of a backlog quota is a parameter, `?backlogQuotaType=destination_storage` (the default) or `message_age`;
 `GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`.
+
+`GET …?applied=true` on a topic shows the value of the first level that sets the policy. As in Pulsar, it does so for
+`messageTTL`, `retention`, `backlogQuotaMap`, `deduplicationEnabled`, `maxProducers`, `maxConsumers`, the limits of
+unacknowledged messages, `delayedDelivery`, and the rates but `publishRate`. Other policies and namespaces ignore the parameter.
 
 #### RetentionPolicies
 

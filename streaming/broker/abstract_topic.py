@@ -1,13 +1,18 @@
 """What topics have in common, whether they store messages or not (mirrors `AbstractTopic`)."""
 
+from abc import abstractmethod
+from collections.abc import Iterable
+
 import msgspec
 
 from schemas.commands import MessageMetadata
+from streaming.broker.context import Context
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.producer import Producer
-from streaming.broker.subscription.consumer import Handle
+from streaming.broker.rate import ProducerCounters, Rates, end_of_interval, seconds_of_interval
+from streaming.broker.subscription.consumer import Consumer, Handle
 
 
 class PendingWrite(msgspec.Struct, array_like=True):
@@ -55,7 +60,8 @@ class AbstractTopic(msgspec.Struct, array_like=True):
 
     `closed_producers`: when the broker closed them (ms). `closing_producers`: producers that leave once their writes are
     confirmed, with the requests to answer then. `pending`: messages whose fate a fault put off; `delay_writes`: how many
-    more messages the fault DelayWrites puts off.
+    more messages the fault DelayWrites puts off. `rates_until` = when the present interval of the rates in its stats ends
+    (ms). `producer_counters`: those of connected producers that have published.
 
     The fields of the subclasses follow these in the encoding: a new one here needs a new `codec.VERSION`.
     """
@@ -73,6 +79,43 @@ class AbstractTopic(msgspec.Struct, array_like=True):
     pending: list[PendingWrite] = []
     delay_writes: int = 0
     counters: Counters = msgspec.field(default_factory=Counters)
+    rates_until: int = 0
+    producer_counters: dict[str, ProducerCounters] = msgspec.field(default_factory=dict)
+
+    # -- rates ----------------------------------------------------------------------------------------------------
+
+    def count_producer(self, ctx: Context, producer: Producer) -> ProducerCounters:
+        """Count what a producer publishes from now on."""
+        start = self.rates_until - seconds_of_interval(ctx.config) * 1000
+        counters = ProducerCounters(Rates(max(producer.created, start)))
+        if producer.name in self.producers:
+            self.producer_counters[producer.name] = counters
+        return counters
+
+    def update_rates(self, ctx: Context) -> None:
+        """Compute the rates in its stats if intervals ended by now (mirrors `updateRates`). Call it before anything happens."""
+        now, end = ctx.clock, self.rates_until
+        if now < end:
+            return
+        self.rates_until = end_of_interval(now, ctx.config)
+        self.end_intervals(ctx, end, 1)
+        length = seconds_of_interval(ctx.config) * 1000
+        start = self.rates_until - length
+        if start > end:
+            self.end_intervals(ctx, start, -((end - start) // length))
+
+    def end_intervals(self, ctx: Context, until: int, count: int) -> None:
+        """Intervals end, the last of them at `until` (ms). If there are several, they were empty."""
+        for counters in self.producer_counters.values():
+            counters.end_interval(until)
+        for consumer in self.all_consumers():
+            consumer.end_interval(until)
+
+    @abstractmethod
+    def all_consumers(self) -> Iterable[Consumer]:
+        """The connected consumers."""
+
+    # -- what producers ask of a topic ----------------------------------------------------------------------------
 
     @property
     def terminated(self) -> bool:

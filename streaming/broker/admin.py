@@ -14,14 +14,14 @@ from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.admin_calls import (
     POLICY_CALLS,
-    RetentionCheck,
+    LowerLevels,
     call_subscription_rate,
     convert,
     get_policy,
     rated_subscription,
     set_policy,
 )
-from streaming.broker.policies.hierarchy import NO_POLICIES, default_quota
+from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
 
 _TOPIC = re.compile(
@@ -87,19 +87,19 @@ def call_of(command: Admin) -> str:
 
 def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -> bool | None:
     """Answer a call on a policy of a topic. Was a policy changed? None, and no answer: the call is about something else."""
-    if (answer := get_policy(topic.policies, command, call[1:])) is not None:
+    lower = LowerLevels(ctx.namespaces.get(namespace_of(topic.name), NO_POLICIES), ctx.config)
+    if (answer := get_policy(topic.policies, command, call[1:], lower)) is not None:
         respond(ctx, topic.name, command, *answer)
         return False
     subscription = rated_subscription(call[1:])
-    namespace = ctx.namespaces.get(namespace_of(topic.name), NO_POLICIES)
     try:
         if subscription is not None:
-            answer = call_subscription_rate(topic.policies, command, subscription)
+            before = topic.policies.subscriptionDispatchRates
+            answer = call_subscription_rate(topic.policies, command, subscription, lower)
             ctx.policies_changed()
             respond(ctx, topic.name, command, *answer)
-            return command.method != "GET"
-        check = RetentionCheck(default_quota(ctx.config), namespace)
-        if not set_policy(topic.policies, command, call[1:], check):
+            return topic.policies.subscriptionDispatchRates is not before
+        if not set_policy(topic.policies, command, call[1:], ctx.config, lower):
             return None
     except AdminError as error:
         respond(ctx, topic.name, command, error.status, {"reason": error.reason})

@@ -210,6 +210,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """How many bytes per second the consumers of a subscription get, unless a policy says otherwise. 0 or less: no limit."""
     dispatchThrottlingOnBatchMessageEnabled: bool = False
     """Whether a batch counts as one message in the dispatch rates. If not, its messages count."""
+    dispatchThrottlingOnNonBacklogConsumerEnabled: bool = True
+    """Whether dispatch rates also limit subscriptions that have caught up: that had fewer entries left to read than
+    `managedLedgerCursorBackloggedThreshold` when a consumer joined or when the last interval of stats ended."""
+    managedLedgerCursorBackloggedThreshold: Annotated[int, between(-1, MOST, "entries")] = 1000
+    """See `dispatchThrottlingOnNonBacklogConsumerEnabled`."""
     subscribeThrottlingRatePerConsumer: Annotated[int, between(-1, MOST, "times")] = 0
     """How often per `subscribeRatePeriodPerConsumerInSecond` a consumer may subscribe, unless a policy says otherwise. 0 or
     less: no limit."""

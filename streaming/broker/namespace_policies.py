@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import CLUSTER, Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.admin_calls import RetentionCheck, convert, quota_map, set_policy
+from streaming.broker.policies.admin_calls import convert, quota_map, set_policy
 from streaming.broker.policies.hierarchy import Policies
 
 BUNDLES = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
@@ -85,7 +86,7 @@ def shown(ctx: Context, namespace: str) -> dict[str, Any]:
             "destination_auth": {name: topics[name] for name in topics if namespace_of(name) == namespace},
             "subscription_auth_roles": {},
         },
-        "backlog_quota_map": quota_map(policies),
+        "backlog_quota_map": quota_map(policies.backlogQuota),
     }
     for name, field in (_FIELDS | _RATES).items():
         if (value := getattr(policies, field)) is not None:
@@ -94,13 +95,13 @@ def shown(ctx: Context, namespace: str) -> dict[str, Any]:
     return found
 
 
-def read(body: Any, check: RetentionCheck) -> Policies:
+def read(body: Any, config: ServiceConfiguration) -> Policies:
     """The policies in the body of a call that creates a namespace. Raises `AdminError` for a bad value, and for a policy that
     is not supported."""
     policies = Policies()
 
     def set_(field: str, value: Any, parameters: str = "") -> None:
-        set_policy(policies, Admin(method="POST", path=parameters, body=value), field, check)
+        set_policy(policies, Admin(method="POST", path=parameters, body=value), field, config)
 
     for name, value in convert({} if body is None else body, dict[str, Any]).items():
         if value is None or value == _EMPTY.get(name) or name in _CLIENTS:

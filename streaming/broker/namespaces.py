@@ -16,13 +16,8 @@ from streaming.broker.namespace_policies import BUNDLES, read, shown
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.admin_calls import (
-    RetentionCheck,
-    get_policy,
-    query,
-    set_policy,
-)
-from streaming.broker.policies.hierarchy import Policies, default_quota
+from streaming.broker.policies.admin_calls import get_policy, query, set_policy
+from streaming.broker.policies.hierarchy import Policies
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 
@@ -133,7 +128,7 @@ def call_namespace(
             respond(ctx, None, command, *found)
             return None
         touch(namespace)
-        if not set_policy(policies, command, call, RetentionCheck(default_quota(ctx.config))):
+        if not set_policy(policies, command, call, ctx.config):
             refuse_as_unsupported(ctx, None, command)
             return None
     except AdminError as error:
@@ -161,7 +156,7 @@ def _call_whole(
                     raise AdminError(404, "Tenant does not exist")
                 if there:
                     raise AdminError(409, "Namespace already exists")
-            policies = read(command.body, RetentionCheck(default_quota(ctx.config)))
+            policies = read(command.body, ctx.config)
             if command.body is not None or namespace not in ctx.namespaces:
                 ctx.namespaces[namespace] = policies
         case "DELETE":

@@ -20,13 +20,13 @@ from streaming.broker.lookup import PARTITION
 from streaming.broker.persistent.admin_operations import read_properties
 from streaming.broker.policies.admin_calls import (
     POLICY_CALLS,
-    RetentionCheck,
+    LowerLevels,
     convert,
     get_policy,
     query,
     set_policy,
 )
-from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic, default_quota
+from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic
 
 _CALL = re.compile(
     r"/(partitions|properties|permissions(?:/[^/]+)?|backlogQuota|backlogQuotaMap|"
@@ -46,20 +46,18 @@ def call_whole(ctx: Context, name: str, command: Admin, before_change: Callable[
     Calls `before_change` before policies change.
     """
     found = ctx.partitioned_topics.get(name, PartitionedTopic())
+    lower = LowerLevels(ctx.namespaces.get(namespace_of(name), NO_POLICIES), ctx.config)
     call = call_of(command)[1:]
     try:
         if call == "properties":
             respond(ctx, name, command, *_properties(found, command))
             changed = False
-        elif (answer := get_policy(found.policies, command, call)) is not None:
+        elif (answer := get_policy(found.policies, command, call, lower)) is not None:
             respond(ctx, name, command, *answer)
             return False
         else:
             before_change()
-            namespace = ctx.namespaces.get(namespace_of(name), NO_POLICIES)
-            changed = set_policy(
-                found.policies, command, call, RetentionCheck(default_quota(ctx.config), namespace)
-            )
+            changed = set_policy(found.policies, command, call, ctx.config, lower)
             respond(ctx, name, command, 204 if changed else 405)
     except AdminError as error:
         respond(ctx, name, command, error.status, {"reason": error.reason})

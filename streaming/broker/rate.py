@@ -34,32 +34,42 @@ class Rate(msgspec.Struct, array_like=True, gc=False):
         return self.current / seconds_of_interval(config) if number == self.interval + 1 else 0.0
 
 
-class Throughput(msgspec.Struct, array_like=True, gc=False):
-    """The rates of a producer or consumer in the last interval, per second (mirrors `Rate.calculateRate`).
+class Rates(msgspec.Struct, array_like=True, gc=False):
+    """The rates of a producer or consumer in the last interval (mirrors `Rate.calculateRate`).
 
-    `since` = when its present interval began (ms), `counted` = its messages and bytes until then.
+    `since` = when its present interval began (ms), `counted` = its totals until then, `per_second` = its rates. Empty: zeros.
     """
 
     since: int = 0
-    counted: tuple[int, int] = (0, 0)
-    messages: float = 0.0
-    bytes: float = 0.0
+    counted: tuple[int, ...] = ()
+    per_second: tuple[float, ...] = ()
 
-    def close(self, until: int, messages: int, size: int) -> None:
-        """The interval ends at `until` (ms). `messages`, `size`: all so far."""
+    def close(self, until: int, *totals: int) -> None:
+        """The interval ends at `until` (ms). `totals`: what was counted so far, always in the same order."""
         seconds = (until - self.since) / 1000
         if seconds > 0:
-            self.messages = (messages - self.counted[0]) / seconds
-            self.bytes = (size - self.counted[1]) / seconds
-        self.since, self.counted = until, (messages, size)
+            counted = self.counted or (0,) * len(totals)
+            self.per_second = tuple(
+                (now - before) / seconds for now, before in zip(totals, counted, strict=True)
+            )
+        self.since, self.counted = until, totals
+
+    def named(self, *names: str) -> dict[str, float]:
+        """The rates by names, in the order of the totals."""
+        return dict(zip(names, self.per_second or (0.0,) * len(names), strict=True))
 
 
 class ProducerCounters(msgspec.Struct, array_like=True, gc=False):
-    """What was acknowledged to a producer: messages and bytes."""
+    """What was acknowledged to a producer: messages, bytes, and how many of these messages were chunks."""
 
-    rates: Throughput
+    rates: Rates
     messages_in: int = 0
     bytes_in: int = 0
+    chunks_in: int = 0
+
+    def end_interval(self, until: int) -> None:
+        """Compute the rates of the interval that ends at `until` (ms)."""
+        self.rates.close(until, self.messages_in, self.bytes_in, self.chunks_in)
 
 
 def end_of_interval(now: int, config: ServiceConfiguration) -> int:

@@ -1,12 +1,13 @@
 """What the stats of all topics have in common, with Pulsar's field names (I2), as its admin API shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.rate import Rates
 from streaming.broker.subscription.consumer import Consumer
 
 
@@ -58,6 +59,36 @@ def subscription_fields(
             for consumer in consumers
         ],
     }
+
+
+_IN = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
+_OUT = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver", "chunkedMessageRate")
+"""The rates of a producer and of a consumer, in the order of their totals."""
+
+
+def add_rates(topic: AbstractTopic, found: dict[str, Any]) -> None:
+    """Add the rates of the last interval, per second, to the topic's fields: of connected clients, and their sums."""
+    for shown, producer in zip(found["publishers"], topic.producers.values(), strict=True):
+        counters = topic.producer_counters.get(producer.name)
+        shown |= (Rates() if counters is None else counters.rates).named(*_IN)
+        shown["averageMsgSize"] = _average_size(shown)
+    consumers = iter(topic.all_consumers())
+    for subscription in found["subscriptions"].values():
+        for shown in subscription["consumers"]:
+            shown |= next(consumers).rates.named(*_OUT)
+        subscription |= sums(subscription["consumers"], *_OUT[:-1])
+    found |= sums(found["publishers"], *_IN[:-1]) | sums(found["subscriptions"].values(), *_OUT[:2])
+    found["averageMsgSize"] = _average_size(found)
+
+
+def sums(parts: Iterable[dict[str, Any]], *names: str) -> dict[str, float]:
+    """The sums of fields over all parts."""
+    known = list(parts)
+    return {name: sum((part[name] for part in known), 0.0) for name in names}
+
+
+def _average_size(shown: dict[str, Any]) -> float:
+    return shown["msgThroughputIn"] / shown["msgRateIn"] if shown["msgRateIn"] else 0.0
 
 
 def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> dict[str, Any]:

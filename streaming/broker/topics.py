@@ -396,10 +396,13 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
-        self._carry_out(self.load(name), command)
+        self._carry_out(self._touch(name), command)
 
     def _touch(self, name: str) -> NonPersistentTopic:
-        return self.load(name)
+        topic = self.load(name)
+        if self._ctx.clock >= topic.rates_until:
+            topic.update_rates(self._ctx)
+        return topic
 
     def _close(self, topic: NonPersistentTopic) -> DeletedTopic:
         return non_persistent_commands.delete(self._ctx, topic)
@@ -421,7 +424,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers."""
-        non_persistent_commands.connection_lost(self._ctx, self.load(name), connection)
+        non_persistent_commands.connection_lost(self._ctx, self._touch(name), connection)
 
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""

@@ -33,8 +33,8 @@ _TOPIC_1 = (
 )  # fmt: skip
 _TOPIC_2 = (
     "name", "policies", "producers", "producer_handles", "closed_producers", "closing_producers", "consumer_handles",
-    "access", "generated_names", "fenced", "pending", "delay_writes", "counters", "ledger", "dedup", "cursors",
-    "subscriptions", "fail_writes", "oldest",
+    "access", "generated_names", "fenced", "pending", "delay_writes", "rates_until", "producer_counters",
+    "counters", "ledger", "dedup", "cursors", "subscriptions", "fail_writes", "oldest",
 )  # fmt: skip
 """The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
 
@@ -69,6 +69,7 @@ def persistent_topic(topic: list[Any]) -> None:
         _sort_hash_ranges(subscription[_CONSUMERS])
         _dispatcher_last(subscription)
     fields["counters"] = _counters_of_all_first(fields["counters"])
+    fields |= {"rates_until": 0, "producer_counters": {}}
     topic[:] = [fields[name] for name in _TOPIC_2]
 
 

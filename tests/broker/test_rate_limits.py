@@ -174,6 +174,17 @@ def test_a_change_of_any_policy_gives_all_permits() -> None:
     assert by_second(run, 2) == [16, 0]
 
 
+def test_a_rate_of_a_subscription_that_limits_nothing_changes_no_policy() -> None:
+    """Recorded by parity: kind rates, seed 13."""
+    run = backlog_of(20)
+    run.admin("POST", "/dispatchRate", rate(2, seconds=60))
+    assert len(sent(run.subscribe("s", "Shared", permits=1000))) == 2
+    run.admin("POST", "/s/dispatchRate", rate(0))
+    assert by_second(run, 2) == [0, 0]
+    run.admin("DELETE", "/s/dispatchRate")
+    assert by_second(run, 2) == [2, 0]
+
+
 def test_a_configuration_changes_only_its_own_rates() -> None:
     run = backlog_of(20, dispatchThrottlingRatePerTopicInMsg=2)
     run.namespace("POST", "subscriptionDispatchRate", rate(3, seconds=60))
@@ -265,6 +276,69 @@ def test_a_cut_changes_nothing(cut: bool) -> None:
     assert len(of(got, Message)) == 40
     assert [m.entry_id for m in of(got, Message) if m.subscription == "a"] == list(range(20))
     assert run.topic.subscriptions["a"].throttle.retry_at == -1  # type: ignore[union-attr]
+
+
+# -- subscriptions that have caught up ----------------------------------------------------------------------------
+
+
+def lagging(count: int, threshold: int = 5) -> Run:
+    """A rate of one message per hour for subscriptions with a backlog only, in an interval of stats that begins now."""
+    run = Run(
+        now=60_000_000, activeConsumerFailoverDelayTimeMillis=0, dispatchThrottlingOnNonBacklogConsumerEnabled=False,
+        managedLedgerCursorBackloggedThreshold=threshold,
+    )  # fmt: skip
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    run.fill(count, 100)
+    run.admin("POST", "/subscriptionDispatchRate", rate(1, seconds=3600))
+    return run
+
+
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize(("count", "received"), [(4, 4), (5, 1)])
+def test_rates_may_spare_subscriptions_that_have_caught_up(type_: SubType, count: int, received: int) -> None:
+    run = lagging(count)
+    assert len(sent(run.subscribe("s", type_, permits=1000))) == received
+    assert len(sent([effect for n in range(100, 107) for effect in run.publish(n)])) == (
+        7 if received == 4 else 0
+    )
+
+
+def test_what_has_caught_up_is_found_out_when_an_interval_of_stats_ends() -> None:
+    run = lagging(6)
+    assert sent(run.subscribe("s", "Shared", permits=2)) == [0]
+    run.wait(0.4)
+    run.admin("POST", "/subscription/s/skip/3")
+    assert sent(run.flow("s", 100)) == []
+    assert sent(run.wait(59.599)) == []  # the dispatcher looks every second, from when it found nothing first
+    assert sent(run.wait(0.001)) == [3, 4, 5]
+    assert len(sent([effect for n in range(100, 107) for effect in run.publish(n)])) == 7
+
+
+def test_who_falls_behind_is_limited_from_the_next_interval_of_stats() -> None:
+    run = lagging(0)
+    run.subscribe("s", "Shared")
+    for n in range(7):
+        run.publish(n)
+    assert len(sent(run.flow("s", 1))) == 1
+    run.wait(60)
+    assert len(sent(run.flow("s", 100))) == 1
+    run.close_consumer("s")
+    assert len(sent(run.subscribe("s", "Shared", permits=100))) == 0
+    run.unload()
+    run.admin("POST", "/subscription/s/skip_all")
+    run.subscribe("s", "Shared", permits=100)
+    assert len(sent([effect for n in range(100, 107) for effect in run.publish(n)])) == 7
+
+
+def test_a_configuration_may_spare_subscriptions_that_have_caught_up() -> None:
+    run = backlog_of(7)
+    run.namespace("POST", "dispatchRate", rate(2, seconds=3600))
+    assert len(sent(run.subscribe("s", "Shared", permits=1000))) == 2
+    run.do(BrokerConfig(settings={**QUIET, "dispatchThrottlingOnNonBacklogConsumerEnabled": False}), None)
+    assert len(sent(run.publish(100))) == 0  # a read waits for permits
+    assert len(sent(run.flow("s", 1))) == 6
+    run.do(BrokerConfig(settings=QUIET), None)
+    assert len(sent(run.publish(101))) == 0
 
 
 # -- the size of reads --------------------------------------------------------------------------------------------
@@ -422,6 +496,79 @@ def test_a_rate_may_be_relative_to_the_publish_rate() -> None:
     assert run.topic.publish_rates[0] == 5
     run.wait(1)
     assert run.topic.subscriptions["s"].messages_out - before <= 7
+
+
+OUT = ("msgRateOut", "messageAckRate", "msgRateRedeliver", "chunkedMessageRate")
+
+
+def counted(run: Run, *names: str, subscription: str = "s") -> list[float]:
+    """Let the interval of 60 s end. The counts of the only consumer in it, and those of its subscription are the same."""
+    run.wait(60)
+    shown = stats(run)["subscriptions"][subscription]
+    (consumer,) = shown["consumers"]
+    assert [shown[name] for name in names] == [consumer[name] for name in names]
+    return [round(shown[name] * 60, 9) for name in names]
+
+
+def with_batches(type_: SubType, *sizes: int, **settings: Any) -> Run:
+    """A consumer with a batch of each size, or a message (1), of ledger 1, in an interval that begins now."""
+    run = Run(now=60_000_000, activeConsumerFailoverDelayTimeMillis=0, **settings)
+    run.create_producer()
+    run.subscribe("s", type_, permits=1000)
+    first = 0
+    for size in sizes:
+        run.send(first, first + size - 1 if size > 1 else None)
+        first += size
+    return run
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize(("type_", "acked", "redelivered"), [("Shared", 7, 9), ("Key_Shared", 7, 9), ("Exclusive", 3, 0), ("Failover", 3, 0)])  # fmt: skip
+def test_ack_rates_count_messages_where_the_broker_knows_how_many_were_sent(
+    type_: SubType, acked: int, redelivered: int
+) -> None:
+    run = with_batches(type_, 5, 1, 4, 5)
+    run.ack("s", (1, 0), (1, 1))
+    run.ack("s", (1, 1))  # not pending: counts as one
+    run.redeliver("s")
+    assert counted(run, *OUT[1:3]) == [acked, redelivered]
+    assert counted(run, *OUT) == [0, 0, 0, 0]
+
+
+@pytest.mark.feature("I2")
+def test_a_cumulative_ack_counts_as_one() -> None:
+    run = with_batches("Exclusive", 5, 1, 4, 5)
+    run.ack("s", (1, 2), cumulative=True)
+    assert counted(run, *OUT) == [15, 1, 0, 0]
+    run = with_batches("Shared", 5, 1)
+    run.ack("s", (1, 1), cumulative=True)  # ignored
+    assert counted(run, *OUT) == [6, 0, 0, 0]
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize(("type_", "index_acks", "rates"), [
+    ("Shared", True, [10, 5, 3, 0]), ("Shared", False, [15, 5, 5, 0]), ("Exclusive", True, [5, 1, 0, 0]),
+])  # fmt: skip
+def test_parts_of_a_batch_count_in_ack_rates(type_: SubType, index_acks: bool, rates: list[float]) -> None:
+    run = with_batches(type_, 5, acknowledgmentAtBatchIndexLevelEnabled=index_acks)
+    run.ack("s", (1, 0), left=[0b11100], size=5)
+    if type_ == "Shared":
+        run.redeliver("s", (1, 0))  # with index acks, 3 are left
+    run.ack("s", (1, 0))
+    if type_ == "Shared" and not index_acks:
+        rates = [10, 5, 5, 0]
+    assert counted(run, *OUT) == rates
+
+
+@pytest.mark.feature("I2", "A6")
+def test_chunks_have_a_rate() -> None:
+    run = with_batches("Shared", 1)
+    for index in range(2):
+        run.send(7, uuid="u", num_chunks_from_msg=2, chunk_id=index, total_chunk_msg_size=2)
+    assert counted(run, *OUT) == [3, 0, 0, 2]
+    (publisher,) = stats(run)["publishers"]
+    assert round(publisher["chunkedMessageRate"] * 60, 9) == 2
+    assert counted(run, *OUT) == [0, 0, 0, 0]
 
 
 # -- the subscribe rate -------------------------------------------------------------------------------------------

@@ -52,10 +52,11 @@ from streaming.broker.broker import Broker
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.ack_set import first_unacked, from_words
-from streaming.broker.persistent.subscription import INDIVIDUAL_TYPES, PersistentSubscription
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.subscription.consumer import Handle
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from tests.broker.kit import START, feed
 
 Record = tuple[int, str | None, AnyCommand | Publish]

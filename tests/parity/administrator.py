@@ -156,6 +156,45 @@ class Administrator:
             self._call("POST", f"{self._recorder.path}/{_OF_TOPICS.get(limit, limit)}", most)
         return True
 
+    # -- rates ------------------------------------------------------------------------------------------------------
+
+    def set_dispatch_rate(self, dice: random.Random) -> bool:
+        """Of the namespace, the topic or a subscription, in messages or bytes. The longest period does not end."""
+        messages, size = dice.choice([(1, -1), (2, -1), (5, -1), (-1, 100), (-1, 400), (3, 200), (0, 0)])
+        body = {"dispatchThrottlingRateInMsg": messages, "dispatchThrottlingRateInByte": size,
+                "ratePeriodInSecond": dice.choice([2, 4, 1000, 1000]), "relativeToPublishRate": False}  # fmt: skip
+        self._call("POST", self._dispatch_rate(dice), body)
+        return True
+
+    def remove_dispatch_rate(self, dice: random.Random) -> bool:
+        self._call("DELETE", self._dispatch_rate(dice))
+        return True
+
+    def _dispatch_rate(self, dice: random.Random) -> str:
+        name = dice.choice(["dispatchRate", "subscriptionDispatchRate", "subscriptionDispatchRate"])
+        if self._rated == self._recorder.path and dice.random() < 0.3:
+            name = f"{dice.choice(self._subscriptions)}/dispatchRate"
+        return f"{self._rated}/{name}"
+
+    @property
+    def _rated(self) -> str:
+        """What has rates in this scenario, by its seed: the namespace or the topic. Never both, because a rate of the namespace
+        also delays the system topic from which the broker learns the policies of topics."""
+        return self._namespace if self._recorder.name[-1] in "02468" else self._recorder.path
+
+    def set_publish_rate(self, dice: random.Random) -> bool:
+        """So that a message that exceeds it waits for less than a recorder does."""
+        messages, size = dice.choice([(3, -1), (-1, 150), (5, 300), (-1, -1)])
+        body = {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": size}
+        self._call("POST", f"{self._rated}/publishRate", body)
+        return True
+
+    def set_subscribe_rate(self, dice: random.Random) -> bool:
+        body = {"subscribeThrottlingRatePerConsumer": dice.choice([1, 2, 3, -1]),
+                "ratePeriodInSecond": dice.choice([5, 1000, 1000])}  # fmt: skip
+        self._call("POST", f"{self._rated}/subscribeRate", body)
+        return True
+
     # -- state ------------------------------------------------------------------------------------------------------
 
     @property

@@ -99,6 +99,14 @@ KINDS: dict[str, Kind] = {
          "maxConsumersPerTopic": [0, 0, 3], "maxConsumersPerSubscription": [0, 0, 2],
          "maxSubscriptionsPerTopic": [0, 0, 2]},
     ),
+    "rates": Kind(
+        {**_SEVERAL, "publish": 6, "flow": 4, "wait": 3, "set_dispatch_rate": 2.5,
+         "remove_dispatch_rate": 0.3, "set_publish_rate": 0.6, "set_subscribe_rate": 0.8},
+        {"dispatchThrottlingOnBatchMessageEnabled": [False, True], "dispatcherMaxReadSizeBytes": [5242880, 200],
+         "dispatchThrottlingOnNonBacklogConsumerEnabled": [True, True, False],
+         "managedLedgerCursorBackloggedThreshold": [1000, 3],
+         "managedLedgerMaxEntriesPerLedger": [3, 7, 50000]},
+    ),
     "partitions": Kind(
         {**_SEVERAL, **_CLOCKS, "set_ttl": 0.7, "set_quota": 0.7, "check_quota": 1, "set_retention": 0.5, "set_limit": 0.7,
          "trim": 0.3, "expire": 0.5},

@@ -106,6 +106,7 @@ class Dispatcher(msgspec.Struct, array_like=True):
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
         """A consumer acked a whole entry. Credit and return the consumer that the entry was sent to."""
+        consumer.acks += 1
         return None
 
     def acknowledged_partly(

@@ -130,6 +130,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             if position > mark_delete:
                 self.counts[position] = self.counts.get(position, 0) + 1
                 reads = True
+        consumer.redelivered += freed
         if positions is None:
             freed = consumer.unacked
         consumer.unacked -= freed
@@ -218,10 +219,13 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """Forget the entry, and reduce the unacked messages of the consumer that it was sent to."""
         self.counts.pop(position, None)
         owner = self._owner(sub, consumer, position)
-        if owner is not None:
-            freed = self._release(sub, owner, position) or 0
-            owner.unacked -= freed
-            self.total_unacked -= freed
+        if owner is None:
+            consumer.acks += 1
+            return None
+        freed = self._release(sub, owner, position) or 0
+        owner.unacked -= freed
+        self.total_unacked -= freed
+        consumer.acks += freed
         return owner
 
     def acknowledged_partly(
@@ -243,6 +247,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             owner.unacked -= messages
             owner.pending[position] -= messages
             self.total_unacked -= messages
+            consumer.acks += messages
 
     def forget_redeliveries(self, position: Position) -> None:
         """Reset the redelivery count of an entry to 0."""

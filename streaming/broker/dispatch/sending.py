@@ -99,6 +99,8 @@ def send(
             messages, ack_set = bits.bit_count(), to_words(bits)
         charged.append(messages)
         size += entry.size
+        if entry.metadata.chunk_id is not None:
+            consumer.chunks_out += 1
         message = Message(
             topic, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
             counts.get(position, 0) if counts else 0, ack_set, epoch,

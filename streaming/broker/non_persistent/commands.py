@@ -27,14 +27,16 @@ from streaming.broker.producer.publish_requests import (
     refuse,
     too_large,
 )
-from streaming.broker.rate import Rate
+from streaming.broker.rate import Rate, end_of_interval
 from streaming.broker.topic_commands import TopicCommand
 
 
 def create(ctx: Context, name: str, former: DeletedTopic) -> NonPersistentTopic:
     """Create a topic. `former`: what is left of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
-    return empty(name, former)
+    topic = empty(name, former)
+    topic.rates_until = end_of_interval(ctx.clock, ctx.config)
+    return topic
 
 
 def empty(name: str, former: DeletedTopic) -> NonPersistentTopic:
@@ -81,7 +83,7 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
         case c.Unsubscribe():
             consumers.unsubscribe(ctx, topic, command)
         case c.RedeliverUnacknowledgedMessages():
-            pass  # there is nothing to redeliver
+            consumers.redeliver(topic, command)
         case c.Seek():
             consumers.seek(ctx, topic, command)
         case c.GetLastMessageId():
@@ -90,20 +92,21 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
             _admin(ctx, topic, command)
         case _:
             _handle_fault(ctx, topic, command)
-    _forget_drops(topic)
+    _forget_counters(topic)
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
     """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     consumers.connection_lost(ctx, topic, connection)
-    _forget_drops(topic)
+    _forget_counters(topic)
 
 
-def _forget_drops(topic: NonPersistentTopic) -> None:
+def _forget_counters(topic: NonPersistentTopic) -> None:
     """Drop the counters of producers that left."""
-    for name in topic.publisher_drops.keys() - topic.producers.keys():
-        del topic.publisher_drops[name]
+    for counters in (topic.publisher_drops, topic.producer_counters):
+        for name in counters.keys() - topic.producers.keys():
+            del counters[name]
 
 
 def _create_producer(ctx: Context, topic: NonPersistentTopic, command: c.Producer) -> None:
@@ -181,14 +184,20 @@ def _publish(
 
 def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
     """Send the receipt, then deliver the message."""
-    _receipt(ctx, topic, write, 0, None, _messages(write))
+    messages = _messages(write)
+    counters = topic.producer_counters.get(write.producer.name) or topic.count_producer(ctx, write.producer)
+    counters.messages_in += messages
+    counters.bytes_in += write.size
+    if write.metadata.chunk_id is not None:
+        counters.chunks_in += 1
+    _receipt(ctx, topic, write, 0, None, messages)
     deliver(ctx, topic, write)
 
 
 def _drop(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int, cause: str) -> None:
     """Drop a producer's message. Its receipt has the message id −1:−1."""
     drops = topic.publisher_drops.setdefault(write.producer.name, Rate())
-    drops.record(messages, ctx.clock, ctx.config)
+    drops.record(1, ctx.clock, ctx.config)
     _receipt(ctx, topic, write, -1, cause, messages)
 
 
@@ -262,7 +271,7 @@ def _answer(
         case "GET", "/subscriptions":
             return 200, sorted(topic.subscriptions)
         case "GET", "/stats":
-            return 200, stats.stats_with_drops(topic, ctx.config, ctx.clock)
+            return 200, stats.stats_with_rates(topic, ctx.config, ctx.clock)
         case "GET", "/internalStats":
             return 200, stats.internal_stats()
         case "PUT", "/unload":
@@ -294,7 +303,7 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(
         topic.name, policies=topic.policies, closed_producers=topic.closed_producers,
-        generated_names=topic.generated_names,
+        generated_names=topic.generated_names, rates_until=topic.rates_until,
     )  # fmt: skip
     for field in topic.__struct_fields__:
         setattr(topic, field, getattr(fresh, field))

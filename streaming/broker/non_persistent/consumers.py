@@ -5,7 +5,16 @@ succeed without effect or are refused.
 """
 
 from schemas import effects
-from schemas.commands import Ack, CloseConsumer, Flow, GetLastMessageId, Seek, Subscribe, Unsubscribe
+from schemas.commands import (
+    Ack,
+    CloseConsumer,
+    Flow,
+    GetLastMessageId,
+    RedeliverUnacknowledgedMessages,
+    Seek,
+    Subscribe,
+    Unsubscribe,
+)
 from schemas.effects import (
     AckResponse,
     Error,
@@ -15,11 +24,15 @@ from schemas.effects import (
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
+from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.subscribing import is_free_name, type_mismatch
+from streaming.broker.position import from_wire
+from streaming.broker.rate import Rates
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -84,6 +97,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
+        rates=Rates(ctx.clock),
     )  # fmt: skip
     dispatcher.check(consumer)
     if subscription is None:
@@ -175,9 +189,38 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
 
 def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
     """ACK: there is nothing to acknowledge. It is answered if its consumer is known and asks for an answer."""
-    known = _find(topic, command.connection, command.consumer_id) is not None
-    if known and command.request_id is not None:
-        ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+    if (found := _find(topic, command.connection, command.consumer_id)) is not None:
+        _count_acks(ctx, command, *found)
+        if command.request_id is not None:
+            ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
+
+
+def _count_acks(
+    ctx: Context, command: Ack, subscription: NonPersistentSubscription, consumer: Consumer
+) -> None:
+    """quirk: an ack counts the messages of what was last sent with its position, which all messages have in common."""
+    individual = subscription.type in INDIVIDUAL_TYPES
+    if command.ack_type == "Cumulative":
+        consumer.acks += not individual and len(command.message_id) == 1
+        return
+    for id_ in command.message_id:
+        position, left = from_wire(id_.ledgerId, id_.entryId), from_words(id_.ack_set)
+        others = subscription.consumers if individual else []
+        owner = next((each for each in (consumer, *others) if position in each.pending), None)
+        if not left:
+            consumer.acks += 1 if owner is None else owner.pending.pop(position)
+        elif owner is not None and ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
+            consumer.acks += owner.pending[position] - left.bit_count()
+
+
+def redeliver(topic: NonPersistentTopic, command: RedeliverUnacknowledgedMessages) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: there is nothing to redeliver, but it shows in the stats."""
+    if (found := _find(topic, command.connection, command.consumer_id)) is not None:
+        _, consumer = found
+        wanted = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or list(
+            consumer.pending
+        )
+        consumer.redelivered += sum(consumer.pending.pop(position, 0) for position in wanted)
 
 
 def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:

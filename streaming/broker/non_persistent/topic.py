@@ -4,6 +4,8 @@ A non-persistent topic stores nothing: it has no ledger, no cursor and no dedupl
 subscription that can take it at this moment. For every other subscription it is lost and counts as dropped.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schemas.effects import Message
@@ -14,10 +16,15 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
+from streaming.broker.position import Position
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 SCHEME = "non-persistent://"
+
+NO_POSITION = Position(0, 0)
+"""The position of every message."""
 
 
 def no_quota() -> dict[QuotaType, BacklogQuota]:
@@ -34,6 +41,10 @@ class NonPersistentTopic(AbstractTopic, array_like=False, omit_defaults=True):
     subscriptions: dict[str, NonPersistentSubscription] = msgspec.field(default_factory=dict)
     drops: dict[str, Rate] = msgspec.field(default_factory=dict)
     publisher_drops: dict[str, Rate] = msgspec.field(default_factory=dict)
+
+    def all_consumers(self) -> Iterable[Consumer]:
+        """The connected consumers of all subscriptions."""
+        return (consumer for each in self.subscriptions.values() for consumer in each.consumers)
 
     def in_flight(self, connection: str) -> int:
         """How many messages of a connection are not answered yet."""
@@ -83,6 +94,10 @@ def _send(
         ),
         entry.size,
     )  # fmt: skip
+    if subscription.type in INDIVIDUAL_TYPES:
+        consumer.pending[NO_POSITION] = messages  # of the last message: all have this position
+    if entry.metadata.chunk_id is not None:
+        consumer.chunks_out += 1
     consumer.permits -= messages
     consumer.sent(messages, 1, entry.size)
     subscription.dispatcher.permits_changed(-messages)

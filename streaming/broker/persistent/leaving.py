@@ -25,6 +25,7 @@ def detach(
         _forget(topic, subscription, consumer)
         reads |= dispatcher.remove_consumer(sub, consumer)
     if not subscription.consumers:
+        subscription.caught_up = False
         if not subscription.durable:
             delete(ctx, topic, subscription, "its last consumer left")
     elif reads:
@@ -45,6 +46,7 @@ def disconnect_all(
         subscription.last_active = ctx.clock
     close_consumers(ctx, topic, subscription, subscription.consumers, cause)
     subscription.consumers.clear()
+    subscription.caught_up = False
 
 
 def close_consumers(

@@ -141,6 +141,8 @@ def _receipt(
     counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
     counters.messages_in += 1 if num is None else num
     counters.bytes_in += write.size
+    if not write.plain and metadata.chunk_id is not None:
+        counters.chunks_in += 1
     if position is _NOWHERE:
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
                              write.highest_sequence_id, -1, -1, cause))  # fmt: skip

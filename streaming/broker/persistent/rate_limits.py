@@ -42,6 +42,7 @@ def _limiter(
 def configured(ctx: Context, topic: PersistentTopic) -> None:
     """The configuration is new. Limiters whose rates changed start with all permits."""
     policies = ctx.policies_of(topic)
+    topic.check_backlogged(ctx)
     topic.dispatch_limiter = _configured(ctx, topic.dispatch_limiter, policies.dispatchRate)
     for subscription in topic.subscriptions.values():
         former = None if subscription.throttle is None else subscription.throttle.limiter

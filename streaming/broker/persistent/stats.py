@@ -1,13 +1,11 @@
 """Stats of a persistent topic, with Pulsar's field names (I2)."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.rate import Throughput
 
 
 def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[str, Any]:
@@ -26,39 +24,14 @@ def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[st
 
 
 def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """`topic_stats` with msgRateExpired of the subscriptions: entries/s over the last interval that ended by `now` (ms)."""
+    """`topic_stats` with the rates of the last interval that ended by `now` (ms)."""
     found = topic_stats(topic, config)
-    _add_rates(topic, found)
+    stats.add_rates(topic, found)
     found["publishRateLimitedTimes"] = topic.publish_limited.in_interval(now, config)
     for name, subscription in found["subscriptions"].items():
+        subscription |= stats.sums(subscription["consumers"], "chunkedMessageRate")
         subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
     return found
-
-
-def _add_rates(topic: PersistentTopic, found: dict[str, Any]) -> None:
-    """The rates in the last interval, per second: of connected producers and consumers, and their sums."""
-    for shown, producer in zip(found["publishers"], topic.producers.values(), strict=True):
-        counters = topic.producer_counters.get(producer.name)
-        rates = Throughput() if counters is None else counters.rates
-        shown |= _rates("In", rates.messages, rates.bytes)
-        shown["averageMsgSize"] = rates.bytes / rates.messages if rates.messages else 0.0
-    for name, shown in found["subscriptions"].items():
-        consumers = topic.subscriptions[name].consumers
-        for each, consumer in zip(shown["consumers"], consumers, strict=True):
-            each |= _rates("Out", consumer.rates.messages, consumer.rates.bytes)
-        shown |= _sums("Out", shown["consumers"])
-    found |= _sums("In", found["publishers"])
-    found["averageMsgSize"] = found["msgThroughputIn"] / found["msgRateIn"] if found["msgRateIn"] else 0.0
-    found |= _sums("Out", found["subscriptions"].values())
-
-
-def _rates(direction: str, messages: float, size: float) -> dict[str, float]:
-    return {f"msgRate{direction}": messages, f"msgThroughput{direction}": size}
-
-
-def _sums(direction: str, parts: Iterable[dict[str, Any]]) -> dict[str, float]:
-    known = list(parts)
-    return {name: sum((part[name] for part in known), 0.0) for name in _rates(direction, 0, 0)}
 
 
 def _subscription(

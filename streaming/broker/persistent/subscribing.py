@@ -15,7 +15,7 @@ from streaming.broker.persistent.seeking import position_at, reset
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.rate import Throughput
+from streaming.broker.rate import Rates
 from streaming.broker.subscription.consumer import Consumer
 
 
@@ -126,7 +126,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
         hash_ranges=[] if command.keySharedMeta is None else sorted(command.keySharedMeta.hashRanges, key=_slots),
-        rates=Throughput(ctx.clock),
+        rates=Rates(ctx.clock),
     )  # fmt: skip
     try:
         dispatcher.check(consumer)
@@ -144,6 +144,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         )
         ctx.emit(Unsupported(topic.name, command.connection, cause))
     dispatcher.add_consumer(topic.context_of(ctx, subscription), consumer)
+    topic.check_backlogged(ctx)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 

@@ -12,19 +12,18 @@ from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.position import Position, from_wire
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
-from streaming.broker.subscription.subscription import Subscription
-
-INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
-"""Types that keep pendingAcks, redelivery counts and unacked limits."""
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
 
 
 class PersistentSubscription(Subscription):
     """`dispatcher` is None until the first consumer joins. It outlives the consumers. `throttle`: what a dispatch rate needs
-    to remember, None if none ever limited this dispatcher.
+    to remember, None if none ever limited this dispatcher. `caught_up`: whether no dispatch rate limits it, if such rates are
+    only for those that lag behind (mirrors `ManagedCursor.isActive`).
     """
 
     dispatcher: AnyDispatcher | None = None
     throttle: ReadThrottle | None = None
+    caught_up: bool = False
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """The mark-delete position moved for a reason other than an ack (TTL, skip, quota)."""
@@ -54,6 +53,7 @@ class PersistentSubscription(Subscription):
                 if ack_set is not None and not index_acks:
                     position, ack_set = ledger.previous(position), None
                 former = change_cursor(ctx, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set)
+                consumer.acks += 1
         except CursorError:
             pass
         self.acked += cursor.consumed - before

@@ -1,6 +1,6 @@
 """The state of a topic that stores its messages, and what all mechanisms do with its cursors (mirrors `PersistentTopic`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import NamedTuple, ParamSpec
 
@@ -16,9 +16,9 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
-from streaming.broker.producer.producer import Producer
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
-from streaming.broker.rate import ProducerCounters, Rate, Throughput, end_of_interval, seconds_of_interval
+from streaming.broker.rate import Rate
+from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.token_bucket import TokenBucket
 
@@ -66,10 +66,9 @@ class OldestPosition(msgspec.Struct, array_like=True):
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
-    `producer_counters`: those of connected producers that have
-    published. `rates_until` = when the present interval of the rates in its stats ends (ms). `publish_rates`: how many messages and
-    bytes per second dispatch rates see that are relative to that. `publish_limited`: how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how
-    often consumers may still subscribe, by name and id.
+    `publish_rates`: how many messages and bytes per second dispatch rates see that are relative to that. `publish_limited`:
+    how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how often consumers may
+    still subscribe, by name and id.
     """
 
     ledger: ManagedLedger
@@ -82,9 +81,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     dispatch_limiter: DispatchRateLimiter | None = None
     publish_limiter: PublishRateLimiter = msgspec.field(default_factory=PublishRateLimiter)
-    rates_until: int = 0
     publish_rates: tuple[float, float] = (0.0, 0.0)
-    producer_counters: dict[str, ProducerCounters] = msgspec.field(default_factory=dict)
     publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
 
@@ -121,38 +118,27 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
-    def count_producer(self, ctx: Context, producer: Producer) -> ProducerCounters:
-        """Count what a producer publishes from now on."""
-        start = self.rates_until - seconds_of_interval(ctx.config) * 1000
-        counters = ProducerCounters(Throughput(max(producer.created, start)))
-        if producer.name in self.producers:
-            self.producer_counters[producer.name] = counters
-        return counters
+    def all_consumers(self) -> Iterable[Consumer]:
+        """The connected consumers of all subscriptions."""
+        return (consumer for each in self.subscriptions.values() for consumer in each.consumers)
 
-    def update_rates(self, ctx: Context) -> None:
-        """Compute the rates in its stats if intervals ended by now (mirrors `updateRates`). Call it before anything happens."""
-        now, end = ctx.clock, self.rates_until
-        if now < end:
-            return
-        self.rates_until = end_of_interval(now, ctx.config)
-        self._close_interval(end)
-        messages = sum(counters.rates.messages for counters in self.producer_counters.values())
-        size = sum(counters.rates.bytes for counters in self.producer_counters.values())
-        self.publish_rates = _average(self.publish_rates[0], messages), _average(self.publish_rates[1], size)
-        length = seconds_of_interval(ctx.config) * 1000
-        start = self.rates_until - length
-        if start > end:
-            empty = -((end - start) // length)
-            self._close_interval(start)
-            half = 0.5 ** min(empty, 1074)
-            self.publish_rates = self.publish_rates[0] * half, self.publish_rates[1] * half
+    def end_intervals(self, ctx: Context, until: int, count: int) -> None:
+        """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
+        super().end_intervals(ctx, until, count)
+        rates = [counters.rates.per_second for counters in self.producer_counters.values()]
+        messages, size = (sum((each[index] for each in rates if each), 0.0) for index in (0, 1))
+        half = 0.5 ** min(count - 1, 1074)
+        self.check_backlogged(ctx)
+        self.publish_rates = (
+            _average(self.publish_rates[0], messages) * half, _average(self.publish_rates[1], size) * half
+        )  # fmt: skip
 
-    def _close_interval(self, end: int) -> None:
-        for counters in self.producer_counters.values():
-            counters.rates.close(end, counters.messages_in, counters.bytes_in)
-        for subscription in self.subscriptions.values():
-            for consumer in subscription.consumers:
-                consumer.rates.close(end, consumer.messages_out, consumer.bytes_out)
+    def check_backlogged(self, ctx: Context) -> None:
+        """Find out which subscriptions have caught up, if dispatch rates do not limit these."""
+        if not ctx.config.dispatchThrottlingOnNonBacklogConsumerEnabled:
+            for subscription in self.subscriptions.values():
+                sub = self.context_of(ctx, subscription)
+                subscription.caught_up = bool(subscription.consumers) and not sub.is_backlogged
 
     # -- cursors --------------------------------------------------------------------------------------------------
 
@@ -168,7 +154,9 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A subscription of the topic, with all that its dispatcher needs."""
         cursor = self.cursors[subscription.name]
         policies = ctx.policies_of(self)
-        if policies.throttled:
+        if policies.throttled and not (
+            subscription.caught_up and not ctx.config.dispatchThrottlingOnNonBacklogConsumerEnabled
+        ):
             throttle = subscription.throttle = subscription.throttle or ReadThrottle()
             published = int(self.publish_rates[0]), int(self.publish_rates[1])
             for limiter in (self.dispatch_limiter, throttle.limiter):

@@ -1,13 +1,14 @@
 """Admin calls that read, set and remove the policies of a namespace or a topic (I1)."""
 
 import re
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from schemas.commands import Admin, SubType
 from schemas.units import Int32
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
@@ -18,6 +19,8 @@ from streaming.broker.policies.hierarchy import (
     QuotaType,
     RetentionPolicies,
     SubscribeRate,
+    broker_level,
+    default_quota,
 )
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
@@ -49,6 +52,20 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
 }
 """Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
 
+_UNSET_OF_NAMESPACE: dict[str, tuple[int, Any]] = {
+    "encryptionRequired": (200, False),
+    "maxTopicsPerNamespace": (200, 0),
+    "subscriptionTypesEnabled": (200, []),
+}
+_UNSET_OF_TOPIC: dict[str, tuple[int, Any]] = {
+    "maxConsumersPerSubscription": (204, None),
+    "maxSubscriptionsPerTopic": (204, None),
+    "maxMessageSize": (204, None),
+    "publishRate": (204, None),
+    "subscriptionTypesEnabled": (200, []),
+}
+"""quirk: the answers to GET of a policy that is not set, where they are not 200 without a body."""
+
 _SUBSCRIPTION_RATE = re.compile(r"(?P<name>[^/]+)/dispatchRate")
 
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
@@ -75,54 +92,73 @@ def rated_subscription(call: str) -> str | None:
     return None if found is None else unquote(found["name"])
 
 
-def call_subscription_rate(policies: Policies, command: Admin, subscription: str) -> tuple[int, Any]:
+def call_subscription_rate(
+    policies: Policies, command: Admin, subscription: str, lower: "LowerLevels"
+) -> tuple[int, Any]:
     """Answer a call on the dispatch rate that a topic sets for one subscription. Raises `AdminError` for a bad value."""
     rates = policies.subscriptionDispatchRates
     if command.method == "GET":
-        return 200, msgspec.to_builtins(rates.get(subscription))
+        rate = rates.get(subscription)
+        if rate is None and _applied(command):
+            rate = lower.find(policies, "subscriptionDispatchRate", command)
+        return 200, msgspec.to_builtins(rate)
     if command.method == "DELETE":
         policies.subscriptionDispatchRates = {name: rates[name] for name in rates if name != subscription}
     else:
         rate = convert(command.body, DispatchRate)
-        if rate.limits:  # quirk: Pulsar ignores any other
+        if rate.limits:  # quirk: Pulsar ignores any other, so that no policy changes
             policies.subscriptionDispatchRates = {**rates, subscription: rate}
     return 204, None
 
 
-def quota_map(policies: Policies) -> dict[str, Any]:
+def quota_map(quotas: dict[QuotaType, BacklogQuota]) -> dict[str, Any]:
     """The quotas by type. Older clients know `limitSize` as `limit`."""
     return {
-        type_: {"limit": quota.limitSize, **msgspec.to_builtins(quota)}
-        for type_, quota in policies.backlogQuota.items()
+        type_: {"limit": quota.limitSize, **msgspec.to_builtins(quota)} for type_, quota in quotas.items()
     }
 
 
-def get_policy(policies: Policies, command: Admin, name: str) -> tuple[int, Any] | None:
-    """The answer to GET of a policy: its value at this level, or no body if it is not set. None: this is another call."""
+def get_policy(
+    policies: Policies, command: Admin, name: str, lower: "LowerLevels | None" = None
+) -> tuple[int, Any] | None:
+    """The answer to GET of a policy: its value at this level, or no body if it is not set. None: this is another call.
+
+    `lower`: the levels below a topic, None for the policies of a namespace.
+    """
     if command.method != "GET":
         return None
-    if name == "backlogQuotaMap":
-        return 200, quota_map(policies)
-    if name not in POLICY_CALLS:
+    if name != "backlogQuotaMap" and name not in POLICY_CALLS:
         return None
-    value = getattr(policies, POLICY_CALLS[name][0])
-    if name == "subscriptionTypesEnabled" and value is None:
-        return 200, []
-    return 200, msgspec.to_builtins(value)
+    field = "backlogQuota" if name == "backlogQuotaMap" else POLICY_CALLS[name][0]
+    value = getattr(policies, field) if lower is None else lower.find(policies, field, command)
+    if field == "backlogQuota":
+        return 200, quota_map(value)
+    if value is not None:
+        return 200, msgspec.to_builtins(value)
+    if lower is None:
+        return _UNSET_OF_NAMESPACE.get(field, (200, None))
+    return _UNSET_OF_TOPIC.get(field, (200, None))
 
 
-def set_policy(policies: Policies, command: Admin, name: str, check: "RetentionCheck") -> bool:
+def set_policy(
+    policies: Policies,
+    command: Admin,
+    name: str,
+    config: ServiceConfiguration,
+    lower: "LowerLevels | None" = None,
+) -> bool:
     """Set (POST, PUT) or remove (DELETE) a policy. False: this is another call. Raises `AdminError` for a bad value.
 
-    `check`: how the level compares quotas with the retention.
+    `lower`: the levels below a topic, None for the policies of a namespace.
     """
     if command.method == "GET":
         return False
+    check = RetentionCheck(default_quota(config), None if lower is None else lower.namespace)
     if name == "backlogQuota":
         wanted = query(command.path).get("backlogQuotaType", QUOTA_TYPES[0])
         quota_type = next((known for known in QUOTA_TYPES if known == wanted), None)
         if quota_type is None:
-            raise AdminError(412, f"unknown backlogQuotaType {wanted}: use one of {', '.join(QUOTA_TYPES)}")
+            raise AdminError(404, f"unknown backlogQuotaType {wanted}: use one of {', '.join(QUOTA_TYPES)}")
         if command.method == "DELETE":
             policies.backlogQuota.pop(quota_type, None)
         else:
@@ -142,6 +178,10 @@ def set_policy(policies: Policies, command: Admin, name: str, check: "RetentionC
     value = convert(body, type_)
     if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
         raise AdminError(412, reason.format(name=name))
+    if field == "maxMessageSize" and value > config.maxMessageSize:
+        raise AdminError(
+            412, f"maxMessageSize must not be greater than that of the broker, {config.maxMessageSize}"
+        )
     if isinstance(value, RetentionPolicies):
         _check_retention(value)
         check.retention(policies, value)
@@ -180,6 +220,27 @@ def _check_retention(retention: RetentionPolicies) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if time < -1 or size < -1 or (time == 0) != (size == 0):
         raise AdminError(400, "retention time and size must be both 0 or both not 0, and at least -1")
+
+
+class LowerLevels(NamedTuple):
+    """What holds for a topic that does not set a policy: that of its `namespace`, then that of the broker."""
+
+    namespace: Policies
+    config: ServiceConfiguration
+
+    def find(self, policies: Policies, field: str, command: Admin) -> Any:
+        """The value of a policy of the topic's `policies`. With `?applied=true`, that of the first level that sets it, for
+        the policies for which Pulsar has this parameter."""
+        value = getattr(policies, field)
+        broker = getattr(broker_level(self.config), field)
+        if value not in (None, {}) or broker is None or not _applied(command):
+            return value
+        namespace = getattr(self.namespace, field)
+        return broker if namespace in (None, {}) else namespace
+
+
+def _applied(command: Admin) -> bool:
+    return query(command.path).get("applied") == "true"
 
 
 class RetentionCheck(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
     messageTTL: int | None = None
-    """Messages older than this expire, in seconds. 0: never. A negative one is refused."""
+    """Messages older than this expire, in seconds. 0: never."""
     retention: RetentionPolicies | None = None
     """What is kept of messages that every subscription has acknowledged."""
     backlogQuota: dict[QuotaType, BacklogQuota] = {}
@@ -304,6 +304,34 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
         subscriptionTypesEnabled=frozenset(
             topic.subscriptionTypesEnabled or namespace.subscriptionTypesEnabled
             or config.subscriptionTypesEnabled.split(",")
+        ),
+    )  # fmt: skip
+
+
+def broker_level(config: ServiceConfiguration) -> Policies:
+    """What holds where no level sets a policy, as the admin API shows it (`?applied=true`): of the policies that it shows."""
+    quota = default_quota(config)
+    return Policies(
+        messageTTL=config.ttlDurationDefaultInSeconds,
+        retention=RetentionPolicies(config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB),
+        backlogQuota={"destination_storage": quota, "message_age": quota},
+        deduplication=config.brokerDeduplicationEnabled,
+        maxProducersPerTopic=config.maxProducersPerTopic,
+        maxConsumersPerTopic=config.maxConsumersPerTopic,
+        maxUnackedMessagesPerConsumer=config.maxUnackedMessagesPerConsumer,
+        maxUnackedMessagesPerSubscription=config.maxUnackedMessagesPerSubscription,
+        delayedDelivery=DelayedDeliveryPolicies(
+            config.delayedDeliveryTickTimeMillis, config.delayedDeliveryEnabled, config.delayedDeliveryMaxDelayInMillis
+        ),
+        dispatchRate=DispatchRate(
+            config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte, ratePeriodInSecond=1
+        ),
+        subscriptionDispatchRate=DispatchRate(
+            config.dispatchThrottlingRatePerSubscriptionInMsg, config.dispatchThrottlingRatePerSubscriptionInByte,
+            ratePeriodInSecond=1,
+        ),
+        subscribeRate=SubscribeRate(
+            config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond
         ),
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ import msgspec
 
 from schemas.commands import IntRange
 from streaming.broker.position import Position
-from streaming.broker.rate import Throughput
+from streaming.broker.rate import Rates
 
 Handle = tuple[str, int]
 """How a client identifies its producer or consumer: (connection, id)."""
@@ -19,7 +19,8 @@ class Consumer(msgspec.Struct, array_like=True):
     """`pending` = pendingAcks: position → messages still unacked. Permits and `unacked` count messages.
 
     `permits_while_blocked` are added to `permits` when the consumer is unblocked. On Key_Shared, `hashes` = slots of the
-    pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order.
+    pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order. `acks`,
+    `redelivered` and `chunks_out` count, for the stats, messages that it acked, messages that it asked for again, and chunks.
     """
 
     connection: str
@@ -37,7 +38,10 @@ class Consumer(msgspec.Struct, array_like=True):
     average: float = 0.0
     hashes: dict[Position, int] = {}
     hash_ranges: list[IntRange] = []
-    rates: Throughput = msgspec.field(default_factory=Throughput)
+    rates: Rates = msgspec.field(default_factory=Rates)
+    acks: int = 0
+    redelivered: int = 0
+    chunks_out: int = 0
 
     @property
     def handle(self) -> Handle:
@@ -60,6 +64,12 @@ class Consumer(msgspec.Struct, array_like=True):
     def messages_per_entry(self) -> int:
         """avgMessagesPerEntry, rounded half up, as Java rounds."""
         return int(self.average + 0.5)
+
+    def end_interval(self, until: int) -> None:
+        """Compute the rates of the interval that ends at `until` (ms)."""
+        self.rates.close(
+            until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
+        )
 
     def sent(self, messages: int, entries: int, size: int) -> None:
         """Update the average and the counters after a send (dispatch_shared.md §4, the avg statistic).

@@ -4,10 +4,17 @@ from typing import NamedTuple
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
-from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, Permits, ReadThrottle, permits
+from streaming.broker.dispatch_rate_limiter import (
+    BACKOFF,
+    DispatchRateLimiter,
+    Permits,
+    ReadThrottle,
+    permits,
+)
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import Subscription
 
@@ -42,6 +49,17 @@ class SubscriptionContext(NamedTuple):
         policy, level = self.policies.delayedDelivery
         return None if level == "broker" else policy.tickTime
 
+    @property
+    def is_backlogged(self) -> bool:
+        """Whether the subscription has so many entries left to read that dispatch rates limit it in any case."""
+        cursor, ledger = self.cursor, self.ledger
+        left = 0
+        if cursor.read_position <= ledger.last_confirmed:
+            left = ledger.count(
+                cursor.read_position, ledger.last_confirmed, include_start=True, include_end=True
+            )
+        return left >= self.ctx.config.managedLedgerCursorBackloggedThreshold
+
     def wake(self, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms)."""
         self.ctx.wake(self.topic, due)
@@ -55,6 +73,8 @@ class SubscriptionContext(NamedTuple):
         size = self.ctx.config.dispatcherMaxReadSizeBytes
         if self.throttle is not None:
             found = permits(self.limiters, self.throttle, Permits(entries, size), self.ctx.clock)
+            if found is None:
+                self._retry_when_caught_up(self.throttle)
             if self.throttle.retry_at >= 0:
                 self.wake(self.throttle.retry_at)
             if found is None:
@@ -64,6 +84,13 @@ class SubscriptionContext(NamedTuple):
         if replay or cursor.read_position < ledger.last_confirmed:
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
+
+    def _retry_when_caught_up(self, throttle: ReadThrottle) -> None:
+        """Nobody limits the subscription any more at its first look after the present interval of stats, if it has caught up."""
+        config = self.ctx.config
+        if not config.dispatchThrottlingOnNonBacklogConsumerEnabled and not self.is_backlogged:
+            end = end_of_interval(self.ctx.clock, config)
+            throttle.retry_at = min(throttle.retry_at, end + (throttle.retry_at - end) % BACKOFF)
 
     def sent(self, entries: int, messages: int, size: int) -> None:
         """Take the permits of entries that were sent, with so many messages and bytes."""

@@ -8,6 +8,9 @@ from schemas.commands import SubType
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer, Handle
 
+INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
+"""Types that keep pendingAcks, redelivery counts and unacked limits."""
+
 
 class Subscription(msgspec.Struct, array_like=True, dict=True):
     """The part of a subscription that its dispatcher works on.
