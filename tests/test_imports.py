@@ -27,7 +27,8 @@ class Room(NamedTuple):
 
 ROOMS = {
     "tools": Room(
-        "streaming.replay streaming.traces streaming.broker sinks schemas", "msgspec pyarrow pytest"
+        "streaming.replay streaming.traces streaming.server streaming.broker sinks schemas",
+        "msgspec pyarrow pytest",
     ),
     "streaming.cli": Room(
         "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
@@ -56,7 +57,7 @@ ROOMS = {
     ),
     "streaming.server": Room(
         "streaming.fold streaming.protocol streaming.log streaming.broker streaming.rows sinks schemas",
-        "msgspec",
+        "msgspec starlette uvicorn",
     ),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"

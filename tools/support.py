@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED, Route
 from streaming.traces import RECORDED
 from streaming.traces.conform import known_gaps
 
@@ -161,7 +162,44 @@ def page(known: Features, marks: Marks) -> str:
                 word = f"**{STATES[state]}**: {missing}" if missing else STATES[state]
                 tests, traces = _tests(marks.tests.get(feature, [])), _traces(known, feature)
                 parts.append(f"| {feature} | {title} | {word} | {tests} | {traces} |\n")
-    return "".join(parts)
+    return "".join([*parts, *_admin_calls()])
+
+
+ADMIN_HEAD = """
+## The admin REST API
+
+`magnetar serve` answers these calls below `/admin/v2`, with Pulsar's JSON and status codes; [commands.md](commands.md#admin-calls)
+says what they do. `{domain}` is `persistent` or `non-persistent`. The HTTP lookup is `GET
+/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}`, with or without `/bundle`. A call that fails has a `reason`. All other
+paths are answered with 404, and other methods with 405.
+
+| path | methods | a partitioned topic |
+|---|---|---|
+"""
+
+_WORDS = {
+    "whole": "answers as a whole",
+    "each": "stands for each partition",
+    "one": "has none: call its partitions",
+}
+
+
+def _admin_calls() -> Iterator[str]:
+    """The routes, one row per path."""
+    yield ADMIN_HEAD
+    by_path: dict[str, list[Route]] = {}
+    for route in (*LOCAL, *ROUTES):
+        by_path.setdefault(route.path, []).append(route)
+    for path, routes in by_path.items():
+        methods = ", ".join(f"`{route.method}`" for route in routes)
+        words = (
+            dict.fromkeys("405" if route.refusal else _WORDS[route.on_partitioned] for route in routes)
+            if path.startswith("/{domain}/{tenant}/{namespace}/{topic}")
+            else {}
+        )
+        yield f"| `{path}` | {methods} | {'; '.join(words)} |\n"
+    unsupported = ", ".join(f"`{path}`" for path in UNSUPPORTED)
+    yield f"\nNot supported: {unsupported}. `GET` shows that nothing is set; other methods are answered with 501.\n"
 
 
 def _summary(known: Features, marks: Marks) -> str:

@@ -51,12 +51,13 @@ def is_schema_call(command: Admin) -> bool:
 
 def creates_topic(command: Admin) -> bool:
     """Does a call create its topic? A policy or a subscription may come before any traffic."""
-    call = call_of(command)
-    return command.method != "GET" and (
-        call[1:] in (*POLICY_CALLS, "backlogQuota")
-        or rated_subscription(call[1:]) is not None
-        or subscribes(command)
-    )
+    return command.method != "GET" and (is_policy_call(command) or subscribes(command))
+
+
+def is_policy_call(command: Admin) -> bool:
+    """Is a call about a policy of a topic?"""
+    call = call_of(command)[1:]
+    return call in (*POLICY_CALLS, "backlogQuota", "backlogQuotaMap") or rated_subscription(call) is not None
 
 
 def subscribes(command: Admin) -> bool:

@@ -232,6 +232,14 @@ class Broker:
             if isinstance(command, c.Admin) and self._awaits_use(name):
                 self._domain(name).load(name)
                 exists = True
+        if (
+            isinstance(command, c.Admin)
+            and ctx.config.namespacesMustExist
+            and admin.is_policy_call(command)
+            and name.rpartition("-partition-")[0] in ctx.partitioned
+        ):
+            admin.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
+            return None
         if isinstance(command, c.Admin) and (
             schema_registry.call_schemas(ctx, name, command)
             or admin.call_topic_permissions(ctx, name, command)
@@ -427,6 +435,9 @@ class Broker:
     def _call_namespace(self, command: c.Admin) -> None:
         """Answer a call that is not about a topic."""
         ctx, state = self._ctx, self._state
+        if (command.method, command.path) == ("GET", "/brokers/configuration/runtime"):
+            admin.respond(ctx, None, command, 200, ctx.config.as_texts())
+            return
         if (
             tenants.call_tenants(ctx, command)
             or namespaces.list_namespaces(ctx, command)

@@ -321,6 +321,14 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
 
+    def as_texts(self) -> dict[str, str]:
+        """All settings as in broker.conf."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in values.items()
+        }
+
 
 _HINTS = get_type_hints(ServiceConfiguration, include_extras=True)
 RANGES: dict[str, Range] = {

@@ -21,6 +21,13 @@ def serve_command(
             metavar="HOST:PORT", help="Where clients of the binary protocol connect. Port 0: any free one."
         ),
     ] = "127.0.0.1:6650",
+    admin_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the admin REST API and the HTTP lookup are. Port 0: any free one.",
+        ),
+    ] = "127.0.0.1:8080",
     data: Annotated[
         Path | None,
         typer.Option(
@@ -49,7 +56,8 @@ def serve_command(
 ) -> None:
     """Serve Pulsar's clients until Ctrl-C or SIGTERM, as a standalone Pulsar does.
 
-    A client of any language connects to pulsar://localhost:6650. The broker runs in this process.
+    A client of any language connects to pulsar://localhost:6650, and pulsar-admin to http://localhost:8080. The broker runs in
+    this process.
     """
     import asyncio
 
@@ -76,15 +84,18 @@ def serve_command(
         stop_signals() as stop,
     ):
         configuration(profile, settings)
-        address = Address.parse(listen)
-        if not (address.is_loopback or insecure):
-            raise ListenError(
-                f"--listen {listen}: other machines reach this address, and the server asks nobody who they are: listen on "
-                "127.0.0.1, or add --insecure if your network protects it"
-            )
-        listener = bound(address, "--listen")
+        listeners = []
+        for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
+            address = Address.parse(text)
+            if not (address.is_loopback or insecure):
+                raise ListenError(
+                    f"{option} {text}: other machines reach this address, and the server asks nobody who they are: listen "
+                    "on 127.0.0.1, or add --insecure if your network protects it"
+                )
+            listeners.append(bound(address, option))
+        listener, admin_listener = listeners
         engine = EmbeddedEngine(data, profile=profile, settings=settings)
-        asyncio.run(serve(engine, listener, stop, _started))
+        asyncio.run(serve(engine, listener, stop, _started, admin_listener=admin_listener))
     typer.echo("magnetar: stopped", err=True)
 
 
@@ -96,4 +107,4 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _started(server: Server) -> None:
-    typer.echo(f"magnetar: serving {server.service_url}; Ctrl-C stops it", err=True)
+    typer.echo(f"magnetar: serving {server.service_url} and {server.admin_url}; Ctrl-C stops it", err=True)

@@ -137,18 +137,6 @@ def _message(effect: e.Message, stored: Stored) -> Frame:
     return Frame(effect.connection, "MESSAGE", fields, metadata_fields(metadata), payload, size)
 
 
-def headers(ledger: int, entry: int, metadata: MessageMetadata) -> dict[str, str]:
-    """The headers in which the admin API returns a message's metadata unchanged."""
-    found = {"X-Pulsar-Message-ID": f"{ledger}:{entry}", "X-Pulsar-producer-name": metadata.producer_name,
-             "X-Pulsar-sequence-id": str(metadata.sequence_id)}  # fmt: skip
-    found |= {f"X-Pulsar-PROPERTY-{pair.key}": pair.value for pair in metadata.properties}
-    if metadata.partition_key is not None:
-        found["X-Pulsar-partition-key"] = metadata.partition_key
-    if metadata.num_messages_in_batch is not None:
-        found["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
-    return found
-
-
 CODECS = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
 
 

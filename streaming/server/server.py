@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from streaming.server.admin.application import application
+from streaming.server.admin.http import HttpServer
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
@@ -75,15 +77,27 @@ def bound(address: Address, option: str) -> socket.socket:
 
 
 class Server:
-    """Serves an engine on a bound socket."""
+    """Serves an engine on bound sockets: clients of the binary protocol, and calls of the admin API if there is a socket for
+    those."""
 
-    def __init__(self, engine: Engine, listener: socket.socket, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        listener: socket.socket,
+        limits: Limits | None = None,
+        admin_listener: socket.socket | None = None,
+    ) -> None:
         self.engine = engine
         self.address = Address(*listener.getsockname()[:2])
         self.service_url = f"pulsar://{_named(self.address)}"
         self.binary = BinaryServer(engine, self.service_url, limits or Limits())
+        self.admin_url: str | None = None
         self._listener = listener
         self._server: asyncio.Server | None = None
+        self._http: HttpServer | None = None
+        if admin_listener is not None:
+            self.admin_url = f"http://{_named(Address(*admin_listener.getsockname()[:2]))}"
+            self._http = HttpServer(application(engine, self.service_url, self.admin_url), admin_listener)
 
     async def __aenter__(self) -> "Server":
         loop = asyncio.get_running_loop()
@@ -91,9 +105,13 @@ class Server:
             self.binary.new_connection, sock=self._listener, backlog=BACKLOG
         )
         self.binary.start()
+        if self._http is not None:
+            await self._http.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._http is not None:
+            await self._http.close()
         if self._server is not None:
             self._server.close()
         self.binary.close()
@@ -112,9 +130,10 @@ async def serve(
     stop: threading.Event,
     on_start: Callable[[Server], None],
     limits: Limits | None = None,
+    admin_listener: socket.socket | None = None,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
-    async with engine, Server(engine, listener, limits) as server:
+    async with engine, Server(engine, listener, limits, admin_listener) as server:
         on_start(server)
         stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)
         try:

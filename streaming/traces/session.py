@@ -21,8 +21,9 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.entries import NoEntries
 from streaming.broker.partitioned_topics import is_for_whole
+from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
-from streaming.protocol.frames import connected, frame, headers, topics_of_namespace, uncompressed
+from streaming.protocol.frames import connected, frame, topics_of_namespace, uncompressed
 from streaming.protocol.requests import LOOKUPS as REQUESTS
 from streaming.protocol.requests import OF_THE_GATEWAY, Requests
 from streaming.traces.normalise import Normaliser
@@ -218,7 +219,7 @@ class Session:
         recorded = {
             name.lower(): value
             for name, value in (record.get("headers") or {}).items()
-            if name.lower() in expected
+            if name.lower() in expected and not name.endswith("-time")  # they are in the broker's time zone
         }
         return self.normaliser.difference(topic, recorded, {name: expected[name] for name in recorded})
 
@@ -270,9 +271,7 @@ class Session:
         command = Admin(method=method, path=path)
         if not partitions or is_for_whole(command) or deletes_topic(command):
             return [(topic, path)]
-        name = "/".join(path.split("/")[:5])
-        suffixes = [f"-partition-{index}" for index in range(partitions)]
-        return [(f"{topic}{suffix}", f"{name}{suffix}{path[len(name) :]}") for suffix in suffixes]
+        return [(partition, call.path) for partition, call in on_partitions(command, partitions)]
 
     def _note(self, record: dict[str, Any], time: int) -> Iterator[Command]:
         if record.get("event") == "broker_restart" and record.get("phase") == "started":

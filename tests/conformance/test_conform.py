@@ -302,7 +302,7 @@ def test_a_message_that_an_administrator_asks_for(codec: str) -> None:
         into("SEND", producer_id=0, sequence_id=0, metadata=metadata, payload=base64.b64encode(payload).decode()),
         out("SEND_RECEIPT", producer_id=0, sequence_id=0, message_id=at, highest_sequence_id=0),
     ]  # fmt: skip
-    headers = {"X-Pulsar-Message-ID": "50:0", "X-Pulsar-PROPERTY-a": "b", "X-Pulsar-sequence-id": "0",
+    headers = {"X-Pulsar-Message-ID": "50:0", "X-Pulsar-PROPERTY": '{"a":"b"}', "X-Pulsar-sequence-id": "0",
                "X-Pulsar-publish-time": "1970", "Server": "Jetty"}  # fmt: skip
     body = {"base64": base64.b64encode(text).decode()}
     path = f"{T}/ledger/50/entry/0"
@@ -310,6 +310,7 @@ def test_a_message_that_an_administrator_asks_for(codec: str) -> None:
     assert made(*start, call("GET", path, 200, response=text.decode())) == []
     assert made(*start, call("GET", path, 200, response={"base64": "AAAA"})) != []
     assert made(*start, call("GET", path, 200, headers={"X-Pulsar-sequence-id": "1"})) != []
+    assert made(*start, call("GET", path, 200, headers={"X-Pulsar-PROPERTY": '{"a":"c"}'})) != []
 
 
 def test_what_an_administrator_reads() -> None:

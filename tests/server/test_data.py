@@ -187,7 +187,8 @@ def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
     """What was answered is there. With deduplication on, a client that sends again leaves nothing twice."""
 
     def serve() -> tuple[subprocess.Popen[str], str]:
-        command = ["-c", "from streaming.cli import main; main()", "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path),
+        command = ["-c", "from streaming.cli import main; main()", "serve", "--listen", "127.0.0.1:0",
+                   "--admin-listen", "127.0.0.1:0", "--data", str(tmp_path),
                    "--set", "brokerDeduplicationEnabled=true"]  # fmt: skip
         process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None

@@ -389,6 +389,11 @@ def _peek(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str,
     return _entry(topic, position)
 
 
+def _backlog_size(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """The bytes of the messages from the position in the body on."""
+    return 200, topic.ledger.estimate_backlog_from(MessageIdBody.read(command.body).position)
+
+
 def _trim(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Trim the ledgers that nobody needs, as far as retention allows."""
     trim(ctx, topic)
@@ -443,6 +448,7 @@ ROUTES: list[
         ("GET", r"/subscription/(?P<name>[^/]+)/properties", _subscription_properties),
         ("PUT", r"/subscription/(?P<name>[^/]+)/properties", _put_subscription_properties),
         ("POST", r"/subscription/(?P<name>[^/]+)/analyzeBacklog", _analyze_backlog),
+        ("PUT", r"/backlogSize", _backlog_size),
         ("POST", r"/terminate", _terminate),
         ("POST", r"/trim", _trim),
         ("DELETE", r"/truncate", _truncate),

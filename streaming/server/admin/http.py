@@ -1,0 +1,50 @@
+"""An HTTP server on a bound socket, on the running loop."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+MOST_CONNECTIONS = 1024
+"""A request beyond them is answered with 503."""
+
+CLOSE_SECONDS = 2
+"""So long may requests take that are under way when the server closes."""
+
+
+class HttpServer:
+    """Serves an application between `start` and `close`."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            app, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_SECONDS,
+        )  # fmt: skip
+        self._server = _WithoutSignals(config)
+        self._listener = listener
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        self._running = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        while not self._server.started and not self._running.done():
+            await asyncio.sleep(0)
+        if self._running.done():
+            await self._running
+
+    async def close(self) -> None:
+        """Take no more requests, and end those under way."""
+        self._server.should_exit = True
+        if self._running is not None:
+            await self._running
+
+
+class _WithoutSignals(uvicorn.Server):
+    """Leaves the process's signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,114 @@
+"""One answer from those of several partitions, and the fields of statistics that are the same for every topic here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from schemas.effects import AdminResponse
+
+Json = dict[str, Any]
+
+
+def first_failure(answers: Sequence[AdminResponse]) -> AdminResponse:
+    """The answer to a call from those of the ingress partitions: the first that failed, or all their lists as one."""
+    first = next((answer for answer in answers if answer.fields.status >= 400), answers[0])
+    lists: list[Any] = [answer.fields.response for answer in answers]
+    if len(lists) > 1 and first.fields.status < 400 and all(isinstance(found, list) for found in lists):
+        return _with(first, sorted({name for found in lists for name in found}))
+    return first
+
+
+def of_partitions(answers: Sequence[AdminResponse]) -> AdminResponse:
+    """The answer to a call on each partition: the first that failed, or all their lists or objects as one."""
+    found = first_failure(answers)
+    parts: list[Any] = [answer.fields.response for answer in answers]
+    if found.fields.status < 400 and all(isinstance(part, dict) for part in parts):
+        return _with(found, {name: value for part in parts for name, value in part.items()})
+    return found
+
+
+def _with(answer: AdminResponse, response: Any) -> AdminResponse:
+    return answer._replace(fields=msgspec.structs.replace(answer.fields, response=response))
+
+
+def sum_of(parts: Sequence[Json]) -> Json:
+    """Statistics of partitions as those of one topic: numbers are summed, lists joined, and objects merged by name."""
+    merged: Json = {}
+    for part in parts:
+        for name, value in part.items():
+            if name not in merged:
+                merged[name] = value
+            elif isinstance(value, dict):
+                merged[name] = sum_of([merged[name], value])
+            elif isinstance(value, list):
+                merged[name] = [*merged[name], *value]
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                merged[name] += value
+    return merged
+
+
+def internal_info(stats: Any) -> Json:
+    """The metadata of a topic's ledgers and cursors, from its internal stats."""
+    cursors = {}
+    for name, cursor in ({} if stats is UNSET else stats["cursors"]).items():
+        ledger, _, entry = cursor["markDeletePosition"].partition(":")
+        position = {"ledgerId": int(ledger), "entryId": int(entry)}
+        cursors[name] = {"version": 0, "cursorsLedgerId": -1, "markDelete": position}
+    ledgers = [
+        {"ledgerId": each["ledgerId"], "entries": each["entries"], "size": each["size"], "isOffloaded": False}
+        for each in stats["ledgers"]
+    ]
+    return {"version": 1, "ledgers": ledgers, "cursors": cursors}
+
+
+_TOPIC: Json = {
+    "msgRateIn": 0.0, "msgThroughputIn": 0.0, "msgRateOut": 0.0, "msgThroughputOut": 0.0, "averageMsgSize": 0.0,
+    "systemTopicBytesInCounter": 0, "bytesOutInternalCounter": 0, "msgChunkPublished": False, "storageSize": 0,
+    "backlogSize": 0, "publishRateLimitedTimes": 0, "earliestMsgPublishTimeInBacklogs": 0, "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0, "lastOffloadSuccessTimeStamp": 0, "lastOffloadFailureTimeStamp": 0, "ongoingTxnCount": 0,
+    "abortedTxnCount": 0, "committedTxnCount": 0, "replication": {}, "compaction": {
+        "lastCompactionRemovedEventCount": 0, "lastCompactionSucceedTimestamp": 0, "lastCompactionFailedTimestamp": 0,
+        "lastCompactionDurationTimeInMills": 0,
+    },
+}  # fmt: skip
+_PUBLISHER: Json = {
+    "msgRateIn": 0.0, "msgThroughputIn": 0.0, "averageMsgSize": 0.0, "chunkedMessageRate": 0.0,
+    "supportsPartialProducer": False, "metadata": {},
+}  # fmt: skip
+_SUBSCRIPTION: Json = {
+    "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0, "messageAckRate": 0.0,
+    "chunkedMessageRate": 0.0, "msgRateExpired": 0.0, "isReplicated": False, "subscriptionProperties": {},
+}  # fmt: skip
+_CONSUMER: Json = {
+    "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0, "messageAckRate": 0.0,
+    "chunkedMessageRate": 0.0, "metadata": {},
+}  # fmt: skip
+_LEDGER: Json = {"offloaded": False, "underReplicated": False}
+_CURSOR: Json = {
+    "waitingReadOp": False, "pendingReadOps": 0, "cursorLedger": -1, "cursorLedgerLastEntry": -1, "state": "Open",
+    "active": True, "subscriptionHavePendingRead": False, "subscriptionHavePendingReplayRead": False,
+}  # fmt: skip
+_INTERNAL: Json = {
+    "waitingCursorsCount": 0, "pendingAddEntriesCount": 0, "schemaLedgers": [],
+    "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+}  # fmt: skip
+"""Fields of Pulsar's statistics of what Magnetar does not have. Clients expect them."""
+
+
+def stats(found: Json) -> Json:
+    """A topic's stats with all fields that clients expect."""
+    subscriptions = {
+        name: _SUBSCRIPTION | each | {"consumers": [_CONSUMER | one for one in each["consumers"]]}
+        for name, each in found["subscriptions"].items()
+    }
+    publishers = [_PUBLISHER | each for each in found["publishers"]]
+    return _TOPIC | found | {"publishers": publishers, "subscriptions": subscriptions}
+
+
+def internal_stats(found: Json) -> Json:
+    """A topic's internal stats with all fields that clients expect."""
+    ledgers = [_LEDGER | each for each in found.get("ledgers", [])]
+    cursors = {name: _CURSOR | each for name, each in found.get("cursors", {}).items()}
+    return _INTERNAL | found | {"ledgers": ledgers, "cursors": cursors}

@@ -1,0 +1,187 @@
+"""The calls of Pulsar's admin REST API that the server answers: the one list of what is supported.
+
+Calls that need no broker state are answered by `local`. All others are ADMIN commands, and the broker answers them.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from streaming.broker.namespaces import FIXED
+
+OnPartitioned = Literal["whole", "each", "one"]
+"""What a call on a partitioned topic is: a call on it as a whole, on each partition, or on no topic, since only its partitions
+are topics."""
+
+
+class Route(NamedTuple):
+    """A call: its method and its path below ``/admin/v2``.
+
+    `refusal`: why it is not allowed on a partitioned topic; "" if it is.
+    """
+
+    method: str
+    path: str
+    on_partitioned: OnPartitioned = "whole"
+    refusal: str = ""
+
+
+NAMESPACE_POLICIES = (
+    "messageTTL", "retention", "backlogQuota", "deduplication", "deduplicationSnapshotInterval", "maxTopicsPerNamespace",
+    "maxProducersPerTopic", "maxConsumersPerTopic", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription", "encryptionRequired",
+    "subscriptionExpirationTime", "dispatchRate", "subscriptionDispatchRate", "publishRate", "subscribeRate",
+    "delayedDelivery", "subscriptionTypesEnabled",
+)  # fmt: skip
+
+TOPIC_POLICIES = (
+    "messageTTL", "retention", "backlogQuota", "deduplicationEnabled", "deduplicationSnapshotInterval", "maxProducers",
+    "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription", "maxMessageSize", "dispatchRate", "subscriptionDispatchRate", "publishRate",
+    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled",
+)  # fmt: skip
+
+_NAMESPACE = "/namespaces/{tenant}/{namespace}"
+_BUNDLE = f"{_NAMESPACE}/{{bundle}}"
+_TOPIC = "/{domain}/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
+_SCHEMAS = "/schemas/{tenant}/{namespace}/{topic}"
+
+_NOT_ON_PARTITIONED = {
+    "GET /messageid/{time}": "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on specific topic partition",
+    "GET /subscription/{subscription}/position/{n}": "Peek messages on a partitioned topic is not allowed",
+    "GET /examinemessage": "Examine messages on a partitioned topic is not allowed, please try examine message on specific topic partition",
+    "GET /ledger/{ledger}/entry/{entry}": "GetMessageById is not allowed on partitioned-topic",
+    "POST /subscription/{subscription}/skip/{count}": "Skip messages on a partitioned topic is not allowed",
+    "POST /subscription/{subscription}/resetcursor": "Reset-cursor at position is not allowed for partitioned-topic",
+    "POST /subscription/{subscription}/expireMessages": "Expire message at position is not supported for partitioned-topic",
+    "POST /subscription/{subscription}/analyzeBacklog": "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic partition",
+    "POST /terminate": "Termination of a partitioned topic is not allowed",
+}  # fmt: skip
+"""Call on a topic → why Pulsar refuses it on a partitioned topic."""
+
+_EACH = (
+    "GET /subscriptions",
+    "GET /internal-info",
+    "PUT /unload",
+    "POST /trim",
+    "DELETE /truncate",
+    "PUT /subscription/{subscription}",
+    "DELETE /subscription/{subscription}",
+    "POST /subscription/{subscription}/skip_all",
+    "POST /subscription/{subscription}/resetcursor/{time}",
+    "POST /subscription/{subscription}/expireMessages/{seconds}",
+    "POST /all_subscription/expireMessages/{seconds}",
+    "GET /subscription/{subscription}/properties",
+    "PUT /subscription/{subscription}/properties",
+)
+"""Calls on a topic that concern each partition of a partitioned one."""
+
+_ONE = ("PUT ", "DELETE ", "GET /stats", "GET /internalStats", "GET /lastMessageId", "PUT /backlogSize")
+"""Calls on a topic that know no partitioned topics."""
+
+OF_PARTITIONS = ("GET /partitioned-stats", "GET /partitioned-internalStats", "POST /terminate/partitions")
+"""Calls that only partitioned topics have."""
+
+_WHOLE = (
+    "GET /partitions", "PUT /partitions", "POST /partitions", "DELETE /partitions",
+    "GET /properties", "PUT /properties", "DELETE /properties", "GET /permissions", "POST /permissions/{role}",
+    "DELETE /permissions/{role}",
+)  # fmt: skip
+"""Calls on a topic that a partitioned one answers as a whole."""
+
+
+NEW_PARTITIONS = Route("PUT", f"{_TOPIC}/partitions")
+"""The call that creates a partitioned topic."""
+
+
+def _of_topics() -> Iterator[Route]:
+    for call in (*_WHOLE, *OF_PARTITIONS):
+        yield _route(call)
+    for call in _EACH:
+        yield _route(call)._replace(on_partitioned="each")
+    for call in _ONE:
+        yield _route(call)._replace(on_partitioned="one")
+    for call, refusal in _NOT_ON_PARTITIONED.items():
+        yield _route(call)._replace(on_partitioned="one", refusal=refusal)
+    for policy in TOPIC_POLICIES:
+        yield from _of_policy(_TOPIC, policy)
+    for method in ("GET", "POST", "DELETE"):
+        yield Route(method, f"{_TOPIC}/{{subscription}}/dispatchRate", "each")
+
+
+def _route(call: str) -> Route:
+    method, _, path = call.partition(" ")
+    return Route(method, _TOPIC + path)
+
+
+def _of_policy(level: str, policy: str) -> Iterator[Route]:
+    yield Route("GET", f"{level}/{policy}Map" if policy == "backlogQuota" else f"{level}/{policy}")
+    yield Route("POST", f"{level}/{policy}")
+    yield Route("DELETE", f"{level}/{policy}")
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/brokers/configuration/runtime"),
+    Route("GET", "/tenants"),
+    *(Route(method, "/tenants/{tenant}") for method in ("GET", "PUT", "POST", "DELETE")),
+    Route("GET", "/namespaces/{tenant}"),
+    *(Route(method, _NAMESPACE) for method in ("GET", "PUT", "DELETE")),
+    Route("GET", f"{_NAMESPACE}/topics"),
+    *(
+        Route(method, f"{prefix}/{call}")
+        for method, call in (("PUT", "unload"), ("POST", "clearBacklog"), ("POST", "clearBacklog/{subscription}"),
+                             ("POST", "unsubscribe/{subscription}"))
+        for prefix in (_NAMESPACE, _BUNDLE)
+    ),
+    Route("GET", f"{_NAMESPACE}/permissions"),
+    Route("POST", f"{_NAMESPACE}/permissions/{{role}}"),
+    Route("DELETE", f"{_NAMESPACE}/permissions/{{role}}"),
+    *(route for policy in NAMESPACE_POLICIES for route in _of_policy(_NAMESPACE, policy)),
+    *(Route(method, f"{_NAMESPACE}/{name}") for name in FIXED for method in ("GET", "POST", "PUT", "DELETE")),
+    Route("GET", "/{domain}/{tenant}/{namespace}"),
+    Route("GET", "/{domain}/{tenant}/{namespace}/partitioned"),
+    *_of_topics(),
+    Route("GET", f"{_SCHEMAS}/schema"),
+    Route("GET", f"{_SCHEMAS}/schema/{{version}}"),
+    Route("GET", f"{_SCHEMAS}/schemas"),
+    Route("POST", f"{_SCHEMAS}/schema"),
+    Route("DELETE", f"{_SCHEMAS}/schema"),
+    Route("POST", f"{_SCHEMAS}/compatibility"),
+    Route("POST", f"{_SCHEMAS}/version"),
+)  # fmt: skip
+"""Calls that are ADMIN commands."""
+
+LOCAL: tuple[Route, ...] = (
+    Route("GET", "/clusters"),
+    Route("GET", "/clusters/{cluster}"),
+    Route("GET", "/clusters/{cluster}/failureDomains"),
+    Route("GET", "/brokers"),
+    Route("GET", "/brokers/{cluster}"),
+    Route("GET", "/brokers/leaderBroker"),
+    Route("GET", "/brokers/health"),
+    Route("GET", "/brokers/ready"),
+    Route("GET", "/brokers/version"),
+    Route("GET", "/brokers/configuration"),
+    Route("GET", "/brokers/configuration/values"),
+    Route("GET", "/brokers/backlog-quota-check"),
+)
+"""Calls that the server answers by itself."""
+
+_NEVER_RUN = {"status": "NOT_RUN", "lastError": ""}
+
+UNSUPPORTED: dict[str, Any] = {
+    f"{_TOPIC}/compaction": _NEVER_RUN,
+    f"{_TOPIC}/offload": _NEVER_RUN,
+    f"{_TOPIC}/shadowTopics": None,
+    f"{_NAMESPACE}/persistence": None,
+    f"{_NAMESPACE}/inactiveTopicPolicies": None,
+    f"{_NAMESPACE}/antiAffinity": None,
+    **dict.fromkeys(
+        f"{_TOPIC}/{policy}"
+        for policy in ("persistence", "inactiveTopicPolicies", "entryFilters", "offloadPolicies", "compactionThreshold",
+                       "replicatorDispatchRate", "replication", "autoSubscriptionCreation",
+                       "schemaCompatibilityStrategy", "schemaValidationEnforced", "dispatcherPauseOnAckStatePersistent")
+    ),
+}  # fmt: skip
+"""Paths of Pulsar's that are not supported, with what GET answers: that nothing is set, or was ever run. A call that would change
+that is answered with 501."""
