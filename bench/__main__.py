@@ -156,12 +156,11 @@ class Bench:
                 f"{rule} takes 10 million entries in one check", "< 100 ms", [1000 * r.seconds for r in runs],
                 f"ms of processor time, {runs[0].reads:,} entries read",
             )  # fmt: skip
-        for number in range(self.rounds):
-            read = core.reading(self.scale // 5, self.folder / f"reading-{number}")
-            self.add(
-                "a slow consumer reads a stored backlog: core and store", "", [1e6 * read.seconds / read.entries],
-                "µs of processor time per entry",
-            )  # fmt: skip
+        read = [core.reading(self.scale // 5, self.folder / f"reading-{n}") for n in range(self.rounds)]
+        self.add(
+            "a slow consumer reads a stored backlog: core and store", "", [1e6 * r.seconds / r.entries for r in read],
+            "µs of processor time per entry",
+        )  # fmt: skip
 
     # -- live ---------------------------------------------------------------------------------------------------------
 

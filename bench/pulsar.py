@@ -15,6 +15,10 @@ from tests.parity.wire import batch, encode
 WINDOW = 1000
 """Messages that wait for their receipts."""
 
+_TYPE = 9
+"""Where a frame has the number of its command, behind its two sizes and a tag."""
+_PING = 18
+
 
 class Published(NamedTuple):
     """Messages, seconds, and the broker's seconds of processor time."""
@@ -72,7 +76,11 @@ def _pump(connection: socket.socket, frames: list[bytes]) -> None:
         buffer += connection.recv(1 << 20)
         at = 0
         while len(buffer) >= at + 4 and len(buffer) >= (end := at + 4 + int.from_bytes(buffer[at : at + 4])):
-            received, at = received + 1, end
+            if buffer[at + _TYPE] == _PING:
+                connection.sendall(encode("PONG", {}))
+            else:
+                received += 1
+            at = end
         buffer = buffer[at:]
 
 
