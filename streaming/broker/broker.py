@@ -142,6 +142,15 @@ class Broker:
         there is nothing."""
         return self._persistent.next_due()
 
+    def pending_timers(self) -> list[tuple[int, str]]:
+        """When the broker will look at a topic by itself: (time in ms, topic), sorted. There may be nothing to do then."""
+        return self._persistent.pending()
+
+    @property
+    def connections(self) -> list[str]:
+        """The connections that have producers or consumers."""
+        return list(self._ctx.connections)
+
     def stored(self) -> None:
         """The entries of the effects so far can be read through the `EntryReader` from now on."""
         self._ctx.entries.stored()

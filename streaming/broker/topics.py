@@ -198,6 +198,16 @@ class PersistentTopics(Topics[PersistentTopic]):
         timer = timers[0][0] if timers else NEVER
         return min(timer, rounds[0][0]) if rounds else timer
 
+    def pending(self) -> list[tuple[int, str]]:
+        """The timers and the rounds of checks to come: (time in ms, topic), sorted."""
+        rounds = {
+            (at, name)
+            for at, name in self._queue
+            if name in self._state.topics and self._state.topics[name].next_round == at
+        }
+        timers = {(at, name) for at, name in self._ctx.timers if name in self._state.topics}
+        return sorted(rounds | timers)
+
     def advance(self, until: int) -> None:
         """Move the clock to the timers and rounds that are due by `until` (ms), in order, and run them.
 

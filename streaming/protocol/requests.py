@@ -40,8 +40,8 @@ class Requests:
         """
         cmd, fields = frame.cmd, dict(frame.fields)
         topic: str | None = fields.pop("topic", None)
-        if topic is not None and "://" not in topic:
-            topic = _completed(topic)
+        if topic is not None:
+            topic = complete(topic)
         if cmd not in LOOKUPS:
             kind = ("producer", "producer_id") if "producer_id" in fields else ("consumer", "consumer_id")
             key = kind[0], fields.get(kind[1], -1)
@@ -57,7 +57,10 @@ class Requests:
         return topic, value
 
 
-def _completed(topic: str) -> str:
+def complete(topic: str) -> str:
+    """The full name of a topic: ``my-topic`` is ``persistent://public/default/my-topic``."""
+    if "://" in topic:
+        return topic
     match topic.count("/"):
         case 0:
             return f"persistent://public/default/{topic}"

@@ -10,20 +10,21 @@ encoded, with its payload, when the socket takes it. If many rows wait, nothing 
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import ConnectionLost, to_json
+from schemas.commands import ConnectionLost, Fault, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.protocol.codec import LARGEST_FRAME, Frame, FrameError, FrameReader, decode, encode, entry
 from streaming.protocol.frames import connected, frame, message_fields, metadata_fields, topics_of_namespace
 from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server.engine import Engine, EngineStopped
+from streaming.server.faults import Faults, FaultSpec, error_answer
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ class BinaryServer:
     def __init__(self, engine: Engine, service_url: str, limits: Limits = Limits()) -> None:
         self.engine, self.service_url, self.limits = engine, service_url, limits
         self.connections: dict[str, Connection] = {}
+        self.faults = Faults()
+        self.ahead: Callable[[], int] = _not_ahead
+        """How far the engine's clock is ahead of the clients' (ms): the times in their messages are moved by it."""
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
 
@@ -78,6 +82,17 @@ class BinaryServer:
     def new_connection(self) -> "Connection":
         """The asyncio protocol of a connection that a client opens."""
         return Connection(self)
+
+    def forget_connections(self) -> None:
+        """Close all connections at once, without commands: the engine does not know them any more."""
+        while self.connections:
+            _, connection = self.connections.popitem()
+            connection.forget()
+
+    def release(self) -> None:
+        """Let the commands go on that a fault has delayed until now."""
+        for connection in list(self.connections.values()):
+            connection.release()
 
     def deliver(self, rows: Sequence[Row]) -> None:
         """Send rows to the connections that they name."""
@@ -118,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(server.limits.frame)
         self._requests = Requests()
         self._waiting: deque[e.Effect] = deque()
+        self._delayed: deque[tuple[int, str | None, bytes]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
@@ -180,6 +196,12 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._transport.close()
 
+    def forget(self) -> None:
+        """Close the connection at once, without a command."""
+        self._known = False
+        self._closing = True
+        self._transport.abort()
+
     def keep_alive(self) -> None:
         """A keep-alive interval is over (protocol.md §2)."""
         if not self._ready:
@@ -240,7 +262,37 @@ class Connection(asyncio.Protocol):
             self.close(f"more than {self._limits.opened} producers and consumers")
             return
         self._known = True
-        self._engine.post(topic, _json(command))
+        if asked.cmd == "SEND" and (ahead := self._server.ahead()):
+            command["metadata"] = _moved(command["metadata"], ahead)
+        fault = self._server.faults.hit(topic, command)
+        if fault is not None and self._fails(fault, topic, command):
+            return
+        if self._delayed:
+            self._delayed.append((self._delayed[-1][0], topic, _json(command)))
+        else:
+            self._engine.post(topic, _json(command))
+
+    def _fails(self, fault: FaultSpec, topic: str | None, command: dict[str, Any]) -> bool:
+        """Do what a fault says. Returns whether the broker gets the command no more, or later."""
+        match fault.action:
+            case "disconnect":
+                self.close("a fault was asked for")
+            case "delay":
+                self._delayed.append((self._engine.now() + fault.delay, topic, _json(command)))
+                asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
+            case "error" if command["command"] == "SEND":
+                self._engine.post(topic, to_json(Fault(fault="FailWrites", count=1)))
+                return False
+            case "error":
+                self._answer(*error_answer(fault, command))
+        return True
+
+    def release(self) -> None:
+        """Let the commands go on that a fault has delayed until now."""
+        now = self._engine.now()
+        while self._delayed and self._delayed[0][0] <= now and not self._closing:
+            _, topic, value = self._delayed.popleft()
+            self._engine.post(topic, value)
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         topics = await self._engine.topics(fields["namespace"])
@@ -313,6 +365,18 @@ class Connection(asyncio.Protocol):
         else:
             metadata, payload = effect.metadata, effect.payload or b""
         return encode("MESSAGE", message_fields(effect), entry(metadata_fields(metadata), payload))
+
+
+def _not_ahead() -> int:
+    return 0
+
+
+def _moved(metadata: dict[str, Any], ahead: int) -> dict[str, Any]:
+    """Metadata whose times are those of a client with the engine's clock."""
+    times: dict[str, Any] = {
+        name: metadata[name] + ahead for name in ("publish_time", "deliver_at_time") if name in metadata
+    }
+    return {**metadata, **times}
 
 
 def _no_entries(*position: object) -> Any:

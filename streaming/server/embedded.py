@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from schemas.commands import AnyCommand, BrokerConfig, Restart, Tick, to_json
+from schemas.commands import AnyCommand, BrokerConfig, ConnectionLost, Restart, Tick, to_json
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
@@ -69,6 +69,16 @@ class _Pending(NamedTuple):
     done: asyncio.Future[list[Row]] | None
 
 
+class Snapshot(NamedTuple):
+    """An engine as it was: `length` of its log in bytes, its last `offset`, and the time on its clock (ms)."""
+
+    state: StateRow
+    entries: RecentEntries
+    length: int
+    offset: int
+    now: int
+
+
 class EmbeddedEngine:
     """An engine of its own, see `streaming.server.engine.Engine`. Use it as an asynchronous context manager.
 
@@ -82,11 +92,14 @@ class EmbeddedEngine:
         clock: Clock | None = None,
         profile: str = "4.x",
         settings: Mapping[str, bool | int | float | str | None] | None = None,
+        checkpoints: bool = True,
     ) -> None:
-        """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG."""
+        """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
+        the folder has the log alone, and the entries are in memory."""
         self._data = data
         self._clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
+        self._checkpoints = checkpoints
         self._deliver: Deliver = _nobody
         self._pending: list[_Pending] = []
         self._offset = -1
@@ -127,7 +140,7 @@ class EmbeddedEngine:
         if self._stopped is None:
             self._round()
             self._stop("the engine is closed")
-            if self._log is not None:
+            if self._log is not None and self._checkpoints:
                 self._log.checkpoint(self._fold, self._entries)
         self._resources.close()
 
@@ -187,6 +200,29 @@ class EmbeddedEngine:
         """Do what is due by now."""
         await self.submit(None, Tick())
 
+    # -- going back
+
+    def snapshot(self) -> "Snapshot":
+        """The broker and its entries as they are now, to `restore`."""
+        self._round()
+        length = 0 if self._log is None else self._log.length
+        return Snapshot(self._fold.state(), self._entries.copy(), length, self._offset, self._clock.now())
+
+    async def restore(self, snapshot: "Snapshot") -> None:
+        """Go back: the log ends where it ended then. All connections are lost. The clock is the caller's to set.
+
+        An engine that makes checkpoints can't go back.
+        """
+        assert not self._checkpoints
+        self._round()
+        if self._log is not None:
+            self._log.cut(snapshot.length)
+        self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
+        self._fold = LiveFold(PARTITION, self._entries, snapshot.state)
+        for connection in self._fold.broker.connections:
+            self.post(None, to_json(ConnectionLost(connection=connection)))
+        self._round()
+
     # -- rounds
 
     def _append(self, topic: str | None, value: bytes, done: asyncio.Future[list[Row]] | None) -> None:
@@ -228,7 +264,7 @@ class EmbeddedEngine:
             if each.done is not None and not each.done.done():
                 each.done.set_result([row for row in rows if row.offset == offset])
         self._entries.delete(rows)
-        if self._log is not None:
+        if self._log is not None and self._checkpoints:
             self._log.note(rows)
             if self._log.is_due():
                 self._log.checkpoint(self._fold, self._entries)
@@ -249,13 +285,10 @@ class EmbeddedEngine:
 
     def _arm(self) -> None:
         """Have a tick come when the broker next has something to do by itself."""
-        due = self._fold.broker.next_due()
-        if due == self._timer_due and self._timer is not None:
-            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timer_due = due
+        due = self._timer_due = self._fold.broker.next_due()
         if (seconds := self._clock.seconds_until(due)) is not None:
             self._timer = self._loop.call_later(min(seconds, _LONGEST_WAIT), self._wake)
 
@@ -263,6 +296,7 @@ class EmbeddedEngine:
         self._timer = None
         if self._stopped is not None:
             return
+        self._clock.arrive(self._timer_due)
         if self._clock.now() >= self._timer_due:
             self._append(None, _TICK, None)
         else:
@@ -363,6 +397,17 @@ class _Log:
             raise
         self._length += len(lines)
         self._records += len(records.offsets)
+
+    @property
+    def length(self) -> int:
+        """The bytes in the log."""
+        return self._length
+
+    def cut(self, length: int) -> None:
+        """Forget the end of the log: it has `length` bytes then."""
+        os.ftruncate(self._file, length)
+        os.lseek(self._file, length, os.SEEK_SET)
+        self._length = length
 
     def note(self, rows: Sequence[Row]) -> None:
         """Keep those of `rows` that the store takes until the next checkpoint."""

@@ -48,6 +48,12 @@ class RecentEntries:
         self._older = older
         self._ledgers.clear()
 
+    def copy(self) -> "RecentEntries":
+        """The same entries, to go back to."""
+        copied = RecentEntries(self._older)
+        copied._ledgers = {ledger: (first, list(stored)) for ledger, (first, stored) in self._ledgers.items()}
+        return copied
+
     def reader(self, partition: int) -> "RecentEntries":
         """The entries of the only partition."""
         return self

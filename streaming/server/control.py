@@ -1,0 +1,282 @@
+"""The API of a test double, below ``/magnetar/v1``: the clock, faults, a look into subscriptions, and going back.
+
+Bodies are JSON, times are ms since the epoch. Each call returns when the broker is at rest. `OPENAPI` describes it.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from streaming.broker.next_effect import NEVER
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.position import Position
+from streaming.protocol.requests import complete
+from streaming.server.binary import BinaryServer
+from streaming.server.clock import HeldClock, Mode
+from streaming.server.embedded import EmbeddedEngine, Snapshot
+from streaming.server.faults import BadFault, Fault, FaultSpec
+
+MOST_PEEKED = 1000
+
+Show = Literal["backlog", "inflight", "delayed", "holes"]
+
+
+class BadCall(ValueError):
+    """A call makes no sense. The text says why."""
+
+
+class ClockCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to do with the clock: one of these."""
+
+    advance: int | None = None
+    """Move it on by so many ms."""
+    advance_to_next: int | None = None
+    """Move it to the next time at which the broker has something to do, if that is within so many ms."""
+    mode: Mode | None = None
+    """Let it go by itself, see `HeldClock`; held: no more."""
+
+
+class Control:
+    """What tests do to a server whose clock they hold."""
+
+    def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
+        self._engine, self._server, self._clock = engine, server, clock
+        self._snapshots: list[Snapshot] = [engine.snapshot()]
+        server.ahead = lambda: clock.ahead
+
+    def routes(self) -> list[Route]:
+        """The routes below ``/magnetar/v1``."""
+        return [
+            Route("/openapi.json", _answered(self.openapi), methods=["GET"]),
+            Route("/clock", _answered(self.clock), methods=["GET"]),
+            Route("/clock", _answered(self.set_clock), methods=["POST"]),
+            Route("/faults", _answered(self.add_fault), methods=["POST"]),
+            Route("/faults/{id:int}", _answered(self.fault), methods=["GET"]),
+            Route("/faults/{id:int}", _answered(self.remove_fault), methods=["DELETE"]),
+            Route("/peek", _answered(self.peek), methods=["GET"]),
+            Route("/snapshots", _answered(self.snapshot), methods=["POST"]),
+            Route("/snapshots/{id:int}/restore", _answered(self.restore), methods=["POST"]),
+            Route("/reset", _answered(self.reset), methods=["POST"]),
+        ]
+
+    async def openapi(self, request: Request) -> Any:
+        """The description of the API."""
+        return OPENAPI
+
+    # -- the clock
+
+    async def clock(self, request: Request) -> Any:
+        """The time, how the clock goes, and what is due when."""
+        timers = [{"due": due, "topic": topic} for due, topic in self._engine.broker.pending_timers()]
+        return {"now": self._clock.now(), "mode": self._clock.mode, "timers": timers}
+
+    async def set_clock(self, request: Request) -> Any:
+        """Move the clock, or let it go. `moved`: by how many ms."""
+        call = _decoded(await request.body(), ClockCall)
+        before = self._clock.now()
+        if call.mode is not None:
+            self._clock.mode = call.mode
+        elif call.advance is not None:
+            if call.advance < 0:
+                raise BadCall("advance: time doesn't go back")
+            self._clock.move_to(before + call.advance)
+        elif call.advance_to_next is not None:
+            due = self._engine.next_due()
+            if due >= NEVER or due > before + call.advance_to_next:
+                return {"now": before, "moved": 0, "due": None if due >= NEVER else due}
+            self._clock.move_to(due)
+        else:
+            raise BadCall("expected advance, advance_to_next or mode")
+        self._server.release()
+        await self._engine.tick()
+        now = self._clock.now()
+        return {"now": now, "moved": now - before, "due": None}
+
+    # -- faults
+
+    async def add_fault(self, request: Request) -> Any:
+        """Ask for a fault."""
+        return _shown(self._server.faults.add(_decoded(await request.body(), FaultSpec)))
+
+    async def fault(self, request: Request) -> Any:
+        """A fault; with ``?hits=N``, as soon as it has hit N commands."""
+        fault = self._server.faults.get(request.path_params["id"])
+        if fault is None:
+            raise BadCall("there is no such fault")
+        if (hits := request.query_params.get("hits")) is not None:
+            await fault.wait(_number("hits", hits))
+        return _shown(fault)
+
+    async def remove_fault(self, request: Request) -> Any:
+        """Remove a fault."""
+        self._server.faults.remove(request.path_params["id"])
+        return {}
+
+    # -- looking
+
+    async def peek(self, request: Request) -> Any:
+        """The messages of a subscription, at most `count`, see `positions`."""
+        query = request.query_params
+        topic = complete(query.get("topic", ""))
+        show, count = query.get("show", "backlog"), _number("count", query.get("count", "100"))
+        if show not in ("backlog", "inflight", "delayed", "holes"):
+            raise BadCall(f"show {show!r}: expected backlog, inflight, delayed or holes")
+        try:
+            found = self._engine.broker.topic(topic)
+        except KeyError:
+            raise BadCall(f"there is no topic {topic}") from None
+        name = query.get("subscription", "")
+        if name not in found.subscriptions:
+            raise BadCall(f"{topic} has no subscription {name!r}")
+        places = positions(found, name, show, min(count, MOST_PEEKED))  # type: ignore[arg-type]
+        return {"messages": [self._message(topic, at) for at in places]}
+
+    def _message(self, topic: str, at: Position) -> dict[str, Any]:
+        entry = self._engine.entry(topic, at.ledger, at.entry)
+        payload = base64.b64encode(entry.payload).decode()
+        return {
+            "ledgerId": at.ledger,
+            "entryId": at.entry,
+            "metadata": msgspec.to_builtins(entry.metadata),
+            "payload": payload,
+        }
+
+    # -- going back
+
+    async def snapshot(self, request: Request) -> Any:
+        """Remember the broker as it is now."""
+        self._snapshots.append(self._engine.snapshot())
+        return {"id": len(self._snapshots) - 1}
+
+    async def restore(self, request: Request) -> Any:
+        """Go back to a snapshot. All connections are closed, and the faults are gone."""
+        id_ = request.path_params["id"]
+        if id_ >= len(self._snapshots):
+            raise BadCall("there is no such snapshot")
+        await self._restore(self._snapshots[id_])
+        self._clock.set_back(self._snapshots[id_].now)
+        del self._snapshots[id_ + 1 :]
+        return {"now": self._clock.now()}
+
+    async def reset(self, request: Request) -> Any:
+        """Be as after the start: nothing in it, and no fault. The clock is held, at the machine's time."""
+        await self._restore(self._snapshots[0])
+        del self._snapshots[1:]
+        self._clock.mode = "held"
+        self._clock.set_back(self._clock.now() - self._clock.ahead)
+        return {"now": self._clock.now()}
+
+    async def _restore(self, snapshot: Snapshot) -> None:
+        self._server.faults.clear()
+        self._server.forget_connections()
+        await self._engine.restore(snapshot)
+
+
+def positions(topic: PersistentTopic, subscription: str, show: Show, most: int) -> list[Position]:
+    """Entries of a subscription, in order.
+
+    backlog: those that are not acknowledged. inflight: those that consumers have. delayed: those that wait for their delivery
+    time. holes: those that are acknowledged while older ones are not.
+    """
+    found = topic.subscriptions[subscription]
+    cursor, ledger = topic.cursors[subscription], topic.ledger
+    match show:
+        case "inflight":
+            return sorted(at for consumer in found.consumers for at in consumer.pending)[:most]
+        case "delayed":
+            delayed = getattr(found.dispatcher, "delayed", None)
+            waiting = [] if delayed is None else sorted(Position(*at[1:]) for at in delayed.waiting)
+            return waiting[:most]
+    places: list[Position] = []
+    at = ledger.next_valid(cursor.mark_delete)
+    while at <= ledger.last_confirmed and len(places) < most:
+        if (at in cursor.acked) == (show == "holes"):
+            places.append(at)
+        at = ledger.next_valid(at)
+    return places
+
+
+def _answered(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            return JSONResponse(await call(request))
+        except (BadCall, BadFault) as error:
+            return JSONResponse({"reason": str(error)}, 400)
+
+    return answer
+
+
+def _decoded(body: bytes, type_: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.MsgspecError as error:
+        raise BadCall(str(error)) from None
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadCall(f"{name} {text!r}: expected a number")
+    return int(text)
+
+
+def _shown(fault: Fault) -> dict[str, Any]:
+    return {"id": fault.id, "hits": fault.hits, "fault": msgspec.to_builtins(fault.spec)}
+
+
+def _operation(
+    summary: str, *, body: str | None = None, query: tuple[str, ...] = (), path: tuple[str, ...] = ()
+) -> Any:
+    parameters = [
+        {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
+        for where, names in (("query", query), ("path", path))
+        for name in names
+    ]
+    answers = {
+        "200": {"description": "Done; the broker is at rest."},
+        "400": {"description": "The body's `reason` says why not."},
+    }
+    found: dict[str, Any] = {"summary": summary, "responses": answers, "parameters": parameters}
+    if body is not None:
+        schema = {"$ref": f"#/components/schemas/{body}"}
+        found["requestBody"] = {"content": {"application/json": {"schema": schema}}, "required": True}
+    return found
+
+
+_, _SCHEMAS = msgspec.json.schema_components(
+    (ClockCall, FaultSpec), ref_template="#/components/schemas/{name}"
+)
+
+OPENAPI = {
+    "openapi": "3.1.0",
+    "info": {"title": "Magnetar as a test double", "version": "1"},
+    "servers": [{"url": "/magnetar/v1"}],
+    "paths": {
+        "/clock": {
+            "get": _operation("The time, how the clock goes, and what is due when"),
+            "post": _operation("Move the clock, or let it go by itself", body="ClockCall"),
+        },
+        "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
+        "/faults/{id}": {
+            "get": _operation(
+                "A fault; with `hits`, as soon as it has hit so many commands", query=("hits",), path=("id",)
+            ),
+            "delete": _operation("Remove a fault", path=("id",)),
+        },
+        "/peek": {
+            "get": _operation(
+                "Messages of a subscription; `show`: backlog, inflight, delayed or holes",
+                query=("topic", "subscription", "show", "count"),
+            )
+        },
+        "/snapshots": {"post": _operation("Remember the broker as it is")},
+        "/snapshots/{id}/restore": {"post": _operation("Go back to a snapshot", path=("id",))},
+        "/reset": {"post": _operation("Be as after the start")},
+    },
+    "components": {"schemas": _SCHEMAS},
+}
+"""The description of the API, in OpenAPI."""

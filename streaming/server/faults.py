@@ -1,0 +1,134 @@
+"""Faults that a test asks for: what happens to a client's commands before the broker gets them.
+
+What the broker sees of a fault is in the log: a dropped command is not there, a delayed one comes later, a lost connection is
+CONNECTION_LOST, and a failing write is a FAULT command. So the log of a test with faults replays as it was.
+"""
+
+import asyncio
+import itertools
+from typing import Any, Literal
+
+import msgspec
+
+from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
+
+Action = Literal["error", "delay", "drop", "disconnect"]
+
+_UNANSWERED = frozenset({"FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES"})
+
+
+class BadFault(ValueError):
+    """A fault makes no sense. The text says why."""
+
+
+class FaultSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which commands a fault hits, and what it does to them."""
+
+    action: Action
+    """error: the command fails. delay: it, and all that follow on its connection, reach the broker later. drop: the broker
+    never gets it. disconnect: its connection is closed."""
+    command: str | None = None
+    """The command, by its name in the protocol, such as SEND. None: any."""
+    topic: str | None = None
+    """The topic, or the partitioned topic of which it is a partition. None: any."""
+    producer: str | None = None
+    """The name of the producer, of SEND and PRODUCER. None: any."""
+    when: dict[str, Any] = {}
+    """Values that fields of the command must have, such as ``{"sequence_id": 3}``."""
+    times: int | None = 1
+    """How many commands it hits. None: all."""
+    error: str = "ServiceNotReady"
+    """What a client is answered (action error). A SEND fails as a write does: SEND_ERROR PersistenceError."""
+    delay: int = 1000
+    """How long a command is delayed (ms on the engine's clock)."""
+
+
+class Fault:
+    """A fault. `hits`: how many commands it has hit."""
+
+    def __init__(self, id_: int, spec: FaultSpec) -> None:
+        if spec.command is not None and spec.command not in OF_THE_BROKER:
+            raise BadFault(f"command {spec.command!r}: expected one of {', '.join(sorted(OF_THE_BROKER))}")
+        if spec.action == "error" and spec.command in _UNANSWERED:
+            raise BadFault(
+                f"{spec.command} has no answer, so it can't fail: choose drop, delay or disconnect"
+            )
+        self.id, self.spec = id_, spec
+        self.hits = 0
+        self._topic = None if spec.topic is None else complete(spec.topic)
+        self._hit = asyncio.Condition()
+
+    def matches(self, topic: str | None, command: dict[str, Any]) -> bool:
+        """Whether it hits a command."""
+        spec = self.spec
+        if spec.times is not None and self.hits >= spec.times:
+            return False
+        name = command["command"]
+        if spec.command not in (None, name) or (spec.action == "error" and name in _UNANSWERED):
+            return False
+        if self._topic is not None and (topic or "").rpartition("-partition-")[0] != self._topic != topic:
+            return False
+        if spec.producer is not None:
+            of = command["metadata"] if name == "SEND" else command
+            if of.get("producer_name") != spec.producer:
+                return False
+        return all(command.get(field) == value for field, value in spec.when.items())
+
+    async def wait(self, hits: int) -> None:
+        """Wait until it has hit so many commands."""
+        async with self._hit:
+            await self._hit.wait_for(lambda: self.hits >= hits)
+
+    async def tell(self) -> None:
+        """Wake who waits."""
+        async with self._hit:
+            self._hit.notify_all()
+
+
+class Faults:
+    """The faults of a server."""
+
+    def __init__(self) -> None:
+        self._faults: dict[int, Fault] = {}
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, spec: FaultSpec) -> Fault:
+        """A new fault. Raises `BadFault`."""
+        fault = Fault(next(self._ids), spec)
+        self._faults[fault.id] = fault
+        return fault
+
+    def get(self, id_: int) -> Fault | None:
+        """A fault by its number."""
+        return self._faults.get(id_)
+
+    def remove(self, id_: int) -> None:
+        """Remove a fault. What it delays still comes."""
+        self._faults.pop(id_, None)
+
+    def clear(self) -> None:
+        """Remove all faults."""
+        self._faults.clear()
+
+    def hit(self, topic: str | None, command: dict[str, Any]) -> FaultSpec | None:
+        """The oldest fault that hits a command, which counts."""
+        for fault in self._faults.values():
+            if fault.matches(topic, command):
+                fault.hits += 1
+                task = asyncio.get_running_loop().create_task(fault.tell())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return fault.spec
+        return None
+
+
+def error_answer(spec: FaultSpec, command: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The frame that answers a command which fails."""
+    name, text = command["command"], "a fault was asked for"
+    request = {"request_id": command["request_id"]}
+    if name not in LOOKUPS:
+        return "ERROR", {**request, "error": spec.error, "message": text}
+    if name in ("LOOKUP", "PARTITIONED_METADATA"):
+        return f"{name}_RESPONSE", {**request, "response": "Failed", "error": spec.error, "message": text}
+    return f"{name}_RESPONSE", {**request, "error_code": spec.error, "error_message": text}
