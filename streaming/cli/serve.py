@@ -46,6 +46,14 @@ def serve_command(
             help="A broker setting, by Pulsar's name; see docs/settings.md. Repeatable.",
         ),
     ] = None,
+    test_double: Annotated[
+        bool,
+        typer.Option(
+            "--test-double",
+            help="Be a broker for tests: its clock stands still until a call below /magnetar/v1 moves it, and other calls make "
+            "faults and go back. --data gets the log alone.",
+        ),
+    ] = False,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -65,6 +73,7 @@ def serve_command(
     from sinks.storage import Damaged, NotStored
     from streaming.broker.config import BadSetting, configuration
     from streaming.fold import FoldError
+    from streaming.server.clock import HeldClock, RealClock
     from streaming.server.embedded import BadData, EmbeddedEngine
     from streaming.server.engine import EngineStopped
     from streaming.server.server import Address, ListenError, bound, serve
@@ -94,8 +103,11 @@ def serve_command(
                 )
             listeners.append(bound(address, option))
         listener, admin_listener = listeners
-        engine = EmbeddedEngine(data, profile=profile, settings=settings)
-        asyncio.run(serve(engine, listener, stop, _started, admin_listener=admin_listener))
+        clock = HeldClock(RealClock().now()) if test_double else None
+        engine = EmbeddedEngine(
+            data, clock=clock, profile=profile, settings=settings, checkpoints=not test_double
+        )
+        asyncio.run(serve(engine, listener, stop, _started, admin_listener=admin_listener, clock=clock))
     typer.echo("magnetar: stopped", err=True)
 
 

@@ -10,7 +10,7 @@ encoded, with its payload, when the socket takes it. If many rows wait, nothing 
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,8 @@ class BinaryServer:
         self.engine, self.service_url, self.limits = engine, service_url, limits
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
-        self.ahead: Callable[[], int] = _not_ahead
-        """How far the engine's clock is ahead of the clients' (ms): the times in their messages are moved by it."""
+        self.sets_times = False
+        """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
 
@@ -262,8 +262,8 @@ class Connection(asyncio.Protocol):
             self.close(f"more than {self._limits.opened} producers and consumers")
             return
         self._known = True
-        if asked.cmd == "SEND" and (ahead := self._server.ahead()):
-            command["metadata"] = _moved(command["metadata"], ahead)
+        if asked.cmd == "SEND" and self._server.sets_times:
+            command["metadata"] = _published(command["metadata"], self._engine.now())
         fault = self._server.faults.hit(topic, command)
         if fault is not None and self._fails(fault, topic, command):
             return
@@ -367,16 +367,12 @@ class Connection(asyncio.Protocol):
         return encode("MESSAGE", message_fields(effect), entry(metadata_fields(metadata), payload))
 
 
-def _not_ahead() -> int:
-    return 0
-
-
-def _moved(metadata: dict[str, Any], ahead: int) -> dict[str, Any]:
-    """Metadata whose times are those of a client with the engine's clock."""
-    times: dict[str, Any] = {
-        name: metadata[name] + ahead for name in ("publish_time", "deliver_at_time") if name in metadata
-    }
-    return {**metadata, **times}
+def _published(metadata: dict[str, Any], now: int) -> dict[str, Any]:
+    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time."""
+    found = {**metadata, "publish_time": now}
+    if "deliver_at_time" in metadata:
+        found["deliver_at_time"] += now - metadata["publish_time"]
+    return found
 
 
 def _no_entries(*position: object) -> Any:

@@ -47,7 +47,7 @@ class Control:
     def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
         self._engine, self._server, self._clock = engine, server, clock
         self._snapshots: list[Snapshot] = [engine.snapshot()]
-        server.ahead = lambda: clock.ahead
+        server.sets_times = True
 
     def routes(self) -> list[Route]:
         """The routes below ``/magnetar/v1``."""

@@ -9,9 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
 from streaming.server.binary import BinaryServer, Limits
+from streaming.server.clock import HeldClock
+from streaming.server.control import Control
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 
@@ -86,8 +92,11 @@ class Server:
         listener: socket.socket,
         limits: Limits | None = None,
         admin_listener: socket.socket | None = None,
+        clock: HeldClock | None = None,
     ) -> None:
+        """`clock`: the engine's, if the server is a test double, see `streaming.server.control`."""
         self.engine = engine
+        self._clock = clock
         self.address = Address(*listener.getsockname()[:2])
         self.service_url = f"pulsar://{_named(self.address)}"
         self.binary = BinaryServer(engine, self.service_url, limits or Limits())
@@ -97,7 +106,8 @@ class Server:
         self._http: HttpServer | None = None
         if admin_listener is not None:
             self.admin_url = f"http://{_named(Address(*admin_listener.getsockname()[:2]))}"
-            self._http = HttpServer(application(engine, self.service_url, self.admin_url), admin_listener)
+            app = application(engine, self.service_url, self.admin_url)
+            self._http = HttpServer(app if clock is None else self._with_control(app, clock), admin_listener)
 
     async def __aenter__(self) -> "Server":
         loop = asyncio.get_running_loop()
@@ -108,6 +118,11 @@ class Server:
         if self._http is not None:
             await self._http.start()
         return self
+
+    def _with_control(self, app: ASGIApp, clock: HeldClock) -> ASGIApp:
+        assert isinstance(self.engine, EmbeddedEngine)
+        control = Control(self.engine, self.binary, clock)
+        return Starlette(routes=[Mount("/magnetar/v1", routes=control.routes()), Mount("/", app=app)])
 
     async def __aexit__(self, *_: object) -> None:
         if self._http is not None:
@@ -131,9 +146,10 @@ async def serve(
     on_start: Callable[[Server], None],
     limits: Limits | None = None,
     admin_listener: socket.socket | None = None,
+    clock: HeldClock | None = None,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
-    async with engine, Server(engine, listener, limits, admin_listener) as server:
+    async with engine, Server(engine, listener, limits, admin_listener, clock) as server:
         on_start(server)
         stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)
         try:

@@ -1,0 +1,318 @@
+"""A pytest plugin: the fixture `pulsar_broker` is a broker for tests of applications that use Apache Pulsar.
+
+The broker is a process of its own, `magnetar serve --test-double`, started once per test run. Before each test that uses it,
+it becomes as after its start. This module imports nothing of Magnetar, so that folders of the application named like
+Magnetar's packages do no harm.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Generator, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+_START_SECONDS = 60
+_LOG = "commands.jsonl"
+_FOREVER = 10**15
+
+
+class BrokerError(RuntimeError):
+    """The broker could not be started, or refused a call. The text says why."""
+
+
+class Timer(NamedTuple):
+    """When the broker will look at a topic by itself: `due` in ms since the epoch."""
+
+    due: int
+    topic: str
+
+
+class Message(NamedTuple):
+    """A stored message, or batch of messages: its position, its metadata by Pulsar's names, and its payload as stored."""
+
+    ledger_id: int
+    entry_id: int
+    metadata: dict[str, Any]
+    payload: bytes
+
+
+class Fault:
+    """A fault that `PulsarBroker.fault` asked for."""
+
+    def __init__(self, broker: PulsarBroker, id_: int) -> None:
+        self._broker, self._id = broker, id_
+
+    @property
+    def hits(self) -> int:
+        """How many commands it has hit."""
+        return int(self._broker._call("GET", f"/faults/{self._id}")["hits"])
+
+    def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
+        """Wait until it has hit so many commands. Raises `TimeoutError`."""
+        try:
+            self._broker._call("GET", f"/faults/{self._id}?hits={hits}", timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(f"the fault hit {self.hits} commands in {timeout} s, not {hits}") from None
+
+    def remove(self) -> None:
+        """Make no more faults."""
+        self._broker._call("DELETE", f"/faults/{self._id}")
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class PulsarBroker:
+    """A broker whose clock stands still until it is moved.
+
+    `service_url` is for clients, `admin_url` for the admin API. Calls return when the broker is at rest. Times are ms since the
+    epoch.
+    """
+
+    def __init__(self, service_url: str, admin_url: str, log: Path) -> None:
+        self.service_url, self.admin_url, self.log = service_url, admin_url, log
+
+    # -- the clock
+
+    def now(self) -> int:
+        """The time on the broker's clock. Messages are published at this time."""
+        return int(self._call("GET", "/clock")["now"])
+
+    def advance(self, **time: float) -> int:
+        """Move the clock on, by what `timedelta` takes: ``advance(hours=5)``. Returns the time then."""
+        return int(self._call("POST", "/clock", {"advance": _ms(**time)})["now"])
+
+    def advance_to_next(self, **at_most: float) -> bool:
+        """Move the clock to when the broker next has something to do. Returns False, and the clock stands still, if there is
+        nothing, or not within `at_most` (as of `advance`)."""
+        limit = _ms(**at_most) if at_most else _FOREVER
+        return bool(self._call("POST", "/clock", {"advance_to_next": limit})["moved"])
+
+    def run_until(self, condition: Callable[[], object], *, at_most: timedelta, patience: float = 1.0) -> int:
+        """Advance from one due time to the next until `condition()` is true. Returns the time then.
+
+        After each step, clients get `patience` seconds of real time to make it true. Raises `TimeoutError` once the clock has
+        moved by `at_most`, or nothing is due any more.
+        """
+        left = at_most // timedelta(milliseconds=1)
+        while True:
+            until = time.monotonic() + patience
+            while time.monotonic() < until:
+                if condition():
+                    return self.now()
+                time.sleep(0.005)
+            moved = int(self._call("POST", "/clock", {"advance_to_next": left})["moved"])
+            if not moved:
+                raise TimeoutError(f"the condition did not become true within {at_most}")
+            left -= moved
+
+    def pending_timers(self) -> list[Timer]:
+        """When the broker will look at its topics by itself, sorted. There may be nothing to do then."""
+        return [Timer(**each) for each in self._call("GET", "/clock")["timers"]]
+
+    def clock(self, mode: Literal["held", "real", "skip"]) -> None:
+        """How time passes. held: only by `advance`. real: as the machine's. skip: as soon as nothing happens, the clock jumps to
+        the next time at which the broker has something to do."""
+        self._call("POST", "/clock", {"mode": mode})
+
+    # -- faults
+
+    def fault(
+        self,
+        action: Literal["error", "delay", "drop", "disconnect"],
+        *,
+        command: str | None = None,
+        topic: str | None = None,
+        producer: str | None = None,
+        when: dict[str, Any] | None = None,
+        times: int | None = 1,
+        error: str = "ServiceNotReady",
+        delay: timedelta = timedelta(seconds=1),
+    ) -> Fault:
+        """Let commands of clients go wrong.
+
+        Args:
+            action: error: the command fails; delay: it and what follows on its connection come later, on the broker's clock;
+                drop: the broker never gets it; disconnect: the connection is closed.
+            command: its name in Pulsar's protocol, such as SEND; None: any.
+            topic: of this topic, or of its partitions.
+            producer: of the producer of this name.
+            when: values of the command's fields, such as ``{"sequence_id": 3}``.
+            times: how many commands go wrong; None: all.
+            error: the error that clients get, except for SEND, which gets that of a failed write.
+            delay: for action delay.
+        """
+        spec = {"action": action, "command": command, "topic": topic, "producer": producer, "when": when or {}, "times": times,
+                "error": error, "delay": delay // timedelta(milliseconds=1)}  # fmt: skip
+        return Fault(self, int(self._call("POST", "/faults", spec)["id"]))
+
+    # -- looking, and setting
+
+    def peek(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        show: Literal["backlog", "inflight", "delayed", "holes"] = "backlog",
+        count: int = 100,
+    ) -> list[Message]:
+        """Stored messages of a subscription, in order.
+
+        backlog: not acknowledged. inflight: sent to a consumer, and not acknowledged. delayed: they wait for their delivery time.
+        holes: acknowledged, while older ones are not.
+        """
+        query = urllib.parse.urlencode(
+            {"topic": topic, "subscription": subscription, "show": show, "count": count}
+        )
+        found = self._call("GET", f"/peek?{query}")["messages"]
+        return [
+            Message(each["ledgerId"], each["entryId"], each["metadata"], base64.b64decode(each["payload"]))
+            for each in found
+        ]
+
+    def set_policy(self, scope: str, policy: str, value: Any) -> None:
+        """Set a policy of a namespace (``public/default``) or a topic, as the admin API takes it.
+
+        ``set_policy("public/default", "messageTTL", 60)``, in seconds, or
+        ``set_policy("my-topic", "retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})``.
+        """
+        path = _topic_path(scope) if "://" in scope or scope.count("/") != 1 else f"/namespaces/{scope}"
+        self.admin("POST", f"{path}/{policy}", value)
+
+    def admin(self, method: str, path: str, body: Any = None) -> Any:
+        """A call of the admin API, below ``/admin/v2``. Returns its answer. Raises `BrokerError`."""
+        return self._http(method, f"/admin/v2{path}", body)
+
+    # -- going back
+
+    def snapshot(self) -> int:
+        """Remember the broker as it is now."""
+        return int(self._call("POST", "/snapshots")["id"])
+
+    def restore(self, snapshot: int) -> None:
+        """Go back to a snapshot. Clients are disconnected; they connect again by themselves."""
+        self._call("POST", f"/snapshots/{snapshot}/restore")
+
+    def reset(self) -> None:
+        """Be as after the start: no topics, no faults, and the clock held at the machine's time."""
+        self._call("POST", "/reset")
+
+    # -- HTTP
+
+    def _call(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
+        return self._http(method, f"/magnetar/v1{path}", body, timeout)
+
+    def _http(self, method: str, path: str, body: Any, timeout: float = 30.0) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.admin_url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                found = response.read()
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")
+            raise BrokerError(f"{method} {path}: {error.code} {text}") from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise TimeoutError(f"{method} {path}") from None
+            raise BrokerError(f"{method} {path}: {error.reason}; the broker has ended") from None
+        return json.loads(found) if found else None
+
+
+def _ms(**time: float) -> int:
+    return timedelta(**time) // timedelta(milliseconds=1)
+
+
+def _topic_path(topic: str) -> str:
+    if "://" not in topic:
+        topic = f"persistent://{topic}" if topic.count("/") == 2 else f"persistent://public/default/{topic}"
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, name = rest.split("/", 2)
+    return f"/{domain}/{tenant}/{namespace}/{urllib.parse.quote(name, safe='')}"
+
+
+@pytest.fixture(scope="session")
+def pulsar_broker_settings() -> dict[str, str]:
+    """The broker's settings by Pulsar's names, for all tests: override this fixture to have others."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[PulsarBroker]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
+    command = [sys.executable, "-P", "-c", "from streaming.cli import main; main()", "serve", "--test-double",
+               "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
+    for name, value in pulsar_broker_settings.items():
+        command += ["--set", f"{name}={value}"]
+    # not in the application's folder, where packages may have the names of Magnetar's
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        service_url, admin_url = _urls(process)
+        yield PulsarBroker(service_url, admin_url, folder / _LOG)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _urls(process: subprocess.Popen[str]) -> Sequence[str]:
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        if line.startswith("magnetar: serving "):
+            urls = line.removeprefix("magnetar: serving ").partition(";")[0].split(" and ")
+            return [url.replace("localhost", "127.0.0.1") for url in urls]
+        said.append(line)
+    process.wait()
+    raise BrokerError("the broker did not start: " + "".join(said).strip())
+
+
+_REPORTS = pytest.StashKey[list[bool]]()
+
+
+@pytest.fixture
+def pulsar_broker(
+    request: pytest.FixtureRequest, _pulsar_broker_process: PulsarBroker
+) -> Iterator[PulsarBroker]:
+    """A fresh broker whose clock stands still. If the test fails, its log is kept, and the report says where."""
+    broker = _pulsar_broker_process
+    broker.reset()
+    failed = request.node.stash.setdefault(_REPORTS, [])
+    yield broker
+    if failed:
+        kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / _LOG
+        shutil.copyfile(broker.log, kept)
+        request.node.add_report_section(
+            "teardown", "Pulsar broker", f"log of the broker: {kept}\nreplay it: magnetar replay {kept}"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Note that a test failed, and show in the report where its log is."""
+    report: Any = yield
+    if report.when == "call" and report.failed:
+        item.stash.setdefault(_REPORTS, []).append(True)
+    return report

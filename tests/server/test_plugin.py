@@ -1,0 +1,190 @@
+"""The pytest plugin, as an application's tests use it: in a project that has folders named like Magnetar's packages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+SHOP = """
+from datetime import timedelta
+
+import pulsar
+import pytest
+
+import schemas, streaming  # the application's own
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def client(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.close()
+
+
+def test_a_week_in_a_moment(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(b"reminder", deliver_after=timedelta(days=7))
+    producer.send(b"order")
+    message = consumer.receive(10000)
+    assert message.data() == b"order"
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "billing", show="inflight")] == [b"order"]
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "billing", show="delayed")] == [b"reminder"]
+    before = pulsar_broker.now()
+    assert pulsar_broker.pending_timers()
+    pulsar_broker.advance(days=7)
+    assert pulsar_broker.now() - before == 7 * 86_400_000
+    late = consumer.receive(10000)
+    assert late.data() == b"reminder"
+    consumer.acknowledge(late)
+    # what is published now carries the broker's time, not the machine's
+    producer.send(b"later")
+    assert consumer.receive(10000).publish_timestamp() == pulsar_broker.now()
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "billing", show="backlog")][:1] == [b"order"]
+
+
+def test_each_test_has_a_fresh_broker(pulsar_broker, client):
+    producer = client.create_producer(TOPIC)
+    producer.send(b"x")
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+    assert reader.read_next(10000).data() == b"x"
+    assert not reader.has_message_available()
+
+
+def test_a_failing_write(pulsar_broker, client):
+    producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False)
+    fault = pulsar_broker.fault("error", command="SEND", topic=TOPIC, producer="p")
+    producer.send(b"x")  # the client connects again, and sends again
+    fault.wait()
+    assert fault.hits == 1
+
+
+def test_a_lost_connection_and_a_refused_lookup(pulsar_broker, client):
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    with pulsar_broker.fault("disconnect", command="SEND", when={"sequence_id": 1}) as lost, \\
+            pulsar_broker.fault("error", command="PRODUCER") as refused:
+        for number in range(3):
+            producer.send(str(number).encode())
+        assert (lost.hits, refused.hits) == (1, 1)
+
+
+def test_a_delayed_command(pulsar_broker, client):
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    slow = pulsar_broker.fault("delay", command="SEND", delay=timedelta(hours=1))
+    sent = []
+    producer.send_async(b"x", lambda result, id_: sent.append(result))
+    slow.wait()
+    assert sent == []
+    pulsar_broker.advance(hours=1)
+    producer.flush()
+    assert len(sent) == 1
+
+
+def test_time_that_is_skipped(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(b"late", deliver_after=timedelta(days=1))
+    got = []
+
+    def arrived():
+        try:
+            got.append(consumer.receive(20))
+        except pulsar.Timeout:
+            pass
+        return got
+
+    pulsar_broker.run_until(arrived, at_most=timedelta(days=2), patience=0.05)
+    with pytest.raises(TimeoutError):
+        pulsar_broker.run_until(lambda: False, at_most=timedelta(days=1), patience=0)
+    producer.send(b"later", deliver_after=timedelta(days=1))
+    pulsar_broker.clock("skip")
+    assert consumer.receive(10000).data() == b"later"
+
+
+def test_going_back(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(b"1")
+    snapshot = pulsar_broker.snapshot()
+    producer.send(b"2")
+    assert len(pulsar_broker.peek(TOPIC, "s")) == 2
+    pulsar_broker.restore(snapshot)
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"1"]
+    producer.send(b"3")
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"1", b"3"]
+
+
+def test_holes(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for number in range(3):
+        producer.send(str(number).encode())
+    messages = [consumer.receive(10000) for _ in range(3)]
+    consumer.acknowledge(messages[1])
+    consumer.close()  # sends what is acknowledged
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s", show="holes")] == [b"1"]
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"0", b"2"]
+
+
+def test_what_makes_no_sense_is_named(pulsar_broker):
+    for call, text in [
+        (lambda: pulsar_broker.fault("drop", command="FLY"), "FLY"),
+        (lambda: pulsar_broker.fault("error", command="ACK"), "no answer"),
+        (lambda: pulsar_broker.peek("nothing", "s"), "no topic"),
+        (lambda: pulsar_broker.advance(seconds=-1), "go back"),
+        (lambda: pulsar_broker.restore(7), "no such snapshot"),
+    ]:
+        with pytest.raises(Exception, match=text):
+            call()
+"""
+
+FAILS = """
+import pulsar
+
+
+def test_that_fails(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url)
+    client.create_producer("orders").send(b"x")
+    client.close()
+    assert False
+"""
+
+
+def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a project that has `files`."""
+    for package in ("schemas", "streaming", "sinks"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    for name, text in files:
+        (folder / name).write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pytest_magnetar",
+        "-p",
+        "no:cacheprovider",
+        "--durations=3",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_shop_tests_its_application(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_shop.py", SHOP))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_fails.py", FAILS))
+    assert done.returncode == 1, done.stdout + done.stderr
+    (kept,) = [line for line in done.stdout.splitlines() if line.startswith("log of the broker: ")]
+    log = Path(kept.removeprefix("log of the broker: "))
+    assert f"magnetar replay {log}" in done.stdout
+    assert '"command":"SEND"' in log.read_text()
