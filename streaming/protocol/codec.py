@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from streaming.protocol import pulsar_api_pb2
@@ -120,7 +120,7 @@ def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
     try:
         base = _Base(**{"type": known.number, known.field: _raw(fields, known.table)})
         body: bytes = base.SerializeToString()
-    except (TypeError, ValueError, OverflowError) as error:
+    except (EncodeError, TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"{cmd}: {error}") from None
     return _SIZES.pack(4 + len(body) + len(tail), len(body)) + body + tail
 
@@ -129,7 +129,7 @@ def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
     """The tail of a frame: a message as ledgers store it and consumers get it. Raises `FrameError`."""
     try:
         head: bytes = _Metadata(**_raw(metadata, _METADATA_TABLE)).SerializeToString()
-    except (TypeError, ValueError, OverflowError) as error:
+    except (EncodeError, TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"metadata: {error}") from None
     size = _SIZE.pack(len(head))
     return _TAIL.pack(_CHECKSUM, crc32c(payload, crc32c(head, crc32c(size))), len(head)) + head + payload
@@ -141,7 +141,7 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
     for each, payload in zip(metadata, payloads, strict=True):
         try:
             single = _Single(**_raw(each, _SINGLE_TABLE), payload_size=len(payload)).SerializeToString()
-        except (TypeError, ValueError, OverflowError) as error:
+        except (EncodeError, TypeError, ValueError, OverflowError) as error:
             raise FrameError(f"metadata of a message in a batch: {error}") from None
         found.append(_SIZE.pack(len(single)) + single + payload)
     return b"".join(found)

@@ -212,6 +212,16 @@ class Connection(asyncio.Protocol):
             self._heard, self._asked = False, True
             self._write(_PING)
 
+    @property
+    def buffered(self) -> int:
+        """Bytes that are encoded and not sent."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is read from the client, because too much waits for it."""
+        return not self._reading
+
     # -- from the client
 
     def _receive(self, asked: Frame) -> bool:

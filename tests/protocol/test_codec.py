@@ -1,0 +1,117 @@
+"""Frames as bytes: the worked cases of the protocol, and that nothing but the declared error escapes."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.protocol.codec import Frame, FrameError, FrameReader, batch, decode, encode, entry
+from streaming.protocol.requests import NO_TOPIC, Requests
+
+SEND = bytes.fromhex(
+    "000000240000000a080632060800100018010e0192cd300c000000070a01701000180168656c6c6f"
+)  # worked case 1: producer 0 sends "hello"
+METADATA = {"producer_name": "p", "sequence_id": 0, "publish_time": 1}
+FIELDS = {"producer_id": 0, "sequence_id": 0, "num_messages": 1}
+
+
+def frames(data: bytes) -> list[bytes]:
+    return list(FrameReader().feed(data))
+
+
+def test_a_published_message() -> None:
+    (data,) = frames(SEND)
+    assert decode(data, "c") == Frame("c", "SEND", FIELDS, METADATA, b"hello", 22)
+    assert encode("SEND", FIELDS, entry(METADATA, b"hello")) == SEND
+
+
+def test_pong() -> None:
+    assert encode("PONG", {}).hex() == "000000090000000508139a0100"  # worked case 2
+
+
+def test_a_wrong_checksum_is_noticed() -> None:
+    (data,) = frames(SEND[:-1] + b"x")
+    assert not decode(data).intact
+
+
+def test_metadata_of_the_broker_is_cut_off() -> None:
+    head = len(SEND) - 22
+    tail = b"\x0e\x02\x00\x00\x00\x02\x08\x05" + SEND[head:]
+    (data,) = frames((int.from_bytes(SEND[:4]) + 8).to_bytes(4) + SEND[4:head] + tail)
+    assert decode(data).entry_size == 22
+
+
+def test_bytes_may_be_base64_as_in_a_trace() -> None:
+    assert encode(
+        "PRODUCER_SUCCESS", {"request_id": 1, "producer_name": "p", "schema_version": "AAE="}
+    ) == encode("PRODUCER_SUCCESS", {"request_id": 1, "producer_name": "p", "schema_version": b"\0\1"})
+
+
+def test_messages_of_a_batch_have_their_sizes() -> None:
+    assert (
+        batch([{"partition_key": "k"}, {}], [b"ab", b""]).hex()
+        == "0000000512016b1802" + "6162" + "00000002" + "1800"
+    )
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.data())
+def test_a_stream_is_cut_anywhere(bodies: list[bytes], data: Any) -> None:
+    stream = b"".join((len(body) + 4).to_bytes(4) + b"\0\0\0\0" + body for body in bodies)
+    reader, found, at = FrameReader(), list[bytes](), 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, len(stream) - at))
+        found += reader.feed(stream[at : at + size])
+        at += size
+    assert found == [b"\0\0\0\0" + body for body in bodies]
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: SEND[4:18] + tail))
+def test_nothing_but_the_declared_error_escapes(data: bytes) -> None:
+    try:
+        found = decode(data)
+    except FrameError:
+        return
+    assert isinstance(found, Frame)
+
+
+@given(st.integers(0, len(SEND) - 5), st.binary(min_size=1, max_size=4))
+def test_a_damaged_frame_is_an_error_or_another_frame(at: int, damage: bytes) -> None:
+    data = SEND[4:]
+    with suppress(FrameError):
+        assert decode(data[:at] + damage + data[at + len(damage) :]).cmd
+
+
+@pytest.mark.parametrize(
+    ("stream", "text"),
+    [(b"\0\0\0\0", "a frame of 0 bytes"), (b"\x7f\0\0\0", "a frame of 2130706432 bytes")],
+)
+def test_sizes_that_no_frame_has(stream: bytes, text: str) -> None:
+    with pytest.raises(FrameError, match=text):
+        frames(stream)
+
+
+@pytest.mark.parametrize(
+    ("cmd", "fields"),
+    [("FLY", {}), ("FLOW", {"consumer_id": "x", "messagePermits": 1}), ("FLOW", {"wings": 2}), ("FLOW", {"consumer_id": -1}),
+     ("FLOW", {"consumer_id": 1})],
+)  # fmt: skip
+def test_what_is_no_frame_is_not_encoded(cmd: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(FrameError):
+        encode(cmd, fields)
+
+
+def test_a_producers_frames_are_of_its_topic_until_it_is_closed() -> None:
+    requests = Requests()
+
+    def topic(cmd: str, **fields: Any) -> str | None:
+        return requests.command(Frame("c", cmd, fields, METADATA, b""))[0]
+
+    assert topic("PRODUCER", topic="t", producer_id=1, request_id=1) == "persistent://public/default/t"
+    assert topic("SEND", producer_id=1, sequence_id=1) == "persistent://public/default/t"
+    assert topic("SEND", producer_id=2, sequence_id=1) == NO_TOPIC
+    assert topic("FLOW", consumer_id=1, messagePermits=1) == NO_TOPIC
+    assert topic("CLOSE_PRODUCER", producer_id=1, request_id=2) == "persistent://public/default/t"
+    assert topic("SEND", producer_id=1, sequence_id=2) == NO_TOPIC
+    assert len(requests) == 0
