@@ -74,13 +74,13 @@ def serve_command(
     from streaming.broker.config import BadSetting, configuration
     from streaming.fold import FoldError
     from streaming.server.clock import HeldClock, RealClock
-    from streaming.server.embedded import BadData, EmbeddedEngine
+    from streaming.server.embedded import STANDALONE, BadData, EmbeddedEngine
     from streaming.server.engine import EngineStopped
     from streaming.server.server import Address, ListenError, bound, serve
 
     if profile not in ("2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
-    settings = dict(map(_setting, setting or ()))
+    settings = {"namespacesMustExist": "true"} | dict(map(_setting, setting or ()))
     with (
         expected_errors(
             BadData,
@@ -105,7 +105,12 @@ def serve_command(
         listener, admin_listener = listeners
         clock = HeldClock(RealClock().now()) if test_double else None
         engine = EmbeddedEngine(
-            data, clock=clock, profile=profile, settings=settings, checkpoints=not test_double
+            data,
+            clock=clock,
+            profile=profile,
+            settings=settings,
+            checkpoints=not test_double,
+            begins_with=STANDALONE,
         )
         asyncio.run(serve(engine, listener, stop, _started, admin_listener=admin_listener, clock=clock))
     typer.echo("magnetar: stopped", err=True)

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from schemas.commands import AnyCommand, BrokerConfig, ConnectionLost, Restart, Tick, to_json
+from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Restart, Tick, to_json
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
@@ -69,6 +69,13 @@ class _Pending(NamedTuple):
     done: asyncio.Future[list[Row]] | None
 
 
+STANDALONE = (
+    Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]}),
+    Admin(method="PUT", path="/namespaces/public/default"),
+)
+"""What a standalone Pulsar has from its start on. With the setting `namespacesMustExist`, there is nothing else."""
+
+
 class Snapshot(NamedTuple):
     """An engine as it was: `length` of its log in bytes, its last `offset`, and the time on its clock (ms)."""
 
@@ -93,13 +100,15 @@ class EmbeddedEngine:
         profile: str = "4.x",
         settings: Mapping[str, bool | int | float | str | None] | None = None,
         checkpoints: bool = True,
+        begins_with: Sequence[AnyCommand] = (),
     ) -> None:
         """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
-        the folder has the log alone, and the entries are in memory."""
+        the folder has the log alone, and the entries are in memory. `begins_with`: commands that follow the configuration in a new log."""
         self._data = data
         self._clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
         self._checkpoints = checkpoints
+        self._begins_with = begins_with
         self._deliver: Deliver = _nobody
         self._pending: list[_Pending] = []
         self._offset = -1
@@ -130,7 +139,9 @@ class EmbeddedEngine:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
         self._life = self._offset + 1
-        first: list[AnyCommand] = [self._config] if self._offset < 0 else [Restart(), self._config]
+        first: list[AnyCommand] = (
+            [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
+        )
         for command in first:
             self._append(None, to_json(command), None)
         self._round()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
@@ -22,6 +22,9 @@ from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 
 BACKLOG = 1024
+
+CONTROL = "/magnetar/v1"
+"""The path of the API of a test double."""
 
 
 class ListenError(RuntimeError):
@@ -122,7 +125,13 @@ class Server:
     def _with_control(self, app: ASGIApp, clock: HeldClock) -> ASGIApp:
         assert isinstance(self.engine, EmbeddedEngine)
         control = Control(self.engine, self.binary, clock)
-        return Starlette(routes=[Mount("/magnetar/v1", routes=control.routes()), Mount("/", app=app)])
+        below = Starlette(routes=[Mount(CONTROL, routes=control.routes())])
+
+        async def either(scope: Scope, receive: Receive, send: Send) -> None:
+            is_control = scope["type"] == "http" and scope["path"].startswith(f"{CONTROL}/")
+            await (below if is_control else app)(scope, receive, send)
+
+        return either
 
     async def __aexit__(self, *_: object) -> None:
         if self._http is not None:

@@ -1,6 +1,7 @@
 """The pytest plugin, as an application's tests use it: in a project that has folders named like Magnetar's packages."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,19 @@ def test_going_back(pulsar_broker, client):
     assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"1", b"3"]
 
 
+def test_what_expires(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s")
+    pulsar_broker.set_policy("public/default", "messageTTL", 3600)
+    pulsar_broker.set_policy(TOPIC, "retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
+    client.create_producer(TOPIC, batching_enabled=False).send(b"x")
+    assert len(pulsar_broker.peek(TOPIC, "s")) == 1
+    pulsar_broker.advance(hours=2)
+    assert pulsar_broker.peek(TOPIC, "s") == []
+    assert pulsar_broker.admin("GET", "/clusters") == ["standalone"]
+    with pytest.raises(Exception, match="404"):
+        pulsar_broker.admin("GET", "/persistent/public/default/nothing/stats")
+
+
 def test_holes(pulsar_broker, client):
     consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(TOPIC, batching_enabled=False)
@@ -177,7 +191,11 @@ def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProc
 
 
 def test_a_shop_tests_its_application(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, ("test_shop.py", SHOP))
+    """Also as the documentation says."""
+    document = (ROOT / "docs" / "testing-your-application.md").read_text()
+    example, settings = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    files = ("test_shop.py", SHOP), ("test_documented.py", example), ("conftest.py", settings)
+    done = pytest_in(tmp_path, *files)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
