@@ -32,11 +32,12 @@ class Built(NamedTuple):
 
 
 def shipped() -> set[str]:
-    """Every file of the packages, by its path in the repository."""
+    """Every file of the packages, and the pytest plugin, by their paths in the repository."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*"))
-    return {
+    found = {
         str(file.relative_to(ROOT)) for file in files if file.is_file() and "__pycache__" not in file.parts
     }
+    return {*found, "pytest_magnetar.py"}
 
 
 def run(*command: object, cwd: Path, **variables: str) -> str:
