@@ -50,11 +50,16 @@ class Admin:
             return {"status": status}
 
     def snapshot(self, path: str) -> Json:
-        """`stats` and, for a persistent topic, `internal`, as in a trace. Empty if the topic does not exist."""
+        """`stats` and, for a persistent topic, `internal`, as in a trace. Empty if the topic does not exist.
+
+        `busy`: whether the topic is reading, writing or changing its ledger, so that more is about to change.
+        """
         asked = f"{path}/stats?getPreciseBacklog=true&subscriptionBacklogSize=true"
-        found = {"stats": stats(self.call("GET", asked))}
+        found: Json = {"stats": stats(self.call("GET", asked))}
         if path.startswith("/persistent"):
-            found["internal"] = internal(self.call("GET", f"{path}/internalStats"))
+            answer = self.call("GET", f"{path}/internalStats")
+            found["internal"] = internal(answer)
+            found["busy"] = _busy(answer)
         return found
 
 
@@ -82,6 +87,14 @@ def internal(answer: Json) -> Json:
     cursors = {name: _some(each, _CURSOR) for name, each in said["cursors"].items()}
     ledgers = [_some(each, _LEDGER) for each in said["ledgers"]]
     return {**_some(said, _INTERNAL), "ledgers": ledgers, "cursors": cursors}
+
+
+def _busy(answer: Json) -> bool:
+    if answer["status"] != 200:
+        return False
+    said = answer["response"]
+    changing = said["state"] in ("ClosingLedger", "CreatingLedger") or said["pendingAddEntriesCount"]
+    return bool(changing or any(each["pendingReadOps"] for each in said["cursors"].values()))
 
 
 def _some(said: Json, names: tuple[str, ...]) -> Json:

@@ -24,6 +24,7 @@ SILENCE = 0.05
 """After this many seconds without a frame since a response, the broker is idle."""
 _UNANSWERED = 0.08  # the same for commands without a response
 _CALLED = 0.15  # after an admin call
+_SNAPSHOTS = 40  # at most, until the stats are those of an idle topic
 _ANSWER_SECONDS = 5.0  # for a response that never comes, such as to a SEND of a fenced producer
 
 
@@ -141,12 +142,12 @@ class Recorder:
         self._listen(seconds, whole=True)
 
     def snapshot(self) -> None:
-        """Record the stats of each topic as soon as two reads agree."""
+        """Record the stats of each topic as soon as two reads agree and the topic is not busy."""
         for topic in self.topics:
             last = None
-            for _ in range(20):
+            for _ in range(_SNAPSHOTS):
                 last, seen = self._admin.snapshot("/" + topic.replace("://", "/")), last
-                if last == seen:
+                if not last.pop("busy", False) and last == seen:
                     break
                 self._listen(SILENCE)
             if last and last["stats"]:

@@ -261,3 +261,45 @@ def test_a_recording_is_gated(
     ]  # fmt: skip
     assert heard == ["CONNECTED", "SUCCESS", "_TCP_CLOSE"]
     assert got == ["CONNECT", "PONG", "SUBSCRIBE", "FLOW", "SEEK"]
+
+
+@pytest.mark.parametrize(
+    ("said", "busy"),
+    [
+        ({}, False),
+        ({"state": "CreatingLedger"}, True),
+        ({"pendingAddEntriesCount": 1}, True),
+        ({"reads": 1}, True),
+    ],
+)
+def test_a_snapshot_waits_for_an_idle_topic(
+    broker: tuple[Ports, list[str]], monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], busy: bool
+) -> None:
+    calls = 0
+
+    def call(_: Admin, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        nonlocal calls
+        calls += path.endswith("/internalStats")
+        now = said if calls < 4 else {}
+        cursor = {"pendingReadOps": now.get("reads", 0)}
+        response: dict[str, Any] = {
+            "subscriptions": {},
+            "publishers": [],
+            "ledgers": [],
+            "cursors": {"s": cursor},
+        }
+        response |= {"state": now.get("state", "LedgerOpened"), "msgInCounter": 1}
+        return {
+            "status": 200,
+            "response": {"pendingAddEntriesCount": now.get("pendingAddEntriesCount", 0)} | response,
+        }
+
+    monkeypatch.setattr(Admin, "call", call)
+    recorder = Recorder(broker[0], "x", {})
+    recorder.open()
+    recorder.snapshot()
+    recorder.close()
+    assert calls == (
+        5 if "state" in said else 4 if busy else 2
+    )  # a snapshot has the state, so two more agree on it
+    assert [each["dir"] for each in recorder.records[-1:]] == ["stats"]
