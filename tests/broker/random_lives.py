@@ -196,8 +196,9 @@ QUOTAS = [
 ]
 POLICIES: dict[str, list[Any]] = {
     "messageTTL": [0, 1, 5, 60, -1],
+    "messageTTL?messageTTL=5": [None],
     "retention": [{"retentionTimeInMinutes": time, "retentionSizeInMB": size}
-                  for time, size in ((0, 0), (1, -1), (-1, 1), (1, 1), (2, 5), (0, 1), (-2, 1))],
+                  for time, size in ((0, 0), (1, -1), (-1, 1), (1, 1), (2, 5), (0, 1), (-2, 1), (1, -2))],
     "deduplication": [True, False],
     "deduplicationEnabled": [True],
     "deduplicationSnapshotInterval": [0, 1, 60],
@@ -221,7 +222,7 @@ POLICIES: dict[str, list[Any]] = {
         {"dispatchThrottlingRateInMsg": 3, "relativeToPublishRate": True},
         {"dispatchThrottlingRateInMsg": 0},
     ],
-    "subscriptionDispatchRate": [{"dispatchThrottlingRateInMsg": 1}, {"dispatchThrottlingRateInByte": 100}],
+    "subscriptionDispatchRate": [{"dispatchThrottlingRateInMsg": 1}, {"dispatchThrottlingRateInByte": 1}],
     "publishRate": [{"publishThrottlingRateInMsg": 2}, {"publishThrottlingRateInByte": 200}, {"publishThrottlingRateInMsg": -1}],
     "subscribeRate": [{"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 5}, {"subscribeThrottlingRatePerConsumer": 2}],
     "delayedDelivery": [{"active": False}, {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}, {"active": True, "tickTime": 3000}],
@@ -349,6 +350,7 @@ class RandomLife:
             _, ledger, entry = self.one(self.last)
             return ledger, entry + self.one([0, 0, 0, 0, -1, 1])
         anywhere = [
+            (2**64 - 1, 2**64 - 1),
             (1, 0),
             (1, 2),
             (2, 0),
@@ -406,7 +408,7 @@ class RandomLife:
         self.do(
             Producer(
                 connection=connection, producer_id=number, request_id=self.request(), producer_name=name,
-                producer_access_mode=mode, epoch=self.one([0, 0, 1, 2]), topic_epoch=self.one([None, None, 0, 1, 2]),
+                producer_access_mode=mode, epoch=self.one([0, 0, 1, 2]), topic_epoch=self.one([None, None, 0, 1, 2, 2**63 - 1]),
                 encrypted=self.chance(0.1), user_provided_producer_name=self.chance(0.7),
                 schema=self.one(SCHEMAS) if self.chance(0.1) else None,
                 initial_subscription_name=self.one("abc") if self.chance(0.15) else None,
@@ -719,7 +721,7 @@ class RandomLife:
         topic = self.topic()
         namespace = topic.partition("://")[2].rpartition("/")[0]
         whole = topic.partition("-partition-")[0]
-        match self.draw.randrange(8):
+        match self.draw.randrange(10):
             case 0:
                 self.admin("DELETE", topic, self.one(["", "?force=true", "?force=true"]))
             case 1:
@@ -752,6 +754,11 @@ class RandomLife:
             case 6:
                 self.do(Admin(method="GET", path=f"/namespaces/{namespace}/{self.one(list(POLICIES))}"), None)
             case 7:
+                self.admin(self.one(["DELETE", "GET"]), whole, self.one(["", "?force=true", "/stats"]))
+            case 8:
+                call = "/" + self.one(["properties", "messageTTL", "maxProducers", "backlogQuotaMap"])
+                self.admin(self.one(["GET", "GET", "DELETE", "POST"]), whole, call, self.one([1, None]))
+            case 9:
                 self.admin(self.one(["POST", "PUT"]), topic, self.one(["/terminate", "/nothing", "/trim"]))
 
     def configure(self, many: int = 2) -> None:
@@ -850,7 +857,16 @@ THEMES: dict[str, Theme] = {
     "Shared": Theme({L.subscribe: 12, L.redeliver: 10}, topics=("a",), subscriptions=("a", "b"), types=("Shared",)),
     "Key_Shared": Theme(
         {L.subscribe: 15, L.close_consumer: 5, L.redeliver: 8}, topics=("a",), subscriptions=("a", "b"),
-        types=("Key_Shared",), keys=0.95,
+        types=("Key_Shared",), keys=0.95, settings={
+            "keySharedLookAheadMsgInReplayThresholdPerConsumer": [2000, 1, 2],
+            "keySharedLookAheadMsgInReplayThresholdPerSubscription": [20_000, 1, 3],
+        },
+    ),
+    "reads": Theme(
+        {L.publish: 40, L.flow: 15}, topics=("a",), settings=SMALL | {
+            "dispatcherMaxReadSizeBytes": [100, 200, 250, 300, 500, 5_000_000], "dispatcherMaxReadBatchSize": [1, 2, 3, 5, 100],
+            "dispatcherMaxRoundRobinBatchSize": [1, 2, 3, 20],
+        },
     ),
     "classic Key_Shared": Theme(
         {L.subscribe: 15, L.close_consumer: 5, L.redeliver: 8}, topics=("a",), subscriptions=("a", "b"),
@@ -867,13 +883,14 @@ THEMES: dict[str, Theme] = {
     ),
     "delays": Theme(
         {L.wait: 12}, topics=("a",), subscriptions=("a", "b"), types=("Shared", "Key_Shared"), delays=0.6, pace=0.5,
+        settings={"delayedDeliveryRoundsTimes": [False, False, True], "delayedDeliveryTickTimeMillis": [1, 1000, 1000, 3000]},
     ),
     "filters": Theme(
         {L.wait: 8}, subscriptions=("a", "b", "reader"), types=("Shared", "Failover", "Exclusive"), properties=0.7,
         settings={"entryFilterNames": ["PropertyFilter", "EveryFourthWaits", "EveryFourthWaits,PropertyFilter"]},
     ),
     "non-persistent": Theme(
-        topics=("non-persistent://public/default/n", "non-persistent://public/default/m", "a"),
+        {L.fault: 3, L.lose: 2}, topics=("non-persistent://public/default/n", "non-persistent://public/default/m", "a"),
         subscriptions=("a", "b", "c", "d"), keys=0.7,
     ),
     "producers": Theme(

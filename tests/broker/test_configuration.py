@@ -55,6 +55,7 @@ def test_texts_are_short() -> None:
     ):
         with pytest.raises(BadSetting, match=name):
             configuration("4.x", {name: "," * (LONGEST + 1)})
+        assert getattr(configuration("4.x", {name: "," * LONGEST}), name) == "," * LONGEST
 
 
 @pytest.mark.parametrize(

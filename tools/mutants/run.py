@@ -36,9 +36,11 @@ def limit(seconds: float) -> float:
 class Session:
     """Replaces pytest's loop over the tests."""
 
-    def __init__(self, mutants: int, jobs: int) -> None:
+    def __init__(self, mutants: int, jobs: int, tests: list[str]) -> None:
+        """`tests`: arguments of pytest."""
         self.mutants = mutants
         self.jobs = jobs
+        self.tests = tests
         self.failed: str | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -65,7 +67,7 @@ class Session:
 
         def against(number: int) -> Callable[[], dict[str, Any]]:
             if number in at_import:
-                return lambda: against_in_new_process(number, session.config.args)
+                return lambda: against_in_new_process(number, self.tests)
             names = sorted(reached.get(number, ()), key=seconds.__getitem__)
             return lambda: self.against(number, [items[name] for name in names], seconds)
 
@@ -157,6 +159,7 @@ if __name__ == "__main__":
     options = ["-qq", "-s", "-p", "no:cacheprovider", "-o", "timeout=0"]
     sys.exit(
         pytest.main(
-            [*options, "--hypothesis-profile=mutants", *tests], plugins=[Session(int(mutants), int(jobs))]
+            [*options, "--hypothesis-profile=mutants", *tests],
+            plugins=[Session(int(mutants), int(jobs), tests)],
         )
     )
