@@ -11,6 +11,7 @@ from schemas.records import Coordinates
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, NoSuchRecord, set_aside_by_name
+from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
@@ -33,6 +34,9 @@ MAX_AHEAD_MS = 3_600_000
 (``message.timestamp.after.max.ms``)."""
 
 _A_TOPIC_EACH = "ingress, responses and dead letters need a topic each"
+
+_IDLE_SECONDS = 1.0
+"""A query without traffic runs a micro-batch about so often, whatever its trigger: timers may be late by as much."""
 
 _ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
@@ -74,7 +78,8 @@ def run_query(
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
         dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
         config: credentials for Kafka, the same for all topics, see `streaming.kafka.config`.
-        trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock.
+        trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock. Without traffic
+            there is one a second at most, and the next record starts one at once.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
         cores: of the session made if `spark` is None.
@@ -107,7 +112,7 @@ def run_query(
     from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import check as check_checkpoint
     from streaming.spark.checkpoint import committed_offsets, next_batch
-    from streaming.spark.trigger import interval
+    from streaming.spark.trigger import interval, seconds
 
     interval(trigger)
     url = KafkaUrl.parse(ingress)
@@ -177,6 +182,7 @@ def run_query(
             return
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
         warm_workers(spark)
+        arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
         running = query.start(
             spark,
             source.kafka(
@@ -196,6 +202,7 @@ def run_query(
             set_aside=set_aside_by_name(set_aside),
             max_ahead_ms=max_ahead_ms,
             on_batch=on_batch,
+            on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,
             name="magnetar",
         )
         try:
@@ -205,6 +212,7 @@ def run_query(
             query.wait(running, stop)
         finally:
             running.stop()
+            arrivals.close()
             for check in checks:
                 check.close()
         held.check()

@@ -51,6 +51,7 @@ def start(
     set_aside: SetAside | None = None,
     max_ahead_ms: int | None = None,
     on_batch: Callable[[Written], None] | None = None,
+    on_idle: Callable[[int], None] | None = None,
     name: str | None = None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `RECORD`).
@@ -62,6 +63,7 @@ def start(
         trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
         judge, set_aside, max_ahead_ms: see `streaming.spark.operator.operator`.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
+        on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
     """
     chunks = operate(
         source,
@@ -83,7 +85,7 @@ def start(
     return (
         triggered.outputMode("append")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(batch_writer(sinks, on_batch))
+        .foreachBatch(batch_writer(sinks, on_batch, on_idle))
         .start()
     )
 
@@ -115,7 +117,9 @@ def operate(
 
 
 def batch_writer(
-    sinks: Sequence[Sink], on_batch: Callable[[Written], None] | None
+    sinks: Sequence[Sink],
+    on_batch: Callable[[Written], None] | None,
+    on_idle: Callable[[int], None] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
 
@@ -127,6 +131,8 @@ def batch_writer(
         written = chunks.mapInArrow(partition_writer(sinks, batch_id), WRITTEN).collect()
         if on_batch is not None:
             on_batch(Written(batch_id, {(row.partition, row.kind): row.rows for row in written}))
+        if on_idle is not None and not written:
+            on_idle(batch_id)
 
     return write
 

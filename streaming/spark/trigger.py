@@ -13,6 +13,12 @@ class BadTrigger(ValueError):
     """The text is not an interval."""
 
 
+def seconds(text: str) -> float:
+    """A trigger's interval in seconds. Raises `BadTrigger`."""
+    count, unit = interval(text).split()
+    return 3600 * int(count) / _IN_HOUR[unit]
+
+
 def interval(text: str) -> str:
     """A trigger's interval in Spark's syntax: ``1s`` → ``1 seconds``. Raises `BadTrigger`."""
     found = _INTERVAL.fullmatch(text)
