@@ -204,7 +204,7 @@ def test_a_namespace_is_created_with_policies(strict: Run) -> None:
         ({"message_ttl_in_seconds": -1}, 412),
         ({"message_ttl_in_seconds": "x"}, 400),
         ({"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}}, 400),
-        ({"backlog_quota_map": {"bogus": {"limitSize": 1}}}, 412),
+        ({"backlog_quota_map": {"bogus": {"limitSize": 1}}}, 404),
         ({"clusterDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 3}}}, 501),
         ({"offload_policies": {"offloadersDirectory": "x"}}, 501),
         ({"topicDispatchRate": 3}, 400),
