@@ -116,7 +116,9 @@ async def _run(tmp_path: Path) -> tuple[int, str]:
     here = Address("127.0.0.1", 0)
     engine = EmbeddedEngine(settings={"namespacesMustExist": True})
     async with engine, Server(engine, bound(here, ""), admin_listener=bound(here, "")) as server:
-        await engine.submit(None, Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]}))
+        await engine.submit(
+            None, Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]})
+        )
         await engine.submit(None, Admin(method="PUT", path="/namespaces/public/n"))
         api = Api(engine)
         assert await api.status("PUT", "/persistent/public/n/t/subscription/s") == 204
