@@ -126,7 +126,13 @@ async def _run(tmp_path: Path) -> tuple[int, str]:
         commands, config = tmp_path / "commands", tmp_path / "client.conf"
         commands.write_text(COMMANDS)
         config.write_text(f"webServiceUrl={server.admin_url}/\nbrokerServiceUrl={server.service_url}/\n")
-        java = [java_binary(), "-Xmx300m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars_of(HERE / 'pom.xml')}/*"]
+        java = [
+            str(java_binary()),
+            "-Xmx300m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{jars_of(HERE / 'pom.xml')}/*",
+        ]
         process = await asyncio.create_subprocess_exec(
             *java, str(HERE / "Commands.java"), str(config), str(commands),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
