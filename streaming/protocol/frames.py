@@ -102,6 +102,9 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
             | e.GetSchemaResponse() | e.GetOrCreateSchemaResponse()
         ):  # fmt: skip
             fields = {"request_id": effect.request_id, **msgspec.to_builtins(effect.fields)}
+            if "schema" in fields:
+                pairs = fields["schema"]["properties"]
+                fields["schema"]["properties"] = [{"key": key, "value": value} for key, value in pairs]
             if effect.error is not None:
                 named = isinstance(effect, e.GetSchemaResponse | e.GetOrCreateSchemaResponse)
                 fields |= {"error_code" if named else "error": effect.error,

@@ -333,7 +333,12 @@ class Connection(asyncio.Protocol):
         parts: list[bytes] = []
         size = 0
         while waiting and self._writable and not self._closing:
-            data = self._encoded(waiting.popleft())
+            try:
+                data = self._encoded(waiting.popleft())
+            except FrameError:
+                log.exception("an answer can't be encoded, which is a bug in Magnetar")
+                self._closing = True
+                data = b""
             parts.append(data)
             size += len(data)
             if size >= _WRITE_AT_ONCE or not waiting or self._closing:

@@ -1,5 +1,6 @@
 """The official Python client, unchanged, on the embedded engine."""
 
+import asyncio
 import re
 import threading
 from collections import Counter, defaultdict
@@ -9,8 +10,11 @@ import pulsar
 import pytest
 
 from schemas.commands import Admin
+from streaming.protocol.codec import FrameReader, decode, encode
 from streaming.server.clock import HeldClock
 from tests.server.conftest import Running, running
+
+pytestmark = pytest.mark.feature("K1", "K2")
 
 TYPES = [
     pulsar.ConsumerType.Exclusive,
@@ -158,6 +162,7 @@ def test_access_modes(client: Any, topic: str) -> None:
     client.create_producer(topic)
 
 
+@pytest.mark.feature("E8")
 def test_negative_acks_and_dead_letters(client: Any, topic: str) -> None:
     dead = client.subscribe(f"{topic}-dead", "s")
     consumer = client.subscribe(
@@ -274,6 +279,26 @@ def test_schemas(client: Any, topic: str, schema: Any) -> None:
     assert (found if isinstance(sent, str) else (found.name, found.age)) == (
         sent if isinstance(sent, str) else ("Ada", 36)
     )
+
+
+def test_a_schema_is_fetched_with_its_properties(broker: Running, topic: str) -> None:
+    """As Java's AUTO_CONSUME fetches one that a Java producer has registered."""
+    properties = [{"key": "a", "value": "b"}]
+    schema = {"name": "s", "schema_data": b"{}", "type": "Json", "properties": properties}
+
+    async def fetch() -> Any:
+        reader, writer = await asyncio.open_connection(*broker.server.address)
+        writer.write(encode("CONNECT", {"client_version": "test", "protocol_version": 21}))
+        writer.write(encode("GET_OR_CREATE_SCHEMA", {"request_id": 4, "topic": topic, "schema": schema}))
+        writer.write(encode("GET_SCHEMA", {"request_id": 5, "topic": topic}))
+        frames = FrameReader()
+        while True:
+            for data in frames.feed(await reader.read(1 << 16)):
+                if (found := decode(data)).cmd == "GET_SCHEMA_RESPONSE":
+                    writer.close()
+                    return found.fields
+
+    assert broker.call(fetch)["schema"] == schema
 
 
 def test_deduplication(topic: str) -> None:
