@@ -304,10 +304,13 @@ Permits renew by the clock of the log, as in Pulsar 4.0.7. A **dispatch rate** l
 for messages and for bytes, then takes what was sent, which may be more than there was. Permits are added when a dispatcher
 looks for them and a whole period is over since the last time, at most as many as the rate. A dispatcher that finds none looks
 again every second; a FLOW, a redelivery or a consumer that leaves makes it look in between. The rates of the broker, the
-topic and the subscription must all have permits. The broker's counts the topics of an ingress partition.
+topic and the subscription must all have permits. The broker's counts the topics of an ingress partition. With
+`dispatchThrottlingOnNonBacklogConsumerEnabled` off, they limit no subscription that has caught up.
 
 Each change of a policy gives all permits at once, whatever the policy is; so does loading a topic. A subscription's permits
 start anew when its type changes.
+
+Non-persistent topics have no dispatch rates and no subscribe rates, as in Pulsar.
 
 A **subscribe rate** adds permits in proportion to time. A consumer without permits gets NotAllowedError. Pulsar knows
 a consumer by its host, its name and its id. A log has no hosts, so the name and the id must do.

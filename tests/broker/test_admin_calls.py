@@ -389,3 +389,52 @@ def test_a_deleted_topic_that_only_had_a_consumer_leaves_nothing() -> None:
     assert status(run.admin("DELETE", "?force=true", topic=OTHER)) == 204
     assert run.broker.topic_names() == []
     assert run.broker._state.deleted == {}
+
+
+# -- numbers below 0, as Pulsar 4.0.7 answered ------------------------------------------------------------------------
+
+
+@pytest.mark.feature("D4")
+def test_skipping_a_number_below_0_skips_nothing() -> None:
+    run = Run()
+    run.subscribe("s")
+    run.fill(9)
+    assert status(run.admin("POST", "/subscription/s/skip/3")) == 204
+    for count in (-1, 0, -99):
+        assert status(run.admin("POST", f"/subscription/s/skip/{count}")) == 204
+        assert run.mark_delete("s") == (1, 2)
+
+
+@pytest.mark.feature("D4", "F4")
+@pytest.mark.parametrize(("seconds", "left"), [(-1, 1), (-59, 1), (-61, 0), (0, 10)])
+def test_an_age_below_0_expires_what_is_published_by_fast_clocks_too(seconds: int, left: int) -> None:
+    run = Run()
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    run.fill(9)
+    run.publish(9, publish_time=run.now + 60_000)
+    for name in ("/subscription/s", "/all_subscription"):
+        run.admin("POST", f"{name}/expireMessages/{seconds}")
+        assert run.backlog("s") == left
+
+
+@pytest.mark.feature("D4")
+def test_a_reset_to_a_time_below_0_is_to_the_earliest() -> None:
+    run = Run()
+    run.admin("PUT", "/subscription/s")
+    run.fill(3)
+    run.admin("POST", "/subscription/s/skip_all")
+    assert status(run.admin("POST", "/subscription/s/resetcursor/-1")) == 204
+    assert run.backlog("s") == 3
+
+
+@pytest.mark.feature("I4", "C2")
+def test_the_size_of_what_comes_after_a_position() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    run.fill(10, 24)
+    run.admin("POST", "/subscription/s/skip/8")
+    assert list(run.topic.ledger.ledgers) == [2]
+    sizes = {(1, 0): 72, (2, -1): 72, (2, 0): 48, (2, 1): 24, (2, 77): 0, (9, 1): 72, (-1, -1): 72}
+    for (ledger, entry), size in sizes.items():
+        assert response(run.admin("PUT", "/backlogSize", {"ledgerId": ledger, "entryId": entry})) == size
+    assert status(run.admin("GET", "/backlogSize")) == 405

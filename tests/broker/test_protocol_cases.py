@@ -462,7 +462,7 @@ def test_peek_shows_the_unacked_ones() -> None:
 @pytest.mark.feature("D4")
 def test_peek_counts_from_one() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
-    assert called(run.admin("GET", "/subscription/s/position/0"))[0] >= 400
+    assert called(run.admin("GET", "/subscription/s/position/0"))[0] == 500
 
 
 @pytest.mark.feature("D4")
@@ -477,7 +477,7 @@ def test_peek_counts_from_one() -> None:
         ("?initialPosition=earliest&messagePosition=0", (1, 0)),
         ("?initialPosition=latest&messagePosition=5", (1, 0)),
         ("?initialPosition=latest&messagePosition=6", 500),
-        ("?initialPosition=first", 412),
+        ("?initialPosition=first", (3, 0)),  # quirk: as latest
         ("?messagePosition=six", 412),
     ],
 )
