@@ -411,7 +411,7 @@ def test_bad_admin_calls(value: bytes, status: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        admin("POST", "/subscription/shared/skip/-1"),
+        admin("POST", "/subscription/shared/skip/one"),
         admin("POST", f"/subscription/shared/skip/{'9' * 5000}"),
         admin("POST", "/compaction"),
         admin("PUT", "/messageTTL/"),
