@@ -80,6 +80,19 @@ def test_other_events_look_too() -> None:
     assert sent(run.wait(0.1)) == [4, 5]  # … and are found at 2.4
 
 
+@pytest.mark.parametrize("interval", [0, 10])
+def test_acks_that_unblock_hashes_do_not_look(interval: int) -> None:
+    """Recorded by parity: kind rates, seed 23."""
+    run = backlog_of(7, keySharedUnblockingIntervalMs=interval)
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3600))
+    assert sent(run.subscribe("s", "Key_Shared", permits=1000)) == [0, 1]
+    run.wait(0.4)
+    assert sent(run.namespace("POST", "maxConsumersPerTopic", 7)) == []  # all permits
+    assert sent(run.ack("s", (1, 0))) == []
+    assert sent(run.wait(0.599)) == []
+    assert sent(run.wait(0.001)) == [2, 3]
+
+
 def test_entries_that_nobody_waits_for_start_no_read() -> None:
     run = backlog_of(2)
     run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))

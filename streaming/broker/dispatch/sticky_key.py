@@ -200,8 +200,15 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         if self.replay:
             self.pending_read = 0
         if not super().timer(sub):
-            self.dispatch(sub)
+            self._read_unblocked(sub)
         return True
+
+    def _read_unblocked(self, sub: SubscriptionContext) -> None:
+        """quirk: while the dispatcher waits for permits of a dispatch rate, it reads with its next look at them."""
+        if sub.throttle is not None and sub.throttle.retry_at > sub.ctx.clock:
+            self.unblocks_at = -1
+        else:
+            self.dispatch(sub)
 
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
@@ -232,7 +239,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             self._read_soon(sub)
         super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
         if 0 <= self.unblocks_at <= sub.ctx.clock:
-            self.dispatch(sub)
+            self._read_unblocked(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext) -> None:
         """Drain the hashes of the entries it passed, then dispatch."""
