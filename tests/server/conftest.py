@@ -51,7 +51,8 @@ def running(data: Path | None = None, *, clock: Clock | None = None, **settings:
 
     async def serve() -> None:
         engine = EmbeddedEngine(data, clock=clock, settings=settings)
-        async with engine, Server(engine, bound(Address("127.0.0.1", 0), "")) as server:
+        sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+        async with engine, Server(engine, sockets[0], admin_listener=sockets[1]) as server:
             ends.append(asyncio.Event())
             found.append(Running(server, engine, asyncio.get_running_loop()))
             started.set()
