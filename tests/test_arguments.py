@@ -15,6 +15,7 @@ from streaming.cli.app import app
 
 UNREACHABLE = "kafka://127.0.0.1:1/t"
 RUN = ("run", "--ingress", UNREACHABLE, "--checkpoint", "{w}/c", "--store", "{w}/s")
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 REPLAY = ("replay", "{w}/log.jsonl", "--out", "{w}/o")
 RESUBMIT = ("quarantine", "resubmit", "{w}/full")
 NO_URL = "expected kafka://HOST:PORT/TOPIC"
@@ -96,6 +97,19 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
     ("run", "max_offsets"): others(RUN, "--max-offsets", ("0", TOO_SMALL)),
+    ("serve", "listen"): others(
+        SERVE, "--listen", ("6650", "expected HOST:PORT"), ("h:99999", "expected HOST:PORT"), ("0.0.0.0:0", "--insecure"),
+        ("no-such-host.invalid:1", "--insecure"),
+    ),
+    ("serve", "admin_listen"): others(SERVE, "--admin-listen", ("x", "expected HOST:PORT"), ("0.0.0.0:0", "--insecure")),
+    ("serve", "data"): others(
+        SERVE, "--data", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written")
+    ),
+    ("serve", "profile"): others(SERVE, "--profile", ("3.x", "expected 2.x or 4.x")),
+    ("serve", "setting"): others(
+        SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),
+        ("backlogQuotaCheckIntervalInSeconds=soon", "backlogQuotaCheckIntervalInSeconds"),
+    ),
     ("produce", "log"): [
         Wrong(("produce", "{w}/nope.jsonl", "--ingress", UNREACHABLE), NO_LOG),
         Wrong(("produce", "{w}/log.txt", "--ingress", UNREACHABLE), NO_NAME),
