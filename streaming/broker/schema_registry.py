@@ -144,7 +144,7 @@ class SchemaPayload(msgspec.Struct):
 
     type: str
     schema: str = ""
-    properties: dict[str, str] = {}
+    properties: dict[str, str] | None = None
 
 
 def call_schemas(ctx: Context, topic: str, command: Admin) -> bool:
@@ -271,7 +271,7 @@ def _read(command: Admin) -> SchemaData:
             raise AdminError(422, f"Invalid schema definition data for {payload.type} schema")
         if type_ == "KeyValue":
             data = _joined(definition)
-    properties = [KeyValue(key, value) for key, value in payload.properties.items()]
+    properties = [KeyValue(key, value) for key, value in (payload.properties or {}).items()]
     return SchemaData(schema_data=data, type=type_, properties=properties)
 
 

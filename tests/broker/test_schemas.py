@@ -152,6 +152,13 @@ def test_other_calls_are_unsupported() -> None:
     assert of(Run().do(Admin(method="GET", path=f"{PATH}/metadata"), TOPIC), Unsupported)
 
 
+def test_properties_may_be_null() -> None:
+    """As the Go client sends them."""
+    run = Run()
+    assert call(run, "POST", "/schema", {"type": "STRING", "schema": "", "properties": None})[0] == 200
+    assert call(run, "GET", "/schema")[1]["properties"] == {}
+
+
 def test_an_avro_schema_may_be_the_name_of_a_type() -> None:
     assert call(Run(), "POST", "/schema", {"type": "AVRO", "schema": '"string"'})[0] == 200
 
