@@ -74,7 +74,8 @@ def _properties(found: PartitionedTopic, command: Admin) -> tuple[int, Any]:
         case "PUT":
             found.properties = found.properties | read_properties(command.body)
         case "DELETE":
-            found.properties.pop(query(command.path).get("key", ""), None)
+            key = query(command.path).get("key", "")
+            found.properties = {name: value for name, value in found.properties.items() if name != key}
         case _:
             return 405, None
     return 204, None

@@ -327,7 +327,8 @@ def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, match:
 
 def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Remove the property `?key=…`."""
-    topic.properties.pop(query(command.path).get("key", ""), None)
+    key = query(command.path).get("key", "")
+    topic.properties = {name: value for name, value in topic.properties.items() if name != key}
     return 204, None
 
 
