@@ -44,7 +44,7 @@ _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
 _REPLAY, _DELAYED, _MIN_REPLAYED = 2, 8, 17
 """Where a dispatcher to many consumers had these fields in version 1, counting its tag."""
 
-_ASLEEP, _PASSED_FROM = 11, 12
+_CHUNK_OWNERS, _ASLEEP, _PASSED_FROM = 10, 11, 12
 """Where it has these in version 2."""
 
 _BLOCK = 512
@@ -82,7 +82,7 @@ def _sort_hash_ranges(consumers: list[list[Any]]) -> None:
 
 def _dispatcher_last(subscription: list[Any]) -> None:
     """Version 2 has the dispatcher after a subscription's other fields. In it are `asleep` and `passed_from`, and no
-    `min_replayed`. Entries that are delayed, or to be replayed, are sorted sets in blocks.
+    `min_replayed`. With the owners of chunks are those that left. Entries that are delayed, or to be replayed, are sorted sets in blocks.
     """
     dispatcher = subscription.pop(_DISPATCHER)
     if dispatcher is not None and dispatcher[0] != "single":
@@ -93,6 +93,8 @@ def _dispatcher_last(subscription: list[Any]) -> None:
                 [time, *position] for time, positions in tracker[0].items() for position in positions
             )
         del dispatcher[_MIN_REPLAYED : _MIN_REPLAYED + 1]
+        if len(dispatcher) > _CHUNK_OWNERS:
+            dispatcher[_CHUNK_OWNERS] = [dispatcher[_CHUNK_OWNERS], []]
         if len(dispatcher) >= _ASLEEP:
             dispatcher.insert(_ASLEEP, {})
             dispatcher.insert(_PASSED_FROM, [-1, -1])  # entries that were passed may be pending

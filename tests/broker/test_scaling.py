@@ -388,7 +388,7 @@ def test_looking_for_a_consumer_with_permits_ends_where_looking_at_all_of_them_e
     permits = _Permits()
     for consumer, (_, (_, available, used_up)) in zip(consumers, ranked, strict=True):
         if available and used_up:
-            permits.take(consumer)
+            permits.leave((consumer.handle, 0), 0)
     naive, ours = MultipleConsumers(round_robin=turn), MultipleConsumers(round_robin=turn)
     expected = None
     for _ in consumers:

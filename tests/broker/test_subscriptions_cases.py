@@ -528,8 +528,8 @@ def test_a_second_consumer_of_a_reader_uses_its_cursor() -> None:
 
 
 @pytest.mark.feature("D5")
-def test_a_reader_has_no_unacked_limit() -> None:
-    run = Run(maxUnackedMessagesPerConsumer=1, maxUnackedMessagesPerSubscription=1)
+def test_a_reader_has_no_unacked_limit_of_a_consumer() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=1)
     run.subscribe("r", "Shared", durable=False, permits=10)
     assert [sent(run.publish(sequence_id)) for sequence_id in range(3)] == [[0], [1], [2]]
 

@@ -5,7 +5,7 @@ commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -36,16 +36,20 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Remove a consumer that leaves.
 
-        Returns True if the caller must `dispatch` after removing every consumer that leaves at the same time.
+        Returns True if the caller must call `consumers_left` after removing every consumer that leaves at the same time.
         """
+
+    def consumers_left(self, sub: SubscriptionContext) -> None:
+        """Send to the remaining consumers what those that left have not acked."""
+        self.dispatch(sub)
 
     def closed_by_seek(self, consumers: list[Consumer]) -> list[Consumer]:
         """The consumers that a seek disconnects."""
         return list(consumers)
 
     @abstractmethod
-    def after_seek(self, consumers: list[Consumer]) -> Self:
-        """Remove the consumers in `closed_by_seek` from `consumers`. Returns the dispatcher to use from now on."""
+    def after_seek(self, sub: SubscriptionContext) -> None:
+        """Remove the consumers in `closed_by_seek`."""
 
     @property
     def closed_active(self) -> Handle | None:
@@ -59,7 +63,7 @@ class Dispatcher(msgspec.Struct, array_like=True):
     # -- triggers -------------------------------------------------------------------------------------------------
 
     def dispatch(self, sub: SubscriptionContext) -> None:
-        """Read and send as much as possible, after consumers left or the broker lifted its limit."""
+        """Read and send as much as possible, after the broker lifted its limit, for example."""
 
     @abstractmethod
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
@@ -105,7 +109,10 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
-        """A consumer acked a whole entry. Credit and return the consumer that the entry was sent to."""
+        """A consumer acks a whole entry. Credit and return the consumer that the entry was sent to.
+
+        Called before the cursor changes, as `acknowledged_partly` is.
+        """
         consumer.acks += 1
         return None
 
@@ -114,13 +121,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
         sub: SubscriptionContext,
         consumer: Consumer,
         position: Position,
-        stored: bytes | None,
         ack_set: int,
     ) -> None:
-        """A consumer acked some messages of a batch. Those in `ack_set` stay unacked.
-
-        `stored`: the messages that were unacked before (see `ack_set.to_bits`), or None for all of them.
-        """
+        """A consumer acks some messages of a batch. Those in `ack_set` stay unacked."""
 
     def forget_redeliveries(self, position: Position) -> None:
         """Reset the redelivery count of an entry to 0."""
@@ -133,8 +136,11 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def passed(self, before: Position) -> None:
         """The broker moves the mark-delete position, which is at `before`. `mark_delete_moved` may follow."""
 
-    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """The broker moved the mark-delete position. Forget the entries it passed."""
+    def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
+        """The broker moved the mark-delete position. Forget the entries it passed.
+
+        `by_expiry`: the expiry of messages did, which tells the dispatcher. Nothing else does.
+        """
 
     # -- delayed delivery -----------------------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ subclass by key.
 
 from bisect import insort
 from collections.abc import Iterable
-from typing import Self
+from typing import Any
 
 import msgspec
 
-from streaming.broker.dispatch.chunked_messages import assign
+from schemas.effects import Message
+from streaming.broker.dispatch.chunked_messages import ChunkOwners, assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.round_robin import next_available, priority
@@ -19,7 +20,7 @@ from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
-from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
 NO_HASHES: dict[Position, int] = {}
@@ -30,8 +31,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
 
     `rescheduled`: time (ms) → positions that an entry filter rescheduled; `asleep`: the same, but it would only reschedule
-    them again (see `Dispatcher.timer`); `chunk_owners`: uuid of a chunked message → (connection, id) of the consumer that
-    gets its chunks; `passed_from` = where the mark-delete position was before the broker moved it, if it did since the
+    them again (see `Dispatcher.timer`); `passed_from` = where the mark-delete position was before the broker moved it, if it did since the
     last dispatch.
 
     In the encoding, the fields of `StickyKeyMultipleConsumers` follow these, so a new field here needs a new
@@ -47,7 +47,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     pending_read: int = 0
     delayed: DelayedDeliveryTracker = msgspec.field(default_factory=DelayedDeliveryTracker)
     rescheduled: dict[int, list[Position]] = msgspec.field(default_factory=dict)
-    chunk_owners: dict[str, Handle] = msgspec.field(default_factory=dict)
+    chunk_owners: ChunkOwners = msgspec.field(default_factory=ChunkOwners)
     asleep: dict[int, list[Position]] = msgspec.field(default_factory=dict)
     passed_from: Position | None = None
 
@@ -67,6 +67,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """Move the consumer's pending entries to the replay set. If none goes there, the other consumers get no read
         (4.0.7)."""
         sub.consumers.remove(consumer)
+        self.chunk_owners.leaves(consumer)
         was_blocked = self.blocked
         self._add_unacked(sub, -consumer.unacked)
         if not sub.consumers:
@@ -79,16 +80,12 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         replays = any(position > sub.cursor.mark_delete for position in consumer.pending)
         return replays or (was_blocked and not self.blocked)
 
-    def after_seek(self, consumers: list[Consumer]) -> Self:
-        """All consumers are disconnected. Delayed entries are kept until the next consumer joins (4.0.7)."""
-        consumers.clear()
-        renewed = self._renewed()
-        renewed.delayed = self.delayed
-        return renewed
-
-    def _renewed(self) -> Self:
-        """A new dispatcher of the same type that keeps only whose turn it is."""
-        return type(self)(round_robin=self.round_robin)
+    def after_seek(self, sub: SubscriptionContext) -> None:
+        """Remove all consumers. Delayed entries are kept until the next consumer joins (4.0.7)."""
+        for consumer in list(sub.consumers):
+            self.remove_consumer(sub, consumer)
+        self.rescheduled.clear()
+        self.asleep.clear()
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
@@ -123,10 +120,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         freed = 0
         reads = positions is None or consumer.permits_while_blocked > 0
         for position in wanted:
-            remaining = self._release(sub, consumer, position)
-            if remaining is None:  # a client may list an id twice
+            if position not in consumer.pending:  # a client may list an id twice
                 continue
-            freed += remaining
+            freed += self._unacked(sub, consumer, position)
+            self._release(sub, consumer, position)
             if position > mark_delete:
                 self.counts[position] = self.counts.get(position, 0) + 1
                 reads = True
@@ -209,9 +206,17 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             return consumer
         return next((other for other in sub.consumers if position in other.pending), None)
 
-    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int | None:
-        """Remove an entry from the pending acks. Returns its unacked messages, or None if it wasn't pending."""
-        return consumer.pending.pop(position, None)
+    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
+        """Remove an entry from the pending acks."""
+        del consumer.pending[position]
+
+    def _unacked(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int:
+        """How many messages of a pending entry are not acked.
+
+        quirk: that is its whole batch again once the cursor has forgotten the acks within the batch.
+        """
+        stored = sub.cursor.batches.get(position)
+        return consumer.pending[position] if stored is None else to_bits(stored).bit_count()
 
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
@@ -222,7 +227,8 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if owner is None:
             consumer.acks += 1
             return None
-        freed = self._release(sub, owner, position) or 0
+        freed = self._unacked(sub, owner, position)
+        self._release(sub, owner, position)
         owner.unacked -= freed
         self.total_unacked -= freed
         consumer.acks += freed
@@ -233,21 +239,29 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         sub: SubscriptionContext,
         consumer: Consumer,
         position: Position,
-        stored: bytes | None,
         ack_set: int,
     ) -> None:
-        """A partial ack never unblocks a consumer."""
-        if stored is None:
-            messages = sub.ctx.entries.get(sub.topic, position).messages - ack_set.bit_count()
-        else:
-            messages = (to_bits(stored) & ~ack_set).bit_count()
+        """A partial ack never unblocks a consumer.
+
+        quirk: the entry stays pending, also if the cursor has none of its messages left, until the mark-delete has passed it.
+        """
         self.counts.pop(position, None)
         owner = self._owner(sub, consumer, position)
-        if owner is not None and messages > 0:
-            owner.unacked -= messages
+        if owner is None:
+            return
+        stored = sub.cursor.batches.get(position)
+        if stored is None:
+            messages = owner.pending[position] - ack_set.bit_count()
+        else:
+            left = to_bits(stored)
+            messages = (left & ~ack_set).bit_count()
+            if not left & ack_set:
+                self.passed(sub.cursor.mark_delete)
+        owner.unacked -= messages
+        self.total_unacked -= messages
+        consumer.acks += messages
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             owner.pending[position] -= messages
-            self.total_unacked -= messages
-            consumer.acks += messages
 
     def forget_redeliveries(self, position: Position) -> None:
         """Reset the redelivery count of an entry to 0."""
@@ -256,11 +270,14 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        """Unblock those `owners` of fully acked entries that are at half of their limit or less, or have no limit."""
+        """Unblock those `owners` of fully acked entries that are at half of their limit or less.
+
+        quirk: an owner without a limit counts as one that was blocked, so each of its acks triggers a read.
+        """
         released = False
         limit = sub.consumer_limit
         for consumer in owners:
-            if consumer.blocked and (not limit or consumer.unacked <= limit // 2):
+            if not limit or (consumer.blocked and consumer.unacked <= limit // 2):
                 self._unblock(consumer)
                 released = True
         was_blocked = self.blocked
@@ -272,23 +289,38 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """Note from where on entries that the mark-delete passes may be pending."""
         self.passed_from = before if self.passed_from is None else min(before, self.passed_from)
 
-    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """Drop entries up to the mark-delete position from the replay set and the pending acks (§6)."""
+    def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
+        """After 4.0, drop entries up to the mark-delete position from the pending acks (§6)."""
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            self._release_passed(sub)
+        elif self._retries(sub):
+            self.dispatch(sub)
+
+    def _release_passed(self, sub: SubscriptionContext) -> None:
         mark_delete = sub.cursor.mark_delete
         self.forget_to(mark_delete)
-        if not sub.ctx.config.removePendingAcksOnMarkDeleteMove or self.passed_from is None:
+        if self.passed_from is None:
             return
         owners = []
         for consumer in sub.consumers:
             gone = sub.ledger.passed(consumer.pending, self.passed_from, mark_delete)
             if gone:
                 owners.append(consumer)
-            freed = sum(self._release(sub, consumer, position) or 0 for position in gone)
-            consumer.unacked -= freed
-            self.total_unacked -= freed
+            for position in gone:
+                freed = consumer.pending[position]
+                self._release(sub, consumer, position)
+                consumer.unacked -= freed
+                self.total_unacked -= freed
         for position in sub.ledger.passed(self.counts, self.passed_from, mark_delete):
             del self.counts[position]
         self.after_acks(sub, owners, mark_delete_moved=False)
+
+    def _retries(self, sub: SubscriptionContext) -> bool:
+        """Whether Pulsar retries a round without progress every few milliseconds.
+
+        It does while somebody could receive, but nobody can take any entry of the replay set (chunks of others).
+        """
+        return bool(self.replay) and self._read_size(sub) > 0
 
     # -- delayed delivery -----------------------------------------------------------------------------------------
 
@@ -313,10 +345,14 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         """Whether maxUnackedMessagesPerSubscription blocks the subscription."""
         return self.blocked
 
+    def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
+        """`unackedMessages`, which is more than the sum over the consumers if entries were lost (see `_lose`)."""
+        return {"unackedMessages": self.total_unacked}
+
     def _add_unacked(self, sub: SubscriptionContext, messages: int) -> None:
         self.total_unacked += messages
         limit = sub.policies.maxUnackedMessagesPerSubscription
-        if limit <= 0 or not sub.subscription.durable:
+        if limit <= 0:
             self.blocked = False
         elif self.total_unacked >= limit:
             self.blocked = True
@@ -353,12 +389,18 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def _forget_passed(self, sub: SubscriptionContext) -> None:
         """quirk: entries that the broker moved the mark-delete past stay pending until the dispatcher next tries to read
         (readMoreEntries), with or without permits. They stay in the unacked counts even then."""
-        if self.passed_from is None:
+        cursor = sub.cursor
+        if self.passed_from is None or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
             return
+        self.forget_to(cursor.mark_delete)
         for consumer in sub.consumers:
-            for position in sub.ledger.passed(consumer.pending, self.passed_from, sub.cursor.mark_delete):
+            for position in sub.ledger.passed(consumer.pending, self.passed_from, cursor.mark_delete):
                 self._release(sub, consumer, position)
-        self.passed_from = None
+        cursor.forget_batches(sub.ledger, self.passed_from)
+        acked = cursor.acked and any(
+            position in cursor.acked for consumer in sub.consumers for position in consumer.pending
+        )
+        self.passed_from = cursor.mark_delete if acked else None
 
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
@@ -426,7 +468,9 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         if any(entry.metadata.uuid is not None for _, entry in found):
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for owner, run in runs:
-                if run:
+                if self.chunk_owners.has_left(owner):
+                    self._lose(sub, owner, run)
+                elif run:
                     self.send(sub, owner, run)
             return left
         remaining = sum(entry.messages for _, entry in found)
@@ -450,12 +494,12 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             for position, _ in judged:
                 if position <= cursor.mark_delete or position in cursor.acked:
                     self.counts.pop(position, None)
-        if rescheduled:
-            due = sub.ctx.clock + retry_delay(sub.ctx.config)
-            self.rescheduled.setdefault(due, []).extend(rescheduled)
+        self._reschedule(sub, rescheduled)
         charged = send(sub, consumer, run, self.counts)
-        for (position, _), messages in zip(run, charged, strict=True):
-            consumer.pending[position] = messages
+        for position, entry in run:
+            consumer.pending[position] = entry.messages
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            consumer.pending.update(zip((position for position, _ in run), charged, strict=True))
         total = sum(charged)
         consumer.unacked += total
         self.total_permits -= total
@@ -463,6 +507,27 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         limit = sub.consumer_limit
         if limit and consumer.unacked >= limit:
             consumer.blocked = True
+
+    def _reschedule(self, sub: SubscriptionContext, positions: list[Position]) -> None:
+        if positions:
+            due = sub.ctx.clock + retry_delay(sub.ctx.config)
+            self.rescheduled.setdefault(due, []).extend(positions)
+
+    def _lose(self, sub: SubscriptionContext, owner: Consumer, run: Found) -> None:
+        """quirk: entries for a consumer that has left count as unacked, but nobody has them pending. They are sent only if its
+        connection is still open, and come again when the first consumer of the subscription joins."""
+        run, rescheduled = filter_entries(sub, run, self.delayed)
+        self._reschedule(sub, rescheduled)
+        for position, entry in run:
+            if sub.topic in sub.ctx.connections.get(owner.connection, ()):
+                message = Message(
+                    sub.topic, owner.connection, owner.consumer_id, sub.subscription.name, position.ledger,
+                    position.entry, entry.messages, entry.size, self.counts.get(position, 0),
+                )  # fmt: skip
+                sub.ctx.emit(message)
+            owner.permits -= entry.messages
+            self.total_permits -= entry.messages
+            self._add_unacked(sub, entry.messages)
 
     def remember(self, positions: list[Position]) -> None:
         """Add positions to the replay set."""

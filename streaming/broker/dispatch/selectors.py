@@ -94,10 +94,6 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         self._handles[member] = consumer.handle
         taken.add(index)
 
-    def renewed(self) -> "ConsistentHashing":
-        """The same ring without consumers."""
-        return ConsistentHashing(self.points, self.size)
-
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer and its points."""
         gone = next(((name, index) for handle, name, index in self.members if handle == consumer), None)
@@ -184,10 +180,6 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
             low = bound
         insort(self.bounds, (half, consumer.handle))
 
-    def renewed(self) -> "AutoSplit":
-        """The same slots without consumers."""
-        return AutoSplit(self.size)
-
     def remove(self, consumer: Handle) -> None:
         """Merge the consumer's range into the next higher one, or the highest range into the next lower one."""
         self.bounds = [entry for entry in self.bounds if entry[1] != consumer]
@@ -236,10 +228,6 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
         """Give a consumer the ranges it asks for. Call `check` first."""
         wanted = ((given.start, given.end, consumer.handle) for given in consumer.hash_ranges)
         self.ranges = sorted([*self.ranges, *wanted])
-
-    def renewed(self) -> "HashRangeExclusive":
-        """A selector without consumers."""
-        return HashRangeExclusive()
 
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer. Nobody owns its slots until another consumer asks for them."""

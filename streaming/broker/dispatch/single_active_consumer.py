@@ -5,7 +5,7 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -83,14 +83,13 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """quirk: the active consumer that a seek closed. Each further seek closes it again."""
         return None if self.departed is None else self.departed[1:]
 
-    def after_seek(self, consumers: list[Consumer]) -> Self:
+    def after_seek(self, sub: SubscriptionContext) -> None:
         """quirk: no other consumer becomes active until the next one joins or leaves. Usually the closed one reconnects."""
         if self.active >= 0:
-            closed = consumers.pop(self.active)
+            closed = sub.consumers.pop(self.active)
             self._nobody_reads()
-            if consumers:
+            if sub.consumers:
                 self.departed = (closed.name, *closed.handle)
-        return self
 
     def can_unsubscribe(self, consumers: list[Consumer], consumer: Consumer) -> bool:
         """Whether the consumer is the only one, and the active one."""

@@ -9,12 +9,13 @@ Pulsar retries a round without progress after a backoff. Here rounds run until a
 every event that could change the outcome starts them again.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from sys import maxsize
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,7 +63,8 @@ def key_shared_mismatch(
 
 
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
-    """`hashes`: position in the replay set → its hash, where known; `held`: hash → how many such positions.
+    """`hashes`: position in the replay set → its hash, where known (see also `forget_to`); `held`: hash → how many such
+    positions.
 
     `skip_replay`: the next round looks ahead of the replay set. `stuck`: nothing in the replay set can be sent until
     something other than new entries happens; this saves a search of the set per new entry. `unblocks_at` = when to
@@ -91,9 +93,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def ring_size(cls) -> int:
         """How many slots the ring of consistent hashing has."""
         return RANGE_SIZE - 1
-
-    def _renewed(self) -> Self:
-        return type(self)(mode=self.mode, out_of_order=self.out_of_order, selector=self.selector.renewed())
 
     # -- consumers (§4, §5) ---------------------------------------------------------------------------------------
 
@@ -174,17 +173,13 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     # -- entries that aren't pending any more ---------------------------------------------------------------------
 
-    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int | None:
+    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
         if 0 < sub.policies.maxUnackedMessagesPerConsumer <= consumer.unacked:
             self.stuck = False
-        self._drain(sub, consumer, position)
-        return super()._release(sub, consumer, position)
-
-    def _drain(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
-        """Uncount the hash of an entry. If entries wait for the hash, dispatch a little later, once for many acks."""
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
             self._read_soon(sub)
+        super()._release(sub, consumer, position)
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
         """Schedule one dispatch a little later, however many events ask for it."""
@@ -224,12 +219,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         sub: SubscriptionContext,
         consumer: Consumer,
         position: Position,
-        stored: bytes | None,
         ack_set: int,
     ) -> None:
         """As for Shared. It may also let entries through that waited in the replay set."""
         self.stuck = False
-        super().acknowledged_partly(sub, consumer, position, stored, ack_set)
+        super().acknowledged_partly(sub, consumer, position, ack_set)
 
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
@@ -241,16 +235,19 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         if 0 <= self.unblocks_at <= sub.ctx.clock:
             self._read_unblocked(sub)
 
-    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """Drain the hashes of the entries it passed, then dispatch."""
-        super().mark_delete_moved(sub)
-        if (
-            self.passed_from is not None
-        ):  # passed entries drain, even if they stay in the consumer's unacked count
-            for consumer in sub.consumers:
-                for position in sub.ledger.passed(consumer.hashes, self.passed_from, sub.cursor.mark_delete):
-                    self._drain(sub, consumer, position)
-        self.dispatch(sub)
+    def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
+        """The hashes of the entries it passed drain with the next dispatch, which an expiry schedules."""
+        super().mark_delete_moved(sub, by_expiry=by_expiry)
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            self.dispatch(sub)
+        elif by_expiry:
+            self._read_soon(sub)
+
+    def _retries(self, sub: SubscriptionContext) -> bool:
+        """While somebody could receive, but the look-ahead has reached its limit."""
+        if self._read_size(sub) == 0 or sub.subscription.broker_blocked:
+            return False
+        return self._polls or (self.out_of_order and bool(self.replay))
 
     # -- the replay set -------------------------------------------------------------------------------------------
 
@@ -260,8 +257,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
+        mark_delete = sub.cursor.mark_delete
         for position, hash_ in hashes.items():
-            self._hold(position, hash_)
+            if position > mark_delete:
+                self._hold(position, hash_)
         super()._replay_all(sub, positions, hashes)
         self.stuck = False
 
@@ -300,17 +299,54 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         for position in positions:
             self.replay.discard(position)
             self._queue(position).discard(position)
-            hash_ = self.hashes.pop(position, None)
-            if hash_ is not None:
-                self.held[hash_] -= 1
-                if not self.held[hash_]:
-                    del self.held[hash_]
+            self._forget_hash(position)
             self.stuck = False
+
+    def _forget_hash(self, position: Position) -> None:
+        hash_ = self.hashes.pop(position, None)
+        if hash_ is not None:
+            self._stale.discard(position)
+            left = self.held.get(hash_, 0) - 1
+            if left > 0:
+                self.held[hash_] = left
+            else:
+                self.held.pop(hash_, None)
+
+    def forget_to(self, position: Position) -> None:
+        """Remove entries up to and including `position` from the replay set.
+
+        quirk: their hashes stay as long as later entries of the ledger, but not all of its entries up to `position`, and none
+        of older ledgers were in the replay set. So new entries with such a hash pass through the replay set first (4.0.7).
+        """
+        gone = self.replay.take_to(position)
+        if not gone:
+            return
+        self.stuck = False
+        for each in gone:
+            self._queue(each).discard(each)
+        first = bisect_left(gone, Position(position.ledger, 0))
+        following = self.replay.at_or_after(position)
+        if (
+            first
+            or len(gone) == position.entry + 1
+            or following is None
+            or following.ledger > position.ledger
+        ):
+            for each in [*gone, *self._stale]:
+                self._forget_hash(each)
+        else:
+            self._stale.update(each for each in gone if each in self.hashes)
+
+    @cached_property
+    def _stale(self) -> set[Position]:
+        """Positions that left the replay set but not `hashes`."""
+        return {position for position in self.hashes if position not in self.replay}
 
     def forget_all(self) -> None:
         """Forget the replay set and the draining hashes."""
         super().forget_all()
         self.__dict__.pop("_queues", None)
+        self.__dict__.pop("_stale", None)
         self.hashes.clear()
         self.held.clear()
         self.draining = DrainingHashes()
@@ -353,17 +389,18 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     # -- stats ----------------------------------------------------------------------------------------------------
 
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
-        """`keySharedMode` and `allowOutOfOrderDelivery`."""
-        return {"keySharedMode": self.mode, "allowOutOfOrderDelivery": self.out_of_order}
+        """Also `keySharedMode` and `allowOutOfOrderDelivery`."""
+        found = super().stats(consumers)
+        return {**found, "keySharedMode": self.mode, "allowOutOfOrderDelivery": self.out_of_order}
 
     # -- dispatch (§6, §7) ----------------------------------------------------------------------------------------
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
+        self.forget_to(cursor.mark_delete)
         if not (wanted := self._wanted(sub)):
             return False
         self._replay_delayed(sub, wanted)
-        self.forget_to(cursor.mark_delete)
         skip, self.skip_replay = self.skip_replay, False
         if not skip and not self.stuck:
             if taken := self._select(sub, wanted):
@@ -417,7 +454,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
         room = self._look_ahead(sub) - len(self.replay)
-        budgets = Budgets(sub)
+        held_by_gone, budgets = bool(self._stale), Budgets(sub)
         runs: dict[Handle, Found] = {}
         left: list[Position] = []
         blocked: set[int] = set()
@@ -442,6 +479,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             else:
                 budgets[handle] -= 1
                 runs.setdefault(handle, []).append((position, entry))
+        if left and held_by_gone and not from_replay:
+            self.stuck = False
         receivers = [sub.subscription.consumer(*handle) for handle in runs]
         if len(receivers) > 1:
             receivers = [consumer for consumer in sub.consumers if consumer.handle in runs]

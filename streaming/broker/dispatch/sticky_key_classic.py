@@ -9,6 +9,7 @@ Pulsar's look-ahead past entries that it can't send is unbounded. Here the unack
 """
 
 from bisect import bisect_left
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -16,9 +17,14 @@ import msgspec
 from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE
 from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
+from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
+
+NO_HASH = 0
+"""What a consumer remembers as the hash of each of its pending entries (4.0.7). quirk: when it leaves, whoever owns this hash
+decides if they can be read from the replay set. No key has it."""
 
 
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
@@ -54,30 +60,55 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.joined.sort(key=_position)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
-        """Remove the consumer. The restriction ends when one consumer is left. The caller must always dispatch."""
-        self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
-        if len(sub.consumers) <= 2:
-            self.joined.clear()
+        """Remove the consumer. Its restriction ends, and the other's if one is left. The caller must always call
+        `consumers_left`.
+
+        quirk: of consumers that leave together, the first one's leaving chooses what `consumers_left` sends first. It heeds
+        the restriction that ends, and who owns the hashes then.
+        """
+        reads = "_chosen" in self.__dict__ and (self._chosen or self._reads_ahead(sub))
         super().remove_consumer(sub, consumer)
+        if not sub.consumers:
+            if reads:  # what the leaving of another one made it read finds nobody, so the cursor is rewound
+                sub.cursor.rewind(sub.ledger)
+            return True
+        self._choose(sub)
+        self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
+        if len(sub.consumers) == 1:
+            self.joined.clear()
+        self._choose(sub)
         return True
+
+    def _reads_ahead(self, sub: SubscriptionContext) -> bool:
+        unread = sub.cursor.read_position <= sub.ledger.last_confirmed
+        return unread and not self.pending_read and not self.blocked and self._anyone(sub)
+
+    def after_seek(self, sub: SubscriptionContext) -> None:
+        """Remove all consumers. The seek decides where the next one reads."""
+        read_position = sub.cursor.read_position
+        super().after_seek(sub)
+        sub.cursor.read_position = read_position
+
+    def _choose(self, sub: SubscriptionContext) -> None:
+        """Choose what to replay for a read that completes later, unless there is such a read."""
+        if not self._chosen and (wanted := self._wanted(sub)):
+            self._chosen += self._replays(sub, wanted)
+
+    @cached_property
+    def _chosen(self) -> list[Position]:  # empty between two commands
+        return []
+
+    def consumers_left(self, sub: SubscriptionContext) -> None:
+        """Send what was chosen when the first of them left, then as much as possible."""
+        if chosen := self._unacked_replays(sub, self.__dict__.pop("_chosen", [])):
+            self._deal_out(sub, chosen, from_replay=True)
+        self.dispatch(sub)
 
     def forget_all(self) -> None:
         """Forget the replay set and the restrictions of consumers that joined."""
         super().forget_all()
         self.joined.clear()
-
-    def redeliver(
-        self,
-        sub: SubscriptionContext,
-        consumer: Consumer,
-        positions: list[Position] | None,
-        epoch: int | None,
-    ) -> None:
-        """As for Shared. The hashes of listed positions are not known then."""
-        if positions is None:
-            for position, hash_ in consumer.hashes.items():
-                self._hold(position, hash_)
-        super().redeliver(sub, consumer, positions, epoch)
+        self.__dict__.pop("_chosen", None)
 
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
@@ -86,6 +117,13 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         super().after_acks(sub, owners, mark_delete_moved=False)
         passed = self.replay and self.replay.first(1)[0] <= sub.cursor.mark_delete
         if self._admit(sub) or passed:  # acks of waiting entries may make room for more reads
+            self.dispatch(sub)
+
+    def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
+        """Dispatch if an expiry lifts a restriction."""
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            super().mark_delete_moved(sub, by_expiry=by_expiry)
+        elif by_expiry and self._admit(sub):
             self.dispatch(sub)
 
     def _admit(self, sub: SubscriptionContext) -> bool:
@@ -109,15 +147,9 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         cursor = sub.cursor
         if not (wanted := self._wanted(sub)):
             return False
-        self.forget_to(cursor.mark_delete)
-        skip, self.stuck = self.stuck, False
-        if not skip:
-            self._replay_delayed(sub, wanted)
-            if taken := self._sendable(sub, self.replay.first(wanted)):
-                positions = [position for position in taken if position not in cursor.acked]
-                if len(positions) < len(taken):
-                    self.forget(set(taken).difference(positions))
-                return not positions or self._deal_out(sub, positions, from_replay=True)
+        if taken := self._replays(sub, wanted):
+            positions = self._unacked_replays(sub, taken)
+            return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read or not self._anyone(sub):
             return False
         wanted = min(wanted, self._unacked_bound(sub) - len(self.replay))
@@ -127,6 +159,39 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.pending_read = sub.waiting(wanted)
             return False
         return self._deal_out(sub, positions, from_replay=False)
+
+    def _replays(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
+        """What to replay next, none if the dispatcher is stuck on replays."""
+        skip, self.stuck = self.stuck, False
+        if skip:
+            return []
+        self._replay_delayed(sub, wanted)
+        return self._sendable(sub, self.replay.first(wanted))
+
+    def _unacked_replays(self, sub: SubscriptionContext, taken: list[Position]) -> list[Position]:
+        """Those that are not acked. Forgets the others."""
+        cursor = sub.cursor
+        positions = [each for each in taken if each > cursor.mark_delete and each not in cursor.acked]
+        if len(positions) < len(taken):
+            self.forget(set(taken).difference(positions))
+        return positions
+
+    def _hold(self, position: Position, hash_: int) -> None:
+        """Remember the hash of a position in the replay set.
+
+        quirk: a hash that replaces another is not counted as held, but uncounted when the position leaves.
+        """
+        if position not in self.hashes:
+            super()._hold(position, hash_)
+            return
+        self._queue(position).discard(position)
+        self.hashes[position] = hash_
+        if position in self.replay:
+            self._queue(position).add(position)
+
+    def forget_to(self, position: Position) -> None:
+        """Remove entries up to and including `position` from the replay set, with their hashes."""
+        self.forget(self.replay.take_to(position))
 
     def _anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries: one that joined recently gets them only from the replay set."""
@@ -173,7 +238,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Deal entries to the consumers of their keys, and keep the others with their hashes in the replay set. Returns
         True if another round follows."""
         found = read(sub, positions)
-        slots = {position: self._slot(position, entry.metadata) for position, entry in found}
+        slots = {position: self.selector.slot(sticky_key_hash(entry.metadata)) for position, entry in found}
         groups: dict[Handle | None, Found] = {}
         for position, entry in found:
             groups.setdefault(self.selector.select(slots[position]), []).append((position, entry))
@@ -195,9 +260,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
                 self.send(sub, consumer, group[:allowed])
                 messages += consumer.messages_out
                 consumer.hashes |= {
-                    position: slots[position]
-                    for position in of_group[:allowed]
-                    if position in consumer.pending
+                    position: NO_HASH for position in of_group[:allowed] if position in consumer.pending
                 }
         for position in left:
             self._hold(position, slots[position])

@@ -136,7 +136,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         A position past the end of a closed ledger means that end. Raises `CursorError` and then changes nothing.
         """
-        info = ledger.ledgers.get(position.ledger)
+        info, mark_delete = ledger.ledgers.get(position.ledger), self.mark_delete
         if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
         if ack_set is None:
@@ -150,11 +150,15 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 stored is None or first_unacked(ack_set) > first_unacked(to_bits(stored))
             ):
                 self.batches[position] = to_bytes(ack_set)
+        if not self.durable:
+            self.forget_batches(ledger, mark_delete)
 
     def move(self, ledger: ManagedLedger, position: Position, properties: dict[str, int] | None) -> None:
         """Move the mark-delete to `position`. `properties` replaces the present ones unless it is None.
 
         Raises `CursorError` for a position before the mark-delete or past the end.
+
+        quirk: a non-durable cursor keeps the acks within the batches that it passes. `forget_batches` removes them.
         """
         if self.is_past_the_end(ledger, position):
             raise CursorError(
@@ -165,7 +169,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         before = self.mark_delete
         self.consumed += self.live(ledger, before, position)
         self._advance(ledger, position)
-        self._forget_batches(ledger, before)
+        if self.durable:
+            self.forget_batches(ledger, before)
         if properties is not None:
             self.properties = properties
 
@@ -192,7 +197,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.read_position <= position:
             self.read_position = ledger.next_valid(position)
 
-    def _forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
+    def forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
         """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
         for batch in ledger.passed(self.batches, before, self.mark_delete):
             del self.batches[batch]
@@ -237,7 +242,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         `before`: the mark-delete position before these acks.
         """
-        self._forget_batches(ledger, before)
+        self.forget_batches(ledger, before)
         if self.acked and (following := ledger.next_valid(self.mark_delete)) in self.acked:
             self.move(ledger, self.acked.run_end(following), None)
 

@@ -29,7 +29,7 @@ def detach(
         if not subscription.durable:
             delete(ctx, topic, subscription, "its last consumer left")
     elif reads:
-        dispatcher.dispatch(sub)
+        dispatcher.consumers_left(sub)
 
 
 def _forget(topic: PersistentTopic, subscription: PersistentSubscription, consumer: Consumer) -> None:

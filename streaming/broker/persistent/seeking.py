@@ -81,8 +81,10 @@ def reset(
     if batch is not None:
         cursor.set_batch(target, batch)
     if dispatcher is not None:
-        subscription.dispatcher = dispatcher.after_seek(consumers)
+        dispatcher.after_seek(topic.context_of(ctx, subscription))
     if not subscription.durable and not subscription.consumers:
+        subscription.type = subscription.dispatcher = None
+        subscription.expired_before_load = subscription.expired
         count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)
 

@@ -14,6 +14,9 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
 
+Acked = tuple[Position, int | None]
+"""The position, and a bit set of the messages in its batch that stay unacked, or None if the whole entry is acked."""
+
 
 class PersistentSubscription(Subscription):
     """`dispatcher` is None until the first consumer joins. It outlives the consumers. `throttle`: what a dispatch rate needs
@@ -25,10 +28,10 @@ class PersistentSubscription(Subscription):
     throttle: ReadThrottle | None = None
     caught_up: bool = False
 
-    def mark_delete_moved(self, sub: SubscriptionContext) -> None:
-        """The mark-delete position moved for a reason other than an ack (TTL, skip, quota)."""
+    def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool = False) -> None:
+        """The mark-delete position moved for a reason other than an ack (TTL, skip, quota). `by_expiry`: see `Reason.expires`."""
         if self.dispatcher is not None:
-            self.dispatcher.mark_delete_moved(sub)
+            self.dispatcher.mark_delete_moved(sub, by_expiry=by_expiry)
 
     def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
         """Apply an ACK and respond to it.
@@ -41,13 +44,13 @@ class PersistentSubscription(Subscription):
         individual = command.ack_type == "Individual"
         index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
         before, mark_delete = cursor.consumed, cursor.mark_delete
-        former = None
+        former, acks = None, consumer.acks
         owners: list[Consumer] = []
         try:
             if individual:
-                former = change_cursor(
-                    ctx, cursor, self._individual, sub, consumer, command.message_id, index_acks, owners
-                )
+                ids = [_acked(message_id) for message_id in command.message_id]
+                owners = self._credit(sub, consumer, ids, index_acks)
+                former = change_cursor(ctx, cursor, self._individual, sub, ids, index_acks)
             elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
                 position, ack_set = _acked(command.message_id[0])
                 if ack_set is not None and not index_acks:
@@ -55,7 +58,7 @@ class PersistentSubscription(Subscription):
                 former = change_cursor(ctx, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set)
                 consumer.acks += 1
         except CursorError:
-            pass
+            consumer.acks = acks
         self.acked += cursor.consumed - before
         sub.check_end_of_topic()
         if command.request_id is not None:
@@ -64,33 +67,33 @@ class PersistentSubscription(Subscription):
             self.dispatcher.after_acks(sub, owners, mark_delete_moved=cursor.mark_delete > mark_delete)
         return former
 
-    def _individual(
-        self,
-        sub: SubscriptionContext,
-        consumer: Consumer,
-        message_ids: list[MessageIdData],
-        index_acks: bool,
-        owners: list[Consumer],
-    ) -> None:
-        """Ack each id. Appends to `owners` the consumers of the entries that were acked as a whole.
+    def _credit(
+        self, sub: SubscriptionContext, consumer: Consumer, acks: list[Acked], index_acks: bool
+    ) -> list[Consumer]:
+        """Credit the consumers with the messages acked, before the cursor changes. Returns those of whole entries.
 
-        Raises `CursorError` if the cursor refuses an id before any entry was acked.
+        quirk: this counts ids that the cursor then refuses, too.
         """
-        dispatcher, cursor = self.dispatcher, sub.cursor
+        dispatcher, owners = self.dispatcher, []
         assert dispatcher is not None  # the first consumer created it
+        for position, ack_set in acks:
+            if ack_set is None:
+                if (owner := dispatcher.acknowledged(sub, consumer, position)) is not None:
+                    owners.append(owner)
+            elif index_acks:
+                dispatcher.acknowledged_partly(sub, consumer, position, ack_set)
+            else:
+                dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
+        return owners
+
+    def _individual(self, sub: SubscriptionContext, acks: list[Acked], index_acks: bool) -> None:
+        """Ack each id. Raises `CursorError` if the cursor refuses an id before any entry was acked."""
+        cursor = sub.cursor
         before, mark_delete = cursor.consumed, cursor.mark_delete
         try:
-            for message_id in message_ids:
-                position, ack_set = _acked(message_id)
-                if ack_set is not None and not index_acks:
-                    dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
-                    continue
-                stored = cursor.batches.get(position)
-                left = cursor.acknowledge(sub.ledger, position, ack_set)
-                if ack_set and (left or position in cursor.batches):
-                    dispatcher.acknowledged_partly(sub, consumer, position, stored, ack_set)
-                elif (owner := dispatcher.acknowledged(sub, consumer, position)) is not None:
-                    owners.append(owner)
+            for position, ack_set in acks:
+                if ack_set is None or index_acks:
+                    cursor.acknowledge(sub.ledger, position, ack_set)
         except CursorError:
             if cursor.consumed == before:
                 raise
@@ -98,6 +101,5 @@ class PersistentSubscription(Subscription):
         cursor.collapse(sub.ledger, mark_delete)
 
 
-def _acked(message_id: MessageIdData) -> tuple[Position, int | None]:
-    """The position, and a bit set of the messages in its batch that stay unacked, or None if the whole entry is acked."""
+def _acked(message_id: MessageIdData) -> Acked:
     return from_wire(message_id.ledgerId, message_id.entryId), from_words(message_id.ack_set) or None

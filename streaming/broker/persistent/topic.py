@@ -41,6 +41,11 @@ class Reason(NamedTuple):
     policy: str | None = None
     by_expiry: bool = False
 
+    @property
+    def expires(self) -> bool:
+        """Whether the expiry of messages moves the cursor."""
+        return self.kind is Expired or self.by_expiry
+
 
 class PersistentCounters(Counters):
     """Counts since the topic's creation. `duplicates` and `unknown`: messages that deduplication refused. `trimmed` in
@@ -203,7 +208,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
                 subscription.expired_before_load -= entries
         if subscription is not None and kind is Expired:
             subscription.expired += entries
-        if subscription is not None and (kind is Expired or reason.by_expiry):
+        if subscription is not None and reason.expires:
             subscription.expired_rate.record(entries, ctx.clock, ctx.config)
         return former
 

@@ -110,7 +110,7 @@ def move_without_trimming(
     former = topic.record_move(ctx, cursor, reason, operation, *args, **kwargs)
     subscription = topic.subscriptions.get(cursor.name)
     if subscription is not None:
-        subscription.mark_delete_moved(topic.context_of(ctx, subscription))
+        subscription.mark_delete_moved(topic.context_of(ctx, subscription), by_expiry=reason.expires)
     return _may_free_ledgers(topic, cursor, former)
 
 
