@@ -213,6 +213,23 @@ def test_a_managed_ledger_counts_only_the_last_one_as_empty() -> None:
     assert ledger.position_after(Position(1, -1), 1) == Position(1, -1)
 
 
+# -- a reader that comes back after its seek ---------------------------------------------------------------------
+
+
+def test_a_reader_that_comes_back_after_its_seek_has_expired_nothing() -> None:
+    run = Run()
+    run.publish(0)
+    run.subscribe("r", durable=False, start_message_id=MessageIdData(2**64 - 1, 2**64 - 1))
+    run.wait(5)
+    run.admin("POST", "/subscription/r/expireMessages/1")
+    shown = response(run.admin("GET", "/stats"))["subscriptions"]["r"]
+    assert (shown["totalMsgExpired"], shown["lastExpireTimestamp"]) == (1, START + 5_000)
+    run.seek("r", (1, 0))
+    run.subscribe("r", durable=False)
+    shown = response(run.admin("GET", "/stats"))["subscriptions"]["r"]
+    assert (shown["totalMsgExpired"], shown["lastExpireTimestamp"]) == (0, 0)
+
+
 # -- a lost connection --------------------------------------------------------------------------------------------
 
 
