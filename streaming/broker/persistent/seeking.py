@@ -83,7 +83,7 @@ def reset(
     if dispatcher is not None:
         dispatcher.after_seek(topic.context_of(ctx, subscription))
     if not subscription.durable and not subscription.consumers:
-        subscription.type = subscription.dispatcher = None
+        subscription.type = subscription.dispatcher = subscription.throttle = None
         subscription.last_expire, subscription.expired_before_load = 0, subscription.expired
         count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)
