@@ -874,6 +874,18 @@ def test_classic_all_that_leave_together_rewind_the_cursor(leave_together: bool,
     assert run.cursor("s").read_position == (1, read)
 
 
+def test_classic_who_rejoins_after_a_seek_is_another_consumer() -> None:
+    run = Run(subscriptionKeySharedUseClassicPersistentImplementation=True)
+    join(run, 1, 2)
+    join(run, 2, 2)
+    publish(run, ["a", "b", "c", "d"])
+    run.seek("s", (1, 0))
+    for id_ in (1, 2):
+        join(run, id_, 0)
+        run.close_consumer("s", id_=id_)
+    assert run.topic.subscriptions["s"].consumers == []
+
+
 def read_position(run: Run) -> int:
     return run.cursor("s").read_position.entry
 

@@ -85,9 +85,11 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def after_seek(self, sub: SubscriptionContext) -> None:
         """Remove all consumers. The seek decides where the next one reads."""
-        read_position = sub.cursor.read_position
+        read_position, consumers = sub.cursor.read_position, list(sub.consumers)
         super().after_seek(sub)
         sub.cursor.read_position = read_position
+        for consumer in consumers:  # choosing what to read looked the others up again
+            sub.subscription.forget(consumer)
 
     def _choose(self, sub: SubscriptionContext) -> None:
         """Choose what to replay for a read that completes later, unless there is such a read."""
