@@ -100,6 +100,7 @@ SETTINGS: dict[str, list[Any]] = {
     "allowAutoSubscriptionCreation": [False],
     "allowAutoTopicCreation": [False],
     "maxTopicsPerNamespace": [1, 2, 3],
+    "namespacesMustExist": [True],
     "maxSubscriptionsPerTopic": [2, 3],
     "maxConsumersPerTopic": [2, 3],
     "maxConsumersPerSubscription": [1, 2],
@@ -136,6 +137,8 @@ SETTINGS: dict[str, list[Any]] = {
     "dispatchThrottlingRatePerSubscriptionInMsg": [1, 2],
     "dispatchThrottlingRatePerSubscriptionInByte": [100, 250],
     "dispatchThrottlingOnBatchMessageEnabled": [True],
+    "dispatchThrottlingOnNonBacklogConsumerEnabled": [False],
+    "managedLedgerCursorBackloggedThreshold": [0, 1, 3],
     "subscribeThrottlingRatePerConsumer": [1, 2],
     "subscribeRatePeriodPerConsumerInSecond": [1, 10],
     "subscriptionKeySharedEnable": [False],
@@ -179,7 +182,7 @@ SETTINGS: dict[str, list[Any]] = {
 RESTRICTIVE = {
     "allowAutoSubscriptionCreation", "allowAutoTopicCreation", "encryptionRequireOnProducer", "maxConsumersPerSubscription",
     "maxConsumersPerTopic", "maxMessageSize", "maxProducersPerTopic", "maxSubscriptionsPerTopic", "maxTopicsPerNamespace",
-    "subscriptionKeySharedEnable", "subscriptionTypesEnabled",
+    "namespacesMustExist", "subscriptionKeySharedEnable", "subscriptionTypesEnabled",
 }  # fmt: skip
 """Settings that refuse so much that a life does not begin with them, and that hold only until the next change."""
 

@@ -111,8 +111,9 @@ def rates() -> Life:
 
 
 def operators() -> Life:
-    """A deleted topic, a partitioned one, and policies of delayed delivery."""
+    """A tenant, a deleted topic, a partitioned one, and policies of delayed delivery."""
     run = Recorder()
+    run.do(Admin(method="PUT", path="/tenants/acme", body={"allowedClusters": ["standalone"]}), None)
     run.call("POST", "/delayedDelivery", {"active": True, "tickTime": 10})
     run.create_producer("p")
     run.send(0)
