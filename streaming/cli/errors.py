@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,9 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
 
 
 def _end(text: str, code: int, error: Exception) -> None:
+    if code == FAILED:
+        # This is the last word. If Spark's process is gone, py4j's threads are still about to log a traceback each.
+        logging.disable()
     typer.echo(f"magnetar: {text}", err=True)
     raise typer.Exit(code) from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.effects import AdminResponse, CursorMoved, LedgerClosed, LedgerDeleted
-from streaming.broker.ledger.managed_ledger import MEGABYTE, ManagedLedger
+from streaming.broker.ledger.managed_ledger import ENTRY_OVERHEAD, MEGABYTE, ManagedLedger
 from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import EARLIEST, Position
 from tests.broker.kit import START, BareTopic, Run, of, one
@@ -556,3 +556,11 @@ def test_trimming_tells_which_cursors_it_moved() -> None:
     assert (moved.before_ledger, moved.before_entry) == (1, -1)
     assert (moved.after_ledger, moved.after_entry) == (1, 1)
     assert moved.policy == "0 min, 0 MB (broker)"
+
+
+@pytest.mark.feature("D1")
+def test_a_read_goes_on_in_the_next_ledger_while_any_of_its_bytes_are_left() -> None:
+    ledger = bare(1, 3)
+    one_entry = 1 + ENTRY_OVERHEAD
+    for size, entries in ((one_entry, 1), (one_entry + 1, 2), (2 * one_entry, 2), (3 * one_entry, 3)):
+        assert ledger.entries_within(size, P(1, 0), 10) == entries

@@ -72,3 +72,10 @@ def test_the_encoding_does_not_depend_on_cuts(
             parts = Positions.decoded(msgspec.msgpack.decode(msgspec.msgpack.encode(parts.encoded())))
     assert whole == parts
     assert msgspec.msgpack.encode(whole.encoded()) == msgspec.msgpack.encode(parts.encoded())
+
+
+def test_a_full_block_is_split_in_the_middle() -> None:
+    blocks = Positions()
+    for entry in (0, 1, 2, 4, 3):
+        blocks.add(Position(1, entry))
+    assert [len(block) for block in blocks._blocks] == [2, 3]

@@ -167,6 +167,10 @@ def test_version_1_of_a_non_persistent_topic_loses_only_what_it_never_used() -> 
     }
 
 
+def test_counters_of_all_topics_come_first() -> None:
+    assert upgrades._counters_of_all_first([*range(10)]) == [0, 1, 8, 9, 2, 3, 4, 5, 6, 7]
+
+
 # ---- a shape doesn't change within a version
 
 

@@ -68,7 +68,6 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
         self.entries_added = 0
         self.number_of_entries = sum(info.entries for info in self.ledgers.values())
-        self.total_size = sum(info.size for info in self.ledgers.values())
         if not self.terminated:
             older = max(self.ledgers, default=None)
             self.open_ledger(now)
