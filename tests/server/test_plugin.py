@@ -181,8 +181,6 @@ def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProc
         "pytest",
         "-q",
         "-p",
-        "pytest_magnetar",
-        "-p",
         "no:cacheprovider",
         "--durations=3",
     ]
