@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,13 @@ settings.register_profile(
     "mutants", derandomize=True, deadline=None, database=None, phases=(Phase.explicit, Phase.generate)
 )  # for `make mutants`: a mutant's example needs no shrinking
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def logging_stays_on() -> Iterator[None]:
+    """Fails a test that turns logging off for the whole process: later tests, and a user's program, read what is logged."""
+    yield
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
 def _end(text: str, code: int, error: Exception) -> None:
     if code == FAILED:
         # This is the last word. If Spark's process is gone, py4j's threads are still about to log a traceback each.
-        logging.disable()
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     typer.echo(f"magnetar: {text}", err=True)
     raise typer.Exit(code) from error
 
