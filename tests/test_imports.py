@@ -57,7 +57,7 @@ ROOMS = {
     ),
     "streaming.server": Room(
         "streaming.fold streaming.protocol streaming.log streaming.broker streaming.rows sinks schemas",
-        "msgspec starlette uvicorn",
+        "cryptography jwt msgspec starlette uvicorn",
     ),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"

@@ -11,6 +11,7 @@ from streaming.cli.errors import expected_errors
 from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
+    from streaming.server.authentication import TokenAuthentication
     from streaming.server.server import Server
 
 
@@ -54,11 +55,40 @@ def serve_command(
             "faults and go back. --data gets the log alone.",
         ),
     ] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="A PEM file with the server's certificate and those that signed it (Pulsar's tlsCertificateFilePath). With it, "
+            "both ports speak TLS alone: pulsar+ssl:// and https://."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="A PEM file with the key of the certificate, not encrypted (Pulsar's tlsKeyFilePath)."
+        ),
+    ] = None,
+    token_secret_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Clients need a token (JWT) that is signed with this secret key (Pulsar's tokenSecretKey): file:///PATH, a "
+            "path, or data:;base64,KEY.",
+        ),
+    ] = None,
+    token_public_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Clients need a token (JWT) that is signed with the private key to this public key, RSA or EC, in DER or PEM "
+            "(Pulsar's tokenPublicKey).",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Listen on an address that other machines reach, although nobody who connects is asked who they are.",
+            help="Listen on an address that other machines reach, although nobody who connects needs a token.",
         ),
     ] = False,
 ) -> None:
@@ -73,13 +103,18 @@ def serve_command(
     from sinks.storage import Damaged, NotStored
     from streaming.broker.config import BadSetting, configuration
     from streaming.fold import FoldError
+    from streaming.server.authentication import TokenKeyError
     from streaming.server.clock import HeldClock, RealClock
     from streaming.server.embedded import STANDALONE, BadData, EmbeddedEngine
     from streaming.server.engine import EngineStopped
-    from streaming.server.server import Address, ListenError, bound, serve
+    from streaming.server.server import Address, ListenError, Security, bound, serve, tls_context
 
     if profile not in ("2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
+    if token_secret_key is not None and token_public_key is not None:
+        raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
     settings = {"namespacesMustExist": "true"} | dict(map(_setting, setting or ()))
     with (
         expected_errors(
@@ -88,18 +123,22 @@ def serve_command(
             InUse,
             ListenError,
             NotWritable,
+            TokenKeyError,
             failed=(Damaged, EngineStopped, FoldError, NotStored),
         ),
         stop_signals() as stop,
     ):
         configuration(profile, settings)
+        authentication = _authentication(token_secret_key, token_public_key)
+        tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
         listeners = []
         for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
             address = Address.parse(text)
-            if not (address.is_loopback or insecure):
+            if not (address.is_loopback or insecure or authentication):
                 raise ListenError(
-                    f"{option} {text}: other machines reach this address, and the server asks nobody who they are: listen "
-                    "on 127.0.0.1, or add --insecure if your network protects it"
+                    f"{option} {text}: other machines reach this address, and clients need no token: listen on 127.0.0.1, "
+                    "ask for tokens with --token-secret-key or --token-public-key, or add --insecure if your network "
+                    "protects it"
                 )
             listeners.append(bound(address, option))
         listener, admin_listener = listeners
@@ -112,8 +151,33 @@ def serve_command(
             checkpoints=not test_double,
             begins_with=STANDALONE,
         )
-        asyncio.run(serve(engine, listener, stop, _started, admin_listener=admin_listener, clock=clock))
+        security = Security(tls, authentication)
+        asyncio.run(
+            serve(
+                engine,
+                listener,
+                stop,
+                _started,
+                admin_listener=admin_listener,
+                clock=clock,
+                security=security,
+            )
+        )
     typer.echo("magnetar: stopped", err=True)
+
+
+def _authentication(secret_key: str | None, public_key: str | None) -> TokenAuthentication | None:
+    from streaming.server.authentication import TokenAuthentication, TokenKeyError
+
+    try:
+        if secret_key is not None:
+            return TokenAuthentication.with_secret(secret_key)
+        if public_key is not None:
+            return TokenAuthentication.with_public_key(public_key)
+    except TokenKeyError as error:
+        option = "--token-public-key" if secret_key is None else "--token-secret-key"
+        raise TokenKeyError(f"{option}: {error}") from None
+    return None
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -16,6 +16,8 @@ from streaming.protocol.codec import MAX_MESSAGE_SIZE, Frame
 
 PARTITION = re.compile(r"-partition-\d+$")
 
+PROTOCOL_VERSION = 21
+
 MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""
 
@@ -181,7 +183,7 @@ def connected(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2)."""
     return {
         "server_version": "Magnetar",
-        "protocol_version": min(21, fields.get("protocol_version", 0)),
+        "protocol_version": min(PROTOCOL_VERSION, fields.get("protocol_version", 0)),
         "max_message_size": MAX_MESSAGE_SIZE,
         "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
     }

@@ -9,6 +9,7 @@ encoded, with its payload, when the socket takes it. If many rows wait, nothing 
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,17 @@ from schemas.commands import ConnectionLost, Fault, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.protocol.codec import LARGEST_FRAME, Frame, FrameError, FrameReader, decode, encode, entry
-from streaming.protocol.frames import connected, frame, message_fields, metadata_fields, topics_of_namespace
+from streaming.protocol.frames import (
+    MINUS_ONE,
+    PROTOCOL_VERSION,
+    connected,
+    frame,
+    message_fields,
+    metadata_fields,
+    topics_of_namespace,
+)
 from streaming.protocol.requests import OF_THE_BROKER, Requests
+from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.engine import Engine, EngineStopped
 from streaming.server.faults import Faults, FaultSpec, error_answer
 
@@ -32,7 +42,7 @@ TRANSACTIONS = frozenset(
     {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION",
      "END_TXN_ON_SUBSCRIPTION", "TC_CLIENT_CONNECT_REQUEST"}
 )  # fmt: skip
-_NOTHING = frozenset({"PONG", "AUTH_RESPONSE"})
+_NOTHING = frozenset({"PONG"})
 
 _WRITE_AT_ONCE = 1 << 18
 
@@ -58,8 +68,15 @@ class Limits:
 class BinaryServer:
     """The connections of a server. `service_url` is what LOOKUP answers."""
 
-    def __init__(self, engine: Engine, service_url: str, limits: Limits = Limits()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        service_url: str,
+        limits: Limits = Limits(),
+        authentication: TokenAuthentication | None = None,
+    ) -> None:
         self.engine, self.service_url, self.limits = engine, service_url, limits
+        self.authentication = authentication
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
         self.sets_times = False
@@ -138,6 +155,8 @@ class Connection(asyncio.Protocol):
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
         self._heard, self._asked = True, False
+        self._expires: float | None = None
+        self._refreshes = self._challenged = False
 
     # -- asyncio
 
@@ -208,9 +227,34 @@ class Connection(asyncio.Protocol):
             self.close("no CONNECT came")
         elif self._asked and not self._heard and self._reading:
             self.close("PING was not answered")
+        elif self._expires is not None and self._expires <= time.time():
+            self._refresh()
         else:
             self._heard, self._asked = False, True
             self._write(_PING)
+
+    def _refresh(self) -> None:
+        """The client's token has expired: ask for a new one, once."""
+        if self._challenged or not self._refreshes:
+            self.close("the token has expired")
+            return
+        self._challenged = True
+        challenge = {"auth_method_name": METHOD, "auth_data": REFRESH}
+        self._answer("AUTH_CHALLENGE", {"challenge": challenge, "protocol_version": PROTOCOL_VERSION})
+
+    def _authenticate(self, fields: dict[str, Any]) -> bool:
+        """Whether the token in the fields of a CONNECT or AUTH_RESPONSE is valid. If not, the connection ends."""
+        if self._server.authentication is None:
+            return True
+        try:
+            self._expires = self._server.authentication.of_connect(fields)
+        except NotAuthenticated as error:
+            message = {"error": "AuthenticationError", "message": "Failed to authenticate"}
+            self._answer("ERROR", {"request_id": MINUS_ONE, **message})
+            self.close(f"it is not authenticated: {error}")
+            return False
+        self._challenged = False
+        return True
 
     @property
     def buffered(self) -> int:
@@ -231,12 +275,17 @@ class Connection(asyncio.Protocol):
             if cmd != "CONNECT":
                 self.close(f"{cmd} came before CONNECT")
                 return False
+            if not self._authenticate(asked.fields):
+                return False
             self._ready = True
+            self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
             self._answer("CONNECTED", connected(asked.fields))
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked)
         elif cmd == "PING":
             self._write(_PONG)
+        elif cmd == "AUTH_RESPONSE":
+            self._authenticate(asked.fields.get("response", {}))
         elif cmd == "GET_TOPICS_OF_NAMESPACE":
             task = asyncio.get_running_loop().create_task(self._list_topics(asked.fields))
             self._tasks.add(task)
@@ -367,7 +416,9 @@ class Connection(asyncio.Protocol):
             self._closing = True
             return b""
         if found.cmd == "LOOKUP_RESPONSE" and "error" not in found.fields:
-            found.fields["brokerServiceUrl"] = self._server.service_url
+            url = self._server.service_url
+            name = "brokerServiceUrlTls" if url.startswith("pulsar+ssl:") else "brokerServiceUrl"
+            found.fields[name] = url
         return encode(found.cmd, found.fields)
 
     def _message(self, effect: e.Message) -> bytes:

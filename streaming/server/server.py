@@ -4,9 +4,11 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from starlette.applications import Starlette
@@ -15,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
+from streaming.server.authentication import TokenAuthentication
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.clock import HeldClock
 from streaming.server.control import Control
@@ -85,6 +88,29 @@ def bound(address: Address, option: str) -> socket.socket:
     return found
 
 
+class Security(NamedTuple):
+    """How a server is protected. `tls`: the context with its certificate; None: connections are in plain text.
+    `authentication`: None: everybody may connect."""
+
+    tls: ssl.SSLContext | None = None
+    authentication: TokenAuthentication | None = None
+
+
+OPEN = Security()
+"""Everybody may connect, in plain text."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS with the certificates and the key in two PEM files. Raises `ListenError`."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        raise ListenError(f"--tls-cert {certificate}, --tls-key {key}: {why}") from None
+    return context
+
+
 class Server:
     """Serves an engine on bound sockets: clients of the binary protocol, and calls of the admin API if there is a socket for
     those."""
@@ -96,26 +122,35 @@ class Server:
         limits: Limits | None = None,
         admin_listener: socket.socket | None = None,
         clock: HeldClock | None = None,
+        security: Security = OPEN,
     ) -> None:
         """`clock`: the engine's, if the server is a test double, see `streaming.server.control`."""
         self.engine = engine
         self._clock = clock
         self.address = Address(*listener.getsockname()[:2])
-        self.service_url = f"pulsar://{_named(self.address)}"
-        self.binary = BinaryServer(engine, self.service_url, limits or Limits())
+        binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
+        self.service_url = f"{binary}://{_named(self.address)}"
+        self.binary = BinaryServer(engine, self.service_url, limits or Limits(), security.authentication)
+        self._tls = security.tls
         self.admin_url: str | None = None
         self._listener = listener
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
         if admin_listener is not None:
-            self.admin_url = f"http://{_named(Address(*admin_listener.getsockname()[:2]))}"
+            self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]))}"
             app = application(engine, self.service_url, self.admin_url)
-            self._http = HttpServer(app if clock is None else self._with_control(app, clock), admin_listener)
+            app = app if clock is None else self._with_control(app, clock)
+            app = app if security.authentication is None else security.authentication.guarded(app)
+            self._http = HttpServer(app, admin_listener, security.tls)
 
     async def __aenter__(self) -> "Server":
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self.binary.new_connection, sock=self._listener, backlog=BACKLOG
+            self.binary.new_connection,
+            sock=self._listener,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self.binary.limits.keep_alive,
         )
         self.binary.start()
         if self._http is not None:
@@ -156,9 +191,10 @@ async def serve(
     limits: Limits | None = None,
     admin_listener: socket.socket | None = None,
     clock: HeldClock | None = None,
+    security: Security = OPEN,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
-    async with engine, Server(engine, listener, limits, admin_listener, clock) as server:
+    async with engine, Server(engine, listener, limits, admin_listener, clock, security) as server:
         on_start(server)
         stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)
         try:

@@ -12,7 +12,7 @@ import pytest
 
 from streaming.server.clock import Clock
 from streaming.server.embedded import EmbeddedEngine
-from streaming.server.server import Address, Server, bound
+from streaming.server.server import OPEN, Address, Security, Server, bound
 
 
 class Running:
@@ -20,7 +20,7 @@ class Running:
 
     def __init__(self, server: Server, engine: EmbeddedEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.server, self.engine, self._loop = server, engine, loop
-        self.service_url = f"pulsar://127.0.0.1:{server.address.port}"
+        self.service_url = server.service_url.replace("localhost", "127.0.0.1")
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call `function` on the server's loop, and wait for its result."""
@@ -43,7 +43,13 @@ class Running:
 
 
 @contextmanager
-def running(data: Path | None = None, *, clock: Clock | None = None, **settings: Any) -> Iterator[Running]:
+def running(
+    data: Path | None = None,
+    *,
+    clock: Clock | None = None,
+    security: Security = OPEN,
+    **settings: Any,
+) -> Iterator[Running]:
     """Run a server with the broker settings `settings`."""
     started: Any = threading.Event()
     found: list[Running] = []
@@ -52,7 +58,7 @@ def running(data: Path | None = None, *, clock: Clock | None = None, **settings:
     async def serve() -> None:
         engine = EmbeddedEngine(data, clock=clock, settings=settings)
         sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
-        async with engine, Server(engine, sockets[0], admin_listener=sockets[1]) as server:
+        async with engine, Server(engine, sockets[0], admin_listener=sockets[1], security=security) as server:
             ends.append(asyncio.Event())
             found.append(Running(server, engine, asyncio.get_running_loop()))
             started.set()

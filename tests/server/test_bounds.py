@@ -10,7 +10,7 @@ from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
 from streaming.server.binary import Limits
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
-from streaming.server.server import Address, Server, bound
+from streaming.server.server import OPEN, Address, Security, Server, bound
 
 TOPIC = "persistent://public/default/t"
 CONNECT = encode("CONNECT", {"client_version": "test", "protocol_version": 21})
@@ -70,10 +70,13 @@ class Scene:
             writer.transport.abort()
 
 
-def run(work: Callable[[Scene], Awaitable[None]], limits: Limits | None = None) -> None:
+def run(
+    work: Callable[[Scene], Awaitable[None]], limits: Limits | None = None, security: Security = OPEN
+) -> None:
     async def main() -> None:
         engine = EmbeddedEngine(clock=HeldClock(1_700_000_000_000))
-        async with engine, Server(engine, bound(Address("127.0.0.1", 0), ""), limits) as server:
+        listener = bound(Address("127.0.0.1", 0), "")
+        async with engine, Server(engine, listener, limits, security=security) as server:
             scene = Scene(server)
             try:
                 await asyncio.wait_for(work(scene), 60)

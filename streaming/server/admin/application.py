@@ -57,7 +57,9 @@ class _Api:
     def __init__(self, engine: Engine, service_url: str, admin_url: str) -> None:
         self._engine = engine
         self._service_url, self._admin_url = service_url, admin_url
-        self._broker = admin_url.partition("://")[2]
+        scheme, _, self._broker = admin_url.partition("://")
+        self._tls = "Tls" if scheme == "https" else ""
+        """What the names of URLs end in."""
 
     def starlette(self) -> Starlette:
         local = {route.path: getattr(self, name) for route, name in zip(LOCAL, _LOCAL, strict=True)}
@@ -196,7 +198,8 @@ class _Api:
     async def _cluster(self, request: Request) -> Response:
         if request.path_params["cluster"] != CLUSTER:
             return _reason(404, "Cluster does not exist")
-        return _json(200, {"serviceUrl": self._admin_url, "brokerServiceUrl": self._service_url})
+        tls = self._tls
+        return _json(200, {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url})
 
     async def _failure_domains(self, request: Request) -> Response:
         if request.path_params["cluster"] != CLUSTER:
@@ -234,9 +237,8 @@ class _Api:
         if (refused := await self._refuse_lookup(request)) is not None:
             return refused
         url = self._service_url
-        return _json(
-            200, {"brokerUrl": url, "httpUrl": self._admin_url, "nativeUrl": url, "brokerUrlSsl": ""}
-        )
+        found = {f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
+        return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})
 
     async def _lookup_bundle(self, request: Request) -> Response:
         return await self._refuse_lookup(request) or Response(_BUNDLE, media_type="text/plain")

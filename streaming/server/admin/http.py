@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,11 +19,13 @@ CLOSE_SECONDS = 2
 class HttpServer:
     """Serves an application between `start` and `close`."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             app, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_SECONDS,
         )  # fmt: skip
+        config.load()
+        config.ssl = tls
         self._server = _WithoutSignals(config)
         self._listener = listener
         self._running: asyncio.Task[None] | None = None

@@ -1,0 +1,118 @@
+"""Who may connect: token authentication, as Pulsar's `AuthenticationProviderToken` does it.
+
+A token is a JWT that is signed with a key. Whoever has one may do everything: there is no authorization.
+"""
+
+import base64
+import binascii
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+METHOD = "token"
+"""The name of the authentication method in the protocol."""
+
+REFRESH = b"PulsarAuthRefresh"
+"""The challenge that asks a client for a new token."""
+
+_SECRET = ["HS256", "HS384", "HS512"]
+_RSA = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
+_EC = ["ES256", "ES384", "ES512"]
+_UNCHECKED = {f"verify_{claim}": False for claim in ("aud", "iat", "iss", "jti", "sub")}
+"""Claims that a broker with default settings does not look at."""
+
+_LEAST_BYTES = 32
+
+
+class TokenKeyError(RuntimeError):
+    """A key of tokens can't be read. The text says why."""
+
+
+class NotAuthenticated(Exception):
+    """A client has no valid token."""
+
+
+class TokenAuthentication:
+    """Checks the tokens of clients."""
+
+    def __init__(self, key: Any, algorithms: list[str]) -> None:
+        self._key, self._algorithms = key, algorithms
+
+    @classmethod
+    def with_secret(cls, setting: str) -> "TokenAuthentication":
+        """With a secret key, see `_read`: Pulsar's ``tokenSecretKey``. Raises `TokenKeyError`."""
+        key = _read(setting)
+        if len(key) < _LEAST_BYTES:
+            raise TokenKeyError(f"a secret key of {len(key)} bytes: expected {_LEAST_BYTES} or more")
+        return cls(key, _SECRET)
+
+    @classmethod
+    def with_public_key(cls, setting: str) -> "TokenAuthentication":
+        """With the public key of an RSA or EC key pair, in DER or PEM: Pulsar's ``tokenPublicKey``. Raises `TokenKeyError`."""
+        data = _read(setting)
+        try:
+            key = (load_pem_public_key if data.startswith(b"-----") else load_der_public_key)(data)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise TokenKeyError(f"not a public key in DER or PEM: {error}") from None
+        match key:
+            case RSAPublicKey():
+                return cls(key, _RSA)
+            case EllipticCurvePublicKey():
+                return cls(key, _EC)
+        raise TokenKeyError("the public key is neither RSA nor EC")
+
+    def expiry(self, token: str | bytes) -> float | None:
+        """When a valid token expires (seconds since the epoch); None: never. Raises `NotAuthenticated`."""
+        try:
+            claims = jwt.decode(token, self._key, self._algorithms, options=_UNCHECKED)  # type: ignore[arg-type]
+        except (jwt.InvalidTokenError, ValueError) as error:
+            raise NotAuthenticated(str(error)) from None
+        return claims.get("exp")
+
+    def of_connect(self, fields: dict[str, Any]) -> float | None:
+        """`expiry` of the token in the fields of a CONNECT, or in the answer to a challenge."""
+        if fields.get("auth_method_name") != METHOD:
+            raise NotAuthenticated("no token")
+        return self.expiry(fields.get("auth_data", b""))
+
+    def guarded(self, app: ASGIApp) -> ASGIApp:
+        """`app` for requests with a token alone."""
+
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                header = dict(scope["headers"]).get(b"authorization", b"")
+                scheme, _, token = header.partition(b" ")
+                try:
+                    if scheme != b"Bearer":
+                        raise NotAuthenticated("no token")
+                    self.expiry(token)
+                except NotAuthenticated:
+                    refusal = JSONResponse({"reason": "Authentication required"}, 401)
+                    return await refusal(scope, receive, send)
+            return await app(scope, receive, send)
+
+        return call
+
+
+def _read(setting: str) -> bytes:
+    """A key as Pulsar's settings name it: ``file:///PATH``, a path, ``data:;base64,KEY``, or the key in base64."""
+    try:
+        if setting.startswith("data:"):
+            return base64.b64decode(setting.partition(",")[2], validate=True)
+        if setting.startswith("file:"):
+            return Path(urllib.parse.unquote(urllib.parse.urlsplit(setting).path)).read_bytes()
+        if (path := Path(setting)).exists():
+            return path.read_bytes()
+        return base64.b64decode(setting, validate=True)
+    except OSError as error:
+        raise TokenKeyError(f"{error.filename}: {error.strerror}") from None
+    except binascii.Error:
+        raise TokenKeyError("neither a file that exists nor a key in base64") from None

@@ -1,0 +1,264 @@
+"""TLS and tokens: who may connect, and what the others are told. The official client, and frames."""
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pulsar
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typer.testing import CliRunner
+
+from streaming.cli.app import app
+from streaming.protocol.codec import encode
+from streaming.server.authentication import NotAuthenticated, TokenAuthentication, TokenKeyError
+from streaming.server.server import ListenError, Security, tls_context
+from tests.certificates import Certificate
+from tests.server.conftest import Running, running
+from tests.server.test_bounds import Scene, run
+
+SECRET = b"a secret key of thirty-two bytes"
+TOPIC = "persistent://public/default/t"
+
+
+def secret() -> str:
+    return "data:;base64," + base64.b64encode(SECRET).decode()
+
+
+def token(key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    return jwt.encode({"sub": "me", **claims}, key, algorithm)
+
+
+def get(
+    broker: Running, path: str, authorization: str | None = None, context: ssl.SSLContext | None = None
+) -> tuple[int, Any]:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    url = str(broker.server.admin_url).replace("localhost", "127.0.0.1")
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url + path, headers=headers), context=context
+        ) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_the_official_client_over_tls_with_a_token(tmp_path: Path) -> None:
+    authority = Certificate("authority")
+    trusted, own = tmp_path / "trusted.pem", tmp_path / "server.pem"
+    trusted.write_bytes(authority.pem())
+    own.write_bytes(Certificate("server", authority).pem(with_key=True))
+    security = Security(tls_context(own, own), TokenAuthentication.with_secret(secret()))
+    with running(security=security) as broker:
+        assert broker.service_url.startswith("pulsar+ssl://")
+        client_settings: dict[str, Any] = {
+            "tls_trust_certs_file_path": str(trusted),
+            "operation_timeout_seconds": 3,
+        }
+        with broker.client(authentication=pulsar.AuthenticationToken(token()), **client_settings) as client:
+            consumer = client.subscribe(TOPIC, "s")
+            client.create_producer(TOPIC).send(b"x" * 1_000_000)
+            assert len(consumer.receive(10_000).data()) == 1_000_000
+        with (
+            broker.client(
+                authentication=pulsar.AuthenticationToken(token(b"?" * 32)), **client_settings
+            ) as client,
+            pytest.raises(pulsar.Timeout),  # it tries again until then
+        ):
+            client.create_producer(TOPIC)
+        context = ssl.create_default_context(cafile=str(trusted))
+        path = f"/lookup/v2/topic/{TOPIC.replace('://', '/')}"
+        status, found = get(broker, path, f"Bearer {token()}", context)
+        assert (status, found["brokerUrlTls"]) == (200, broker.server.service_url)
+        assert found["httpUrlTls"] == broker.server.admin_url
+        assert get(broker, path, None, context)[0] == 401
+
+
+def test_a_key_pair(tmp_path: Path) -> None:
+    for private, algorithm in (
+        (rsa.generate_private_key(65537, 2048), "RS256"),
+        (ec.generate_private_key(ec.SECP256R1()), "ES256"),
+    ):
+        for encoding in Encoding.DER, Encoding.PEM:
+            file = tmp_path / f"{algorithm}-{encoding}"
+            file.write_bytes(private.public_key().public_bytes(encoding, PublicFormat.SubjectPublicKeyInfo))
+            tokens = TokenAuthentication.with_public_key(f"file://{file}")
+            assert tokens.expiry(token(private, algorithm)) is None
+            with pytest.raises(NotAuthenticated):
+                tokens.expiry(token())
+            with pytest.raises(NotAuthenticated):  # a public key is no secret
+                tokens.expiry(_signed_with(file.read_bytes()))
+
+
+def _signed_with(public_key: bytes) -> str:
+    """A token whose HMAC key is the public key, which is the classic attack."""
+    import hashlib
+    import hmac
+
+    def part(data: bytes) -> bytes:
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    body = part(b'{"alg":"HS256","typ":"JWT"}') + b"." + part(b'{"sub":"me"}')
+    return (body + b"." + part(hmac.digest(public_key, body, hashlib.sha256))).decode()
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("data:;base64,eA==", "1 bytes"),
+        ("file:///nowhere/key", "/nowhere/key: No such file"),
+        ("/nowhere/key!", "neither a file"),
+        ("data:;base64,?", "neither a file"),
+    ],
+)
+def test_a_wrong_secret_key_is_named(setting: str, text: str) -> None:
+    with pytest.raises(TokenKeyError, match=text):
+        TokenAuthentication.with_secret(setting)
+
+
+def test_a_wrong_public_key_is_named() -> None:
+    with pytest.raises(TokenKeyError, match="not a public key"):
+        TokenAuthentication.with_public_key(secret())
+
+
+def test_a_secret_key_in_base64_or_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(SECRET)
+    for setting in (str(file), file.as_uri(), secret(), base64.b64encode(SECRET).decode()):
+        assert TokenAuthentication.with_secret(setting).expiry(token(exp=2**33)) == 2**33
+
+
+WRONG: list[dict[str, Any]] = [
+    {},
+    {"auth_method_name": "token"},
+    {"auth_method_name": "token", "auth_data": b"x"},
+    {"auth_method_name": "token", "auth_data": b"\xff.\xff.\xff"},
+    {"auth_method_name": "token", "auth_data": token(exp=1).encode()},
+    {"auth_method_name": "token", "auth_data": token(nbf=2**33).encode()},
+    {"auth_method_name": "token", "auth_data": token(b"?" * 32).encode()},
+    {"auth_method_name": "token", "auth_data": jwt.encode({"sub": "me"}, "", "none").encode()},
+    {"auth_method_name": "tls", "auth_data": token().encode()},
+]
+
+
+def serving(work: Callable[[Scene], Awaitable[None]]) -> None:
+    run(work, security=Security(authentication=TokenAuthentication.with_secret(secret())))
+
+
+@pytest.mark.parametrize("fields", WRONG)
+def test_without_a_valid_token_the_connection_ends(fields: dict[str, Any]) -> None:
+    """As recorded from 4.0.7."""
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(encode("CONNECT", {"client_version": "x", "protocol_version": 21, **fields}))
+        answer = await peer.next()
+        assert answer is not None
+        assert answer.cmd == "ERROR"
+        assert answer.fields == {
+            "request_id": 2**64 - 1,
+            "error": "AuthenticationError",
+            "message": "Failed to authenticate",
+        }
+        assert await peer.next() is None
+        assert not scene.server.engine.broker.connections  # type: ignore[attr-defined]
+
+    serving(work)
+
+
+def connect(data: str, *, refreshes: bool = True) -> bytes:
+    return encode(
+        "CONNECT",
+        {
+            "client_version": "x",
+            "protocol_version": 21,
+            "auth_method_name": "token",
+            "auth_data": data.encode(),
+            "feature_flags": {"supports_auth_refresh": refreshes},
+        },
+    )
+
+
+def answer(data: str) -> bytes:
+    response = {"auth_method_name": "token", "auth_data": data.encode()}
+    return encode("AUTH_RESPONSE", {"client_version": "x", "protocol_version": 21, "response": response})
+
+
+def test_an_expired_token_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As recorded from 4.0.7: a challenge at the next check, and the end at the one after it."""
+    later = int(time.time()) + 3600
+
+    async def work(scene: Scene) -> None:
+        peers = [await scene.peer(connect(token(exp=later), refreshes=n < 3)) for n in range(4)]
+        new, wrong, silent, old = peers
+        for peer in peers:
+            await peer.until("CONNECTED")
+
+        def check() -> None:
+            for connection in list(scene.server.binary.connections.values()):
+                connection.keep_alive()
+
+        monkeypatch.setattr(time, "time", lambda: later + 1.0)
+        check()
+        assert await old.next() is None
+        for peer in (new, wrong, silent):
+            challenge = await peer.until("AUTH_CHALLENGE")
+            assert challenge.fields["challenge"] == {
+                "auth_method_name": "token",
+                "auth_data": b"PulsarAuthRefresh",
+            }
+        new.send(answer(token()), encode("PING", {}))
+        await new.until("PONG")
+        wrong.send(answer("x"))
+        assert (await wrong.until("ERROR")).fields["error"] == "AuthenticationError"
+        assert await wrong.next() is None
+        check()
+        assert await silent.next() is None
+        new.send(encode("PING", {}))
+        await new.until("PONG")
+
+    serving(work)
+
+
+def test_the_admin_api_needs_a_token() -> None:
+    security = Security(authentication=TokenAuthentication.with_secret(secret()))
+    refused = 401, {"reason": "Authentication required"}
+    with running(security=security) as broker:
+        path = "/admin/v2/clusters"
+        assert get(broker, path, f"Bearer {token()}") == (200, ["standalone"])
+        for wrong in (None, token(), "Bearer x", f"Bearer {token(exp=1)}"):
+            assert get(broker, path, wrong) == refused
+        assert get(broker, f"/lookup/v2/topic/{TOPIC.replace('://', '/')}") == refused
+
+
+def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    for name in ("x", "nowhere"):
+        with pytest.raises(ListenError, match="--tls-cert"):
+            tls_context(tmp_path / name, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--listen", "0.0.0.0:0"], "clients need no token"),
+        (["--admin-listen", "0.0.0.0:0"], "clients need no token"),
+        (["--tls-cert", "x"], "one needs the other"),
+        (["--token-secret-key", "x", "--token-public-key", "y"], "give one of them"),
+        (["--token-secret-key", "/nowhere!"], "--token-secret-key: neither"),
+        (["--token-public-key", "/nowhere!"], "--token-public-key: neither"),
+    ],
+)
+def test_wrong_options_are_refused(words: list[str], text: str) -> None:
+    found = CliRunner().invoke(
+        app, ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *words]
+    )
+    assert found.exit_code == 2
+    assert text in " ".join(found.output.split())
