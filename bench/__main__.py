@@ -9,13 +9,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 import pyarrow as pa
 
 from bench import core, live, logs, pulsar
@@ -203,8 +201,8 @@ class Bench:
         log = self.folder / "ten.jsonl"
         write_log(log, logs.publishes(10, partitions=1, topics=1, producers=1))
         bare = (
-            "from streaming.spark.session import spark_session as s\n"
-            "s('bare', shuffle_partitions=1, master='local[2]').range(10).selectExpr('sum(id)').collect()"
+            "from pyspark.sql import SparkSession as S\n"
+            "S.builder.master('local[2]').getOrCreate().range(10).selectExpr('sum(id)').collect()"
         )
         ratios, processors, shown = [], [], ""
         for number in range(self.rounds):
@@ -270,11 +268,8 @@ def _alone(type_: type[T], *words: object) -> T:
 
 def _timed(command: list[str]) -> tuple[float, float]:
     """Seconds, and seconds of processor time, of a program and all that it started."""
-    begun, before = time.perf_counter(), psutil.Process().cpu_times()
-    subprocess.run(command, check=True, capture_output=True)
-    after = psutil.Process().cpu_times()
-    children = after.children_user + after.children_system - before.children_user - before.children_system
-    return time.perf_counter() - begun, children
+    found = subprocess.run([sys.executable, "-m", "bench.starts", *command], check=True, capture_output=True)
+    return msgspec.json.decode(found.stdout, type=tuple[float, float])
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ of one micro-batch, see `drop_repeats`.
 
 import base64
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -116,7 +117,9 @@ class KafkaSink:
                 )
                 headers = [batch, *identity, *more]
                 futures.append(producer.send(self._topic, value, key, headers, partition))
-            # Not flush(): it fails if a batch is split because it is too large for the topic.
+            # It fails if a batch is split because it is too large for the topic. What failed, the futures tell.
+            with suppress(KafkaError):
+                producer.flush()
             for future in futures:
                 future.get()
         except KafkaError as error:
@@ -220,7 +223,7 @@ def _producer(bootstrap: str, config: ClientConfig | None) -> KafkaProducer:
             acks="all",
             enable_idempotence=True,
             allow_auto_create_topics=False,  # a misspelled topic must be an error
-            linger_ms=5,
+            linger_ms=1_000,  # whole batches: `_send` flushes when it has no more
             batch_size=1 << 18,
             max_request_size=LARGEST,
             bootstrap_timeout_ms=_PATIENCE_MS,

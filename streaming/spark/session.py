@@ -110,7 +110,9 @@ def _local() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Log only errors from the beginning: `spark.log.level` takes effect too late for the startup.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}",
+        # Compile quickly rather than well: Java's second compiler took half of a replay's processor time, and on long logs
+        # its code wins back little, because most of the work is in Python.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()} -XX:TieredStopAtLevel=1",
         # Python workers that don't print a traceback when Spark closes the connection.
         "spark.python.daemon.module": "streaming.spark.worker_daemon",
         # Talking to Python workers through a file instead of TCP makes micro-batches shorter.

@@ -40,6 +40,9 @@ class Sent:
         self.values.append(msgspec.json.decode(value))
         return self
 
+    def flush(self) -> None:
+        pass
+
     def get(self) -> None:
         pass
 
