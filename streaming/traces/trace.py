@@ -1,12 +1,16 @@
 """A trace file: JSON Lines with a header, then what a proxy saw between clients and a real broker, in order."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from schemas.commands.nesting import DEEPEST, is_deep
+from streaming.protocol.codec import Frame
 
 FORMAT = 1
 
@@ -97,9 +101,37 @@ def _missing(record: dict[str, Any]) -> str | None:
     return None
 
 
+Payloads = Literal["keep", "hash", "drop"]
+"""What a recording has of payloads: their bytes, their SHA-256 and size, or their size."""
+
+LARGE = 1000
+"""Bytes from which on a payload of a single repeated byte is recorded as such."""
+
+
+def frame_record(frame: Frame, payloads: Payloads = "keep") -> dict[str, Any]:
+    """The record of a frame, without time, connection and direction."""
+    found: dict[str, Any] = {"cmd": frame.cmd, "fields": msgspec.to_builtins(frame.fields)}
+    payload = frame.payload
+    if payload is None:
+        return found
+    found |= {"metadata": msgspec.to_builtins(frame.metadata), "entry_size": frame.entry_size}
+    if payloads == "drop":
+        found["payload_repeat"] = [0, len(payload)]
+    elif len(payload) >= LARGE and payload.count(payload[:1]) == len(payload):
+        found["payload_repeat"] = [payload[0], len(payload)]
+    elif payloads == "hash":
+        found["payload_sha256"] = [hashlib.sha256(payload).hexdigest(), len(payload)]
+    else:
+        found["payload"] = base64.b64encode(payload).decode()
+    return found
+
+
 def payload_of(record: dict[str, Any]) -> bytes:
-    """The payload of a SEND or MESSAGE record."""
+    """The payload of a SEND or MESSAGE record. Of a hashed one, bytes of its size that depend on the hash alone."""
     if "payload_repeat" in record:
         byte, count = record["payload_repeat"]
         return bytes([byte]) * int(count)
+    if "payload_sha256" in record:
+        digest, count = bytes.fromhex(record["payload_sha256"][0]), int(record["payload_sha256"][1])
+        return (digest * (count // len(digest) + 1))[:count]
     return base64.b64decode(record.get("payload", ""))

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path
 
+from streaming.protocol.codec import FrameError
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
 from streaming.traces.conform import Verdict
 from tests.parity.plan import KINDS, drawn, plan
 from tests.parity.pulsar import LocalPulsar, PulsarError, settings
 from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink
-from tests.parity.wire import WireError
 
 _WARM = [*islice(plan("subscriptions", 0), 10)]
 _SHOWN = 3
@@ -135,7 +135,7 @@ class _Run:
                 print(f"{kind} {seed}: differs, shrinking", flush=True)
                 self._shrunk.add(shape(recording.verdict))
                 recording = shrink(pulsar, kind, seed, recording)
-        except (WireError, OSError) as error:
+        except (FrameError, OSError) as error:
             print(f"{kind} {seed}: FAILED: {error}", flush=True)
             return kind, "FAILED"
         verdict = recording.verdict

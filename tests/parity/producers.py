@@ -3,7 +3,7 @@
 import random
 from typing import Any, NamedTuple
 
-from tests.parity import wire
+from streaming.protocol.codec import batch
 from tests.parity.recorder import Record, Recorder
 
 _MODES = ["Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"]
@@ -87,7 +87,7 @@ class Producers:
         metadata: dict[str, Any] = {"producer_name": producer.name, "sequence_id": sequence}
         payload = None
         if size is not None:
-            payload = wire.batch([{}] * size, [b"m%d" % (sequence + index) for index in range(size)])
+            payload = batch([{}] * size, [b"m%d" % (sequence + index) for index in range(size)])
             fields["num_messages"] = metadata["num_messages_in_batch"] = size
             if dice.random() < 0.6:  # as the Java client does and the C++ client does not
                 fields["highest_sequence_id"] = metadata["highest_sequence_id"] = sequence + size - 1

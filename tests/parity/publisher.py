@@ -3,7 +3,7 @@
 import random
 import time
 
-from tests.parity import wire
+from streaming.protocol.codec import batch
 from tests.parity.recorder import Record, Recorder
 
 _LARGE = 200_000
@@ -62,7 +62,7 @@ class Publisher:
     def batch(self, dice: random.Random) -> bool:
         size = dice.choice([2, 3, 5])
         for _ in range(dice.choice([1, 1, 2, 4])):
-            payload = wire.batch(
+            payload = batch(
                 [{"partition_key": f"k{dice.randrange(8)}"} for _ in range(size)],
                 [f"m{self._sequence + index}".encode() for index in range(size)],
             )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from streaming.kafka.local import HOST
-from streaming.traces.trace import FORMAT
-from tests.parity import wire
+from streaming.protocol.codec import FrameError, FrameReader, decode, encode, entry
+from streaming.traces.trace import FORMAT, frame_record
 from tests.parity.admin import Admin
 from tests.parity.pulsar import LocalPulsar, Ports
 
@@ -32,7 +32,7 @@ class _Connection:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.unread = b""
+        self.frames = FrameReader()
         self.requests = 0
 
 
@@ -185,8 +185,8 @@ class Recorder:
               metadata: Record | None = None, payload: bytes = b"") -> Record:  # fmt: skip
         if (connection := self._open.get(number)) is None:
             return {}
-        frame = wire.encode(command, fields, metadata, payload)
-        record = {"conn": number, "dir": "in"} | wire.decode(frame[4:])
+        frame = encode(command, fields, b"" if metadata is None else entry(metadata, payload))
+        record = {"conn": number, "dir": "in"} | read(frame[4:])
         self._note(**record)
         connection.socket.sendall(frame)
         if answers is None:
@@ -224,15 +224,23 @@ class Recorder:
         if not data:
             self._open.pop(number).socket.close()
             return [self._note(conn=number, dir="out", cmd="_TCP_CLOSE", fields={})]
-        connection.unread += data
-        while len(connection.unread) >= (size := 4 + int.from_bytes(connection.unread[:4])) > 4:
-            frame, connection.unread = connection.unread[4:size], connection.unread[size:]
-            record = wire.decode(frame)
+        for frame in connection.frames.feed(data):
+            record = read(frame)
             if record["cmd"] == "PING":
-                connection.socket.sendall(wire.encode("PONG", {}))
+                connection.socket.sendall(encode("PONG", {}))
             else:
                 found.append(self._note(conn=number, dir="out", **record))
         return found
+
+
+def read(data: bytes) -> Record:
+    """The record of a frame without its total size. Raises `FrameError`, also for fields that the codec does not have, which
+    a recording would lack."""
+    frame = decode(data)
+    tail = b"" if frame.metadata is None else entry(frame.metadata, frame.payload or b"")
+    if len(encode(frame.cmd, frame.fields, tail)) != 4 + len(data):
+        raise FrameError(f"{frame.cmd} has fields that the codec does not have")
+    return frame_record(frame)
 
 
 def _greeted(record: Record) -> bool:

@@ -49,7 +49,7 @@ def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     difference of Magnetar. The traces stay in `folder`.
 
     Raises:
-        WireError: the broker sent something that `wire` doesn't support.
+        FrameError: the broker sent something that the codec does not support.
         OSError: the broker is down.
     """
     path = folder / f"{kind}-{seed}.jsonl"

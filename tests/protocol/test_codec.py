@@ -1,5 +1,6 @@
 """Frames as bytes: the worked cases of the protocol, and that nothing but the declared error escapes."""
 
+import base64
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from streaming.protocol.codec import Frame, FrameError, FrameReader, batch, decode, encode, entry
 from streaming.protocol.requests import NO_TOPIC, Requests
+from streaming.traces import RECORDED
+from streaming.traces.trace import frame_record, payload_of, read_trace
 
 SEND = bytes.fromhex(
     "000000240000000a080632060800100018010e0192cd300c000000070a01701000180168656c6c6f"
@@ -25,6 +28,59 @@ def test_a_published_message() -> None:
     (data,) = frames(SEND)
     assert decode(data, "c") == Frame("c", "SEND", FIELDS, METADATA, b"hello", 22)
     assert encode("SEND", FIELDS, entry(METADATA, b"hello")) == SEND
+
+
+def test_frames_of_official_clients_and_of_a_real_broker_survive() -> None:
+    met, count = set[str](), 0
+    for path in sorted(RECORDED.glob("*.jsonl")):
+        for record in read_trace(path).records:
+            if record["dir"] not in ("in", "out") or record["cmd"].startswith("_TCP"):
+                continue
+            tail = entry(record["metadata"], payload_of(record)) if "metadata" in record else b""
+            found = frame_record(decode(encode(record["cmd"], record["fields"], tail)[4:]))
+            assert (found["fields"], found.get("metadata"), found.get("entry_size")) == (
+                record["fields"], record.get("metadata"), record.get("entry_size"),
+            )  # fmt: skip
+            assert payload_of(found) == payload_of(record)
+            met.add(record["cmd"])
+            count += 1
+    assert count > 3500
+    assert len(met) > 30
+
+
+def test_a_batch_is_encoded_as_clients_do() -> None:
+    """A batch of an official client, made anew from its parts."""
+    batches = [
+        record
+        for path in sorted(RECORDED.glob("*.jsonl"))
+        for record in read_trace(path).records
+        if record.get("cmd") == "SEND" and "batch" in record
+    ]
+    for record in batches:
+        metadata = [
+            {name: value for name, value in each["metadata"].items() if name != "payload_size"}
+            for each in record["batch"]
+        ]
+        payloads = [base64.b64decode(each["payload"]) for each in record["batch"]]
+        assert batch(metadata, payloads) == payload_of(record)
+    assert len(batches) > 10
+
+
+def test_a_large_payload_of_one_byte_is_recorded_as_such() -> None:
+    tail = entry(METADATA, b"x" * 5000)
+    found = frame_record(decode(encode("SEND", FIELDS, tail)[4:]))
+    assert found["payload_repeat"] == [ord("x"), 5000]
+
+
+@pytest.mark.parametrize("payloads", ["keep", "hash", "drop"])
+@pytest.mark.parametrize("payload", [b"", b"secret", b"secret " * 200, b"x" * 5000])
+def test_a_recorded_payload_has_its_size(payloads: Any, payload: bytes) -> None:
+    record = frame_record(decode(encode("SEND", FIELDS, entry(METADATA, payload))[4:]), payloads)
+    assert len(payload_of(record)) == len(payload)
+    if payloads == "keep" or not payload:
+        assert payload_of(record) == payload
+    assert (b"secret" in payload_of(record)) == (payloads == "keep" and b"secret" in payload)
+    assert ("payload" in record) == (payloads == "keep" and payload != b"x" * 5000)
 
 
 def test_pong() -> None:
