@@ -9,8 +9,8 @@ from typing import NamedTuple
 import psutil
 
 from streaming.kafka.local import HOST
+from streaming.protocol.codec import batch, encode, entry
 from tests.parity.pulsar import LocalPulsar
-from tests.parity.wire import batch, encode
 
 WINDOW = 1000
 """Messages that wait for their receipts."""
@@ -61,7 +61,7 @@ def _send(number: int, payload: bytes, batches_of: int) -> bytes:
         command["highest_sequence_id"] = metadata["highest_sequence_id"] = last
         metadata["num_messages_in_batch"] = batches_of
         payload = batch([{} for _ in range(batches_of)], [payload] * batches_of)
-    return encode("SEND", command, metadata, payload)
+    return encode("SEND", command, entry(metadata, payload))
 
 
 def _pump(connection: socket.socket, frames: list[bytes]) -> None:

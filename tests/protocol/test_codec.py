@@ -45,7 +45,7 @@ def test_frames_of_official_clients_and_of_a_real_broker_survive() -> None:
             met.add(record["cmd"])
             count += 1
     assert count > 3500
-    assert len(met) > 30
+    assert len(met) > 25
 
 
 def test_a_batch_is_encoded_as_clients_do() -> None:
