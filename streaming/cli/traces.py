@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.errors import expected_errors
+
+if TYPE_CHECKING:
+    from streaming.traces.conform import Verdict
 
 
 def import_command(
@@ -57,13 +60,28 @@ def conform_command(
     console.print(table)
     gaps = known_gaps()
     for verdict in verdicts:
+        explained_differences(verdict)
         if verdict.equal:
             continue
-        step, text = verdict.differences[0]
-        console.print(f"\n[bold]{verdict.name}[/], first difference, in step '{step}':", highlight=False)
-        console.print(f"  {text}", markup=False, highlight=False)
+        first_difference(verdict)
         if verdict.name in gaps:
             console.print(f"  known gap: {gaps[verdict.name]}", markup=False, highlight=False)
     equal = sum(verdict.equal for verdict in verdicts)
     typer.echo(f"conform: {equal} of {len(verdicts)} traces equal")
     raise typer.Exit(0 if equal == len(verdicts) else 1)
+
+
+def first_difference(verdict: Verdict) -> None:
+    """Print the first difference of a trace."""
+    from rich.console import Console
+
+    console = Console()
+    step, text = verdict.differences[0]
+    console.print(f"\n[bold]{verdict.name}[/], first difference, in step '{step}':", highlight=False)
+    console.print(f"  {text}", markup=False, highlight=False)
+
+
+def explained_differences(verdict: Verdict) -> None:
+    """Print what differs in a recording for a reason that is not Magnetar's."""
+    for reason, count in sorted(verdict.explained.items()):
+        typer.echo(f"{verdict.name}: {count:,} times: {reason}")

@@ -58,8 +58,13 @@ class FrameReader:
 
     def __init__(self, largest: int = LARGEST_FRAME) -> None:
         """`largest`: the size in bytes of the largest frame, without the frame's own size."""
-        self._largest = largest
+        self.largest = largest
         self._data = bytearray()
+
+    @property
+    def unread(self) -> bytes:
+        """The bytes that are in no frame yet. After a `FrameError`, they begin with what is not a frame."""
+        return bytes(self._data)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The frames that are complete with `data`, each without its total size. Raises `FrameError` for one that is too
@@ -69,8 +74,8 @@ class FrameReader:
         try:
             while len(self._data) >= at + 4:
                 size = _SIZE.unpack_from(self._data, at)[0]
-                if not 4 < size <= self._largest:
-                    raise FrameError(f"a frame of {size} bytes: expected 5 to {self._largest}")
+                if not 4 < size <= self.largest:
+                    raise FrameError(f"a frame of {size} bytes: expected 5 to {self.largest}")
                 if len(self._data) < at + 4 + size:
                     break
                 frame = bytes(self._data[at + 4 : at + 4 + size])

@@ -1,23 +1,29 @@
 """Does Magnetar do what a real Pulsar broker did? Compares recorded traces frame by frame, snapshot by snapshot."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streaming.traces.session import Session
 from streaming.traces.trace import Trace, read_trace, trace_files
+from streaming.traces.ungated import session_of
 
 KNOWN_GAPS = Path(__file__).with_name("known_gaps.txt")
 """One line per trace that is known to differ: ``scenario: reason``."""
 
 
 class Verdict(NamedTuple):
-    """The result for one trace: how many frames and snapshots were compared, and each difference as (step, text), in order."""
+    """The result for one trace: how many frames and snapshots were compared, and each difference as (step, text), in order.
+
+    `explained`: what differs in a trace that is not gated for a reason that is not Magnetar's, see
+    `streaming.traces.ungated`: how often, by reason.
+    """
 
     name: str
     frames: int
     snapshots: int
     differences: list[tuple[str, str]]
+    explained: Mapping[str, int] = {}
 
     @property
     def equal(self) -> bool:
@@ -38,7 +44,7 @@ def compare_traces(paths: Iterable[Path], progress: Callable[[Verdict], None] | 
 
 def compare_trace(trace: Trace) -> Verdict:
     """Feed a trace to the core and compare at every step and snapshot."""
-    return compare(Session(trace))
+    return compare(session_of(trace))
 
 
 def compare(session: Session) -> Verdict:
@@ -68,7 +74,7 @@ def compare(session: Session) -> Verdict:
     if snapshot is not None:
         _compare_snapshot(session, snapshot)
     session.end_step("end")
-    return Verdict(session.trace.name, frames, snapshots, session.differences)
+    return Verdict(session.trace.name, frames, snapshots, session.differences, session.explained)
 
 
 def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streaming.traces.session import Session
 from streaming.traces.trace import TraceError, read_trace, trace_files
+from streaming.traces.ungated import session_of
 
 _NAMES = (".jsonl", ".jsonl.gz")
 """Of command logs in JSON Lines, see `streaming.log.files`."""
@@ -42,7 +42,7 @@ def import_traces(
         for trace in traces:
             if progress is not None:
                 progress(trace.name)
-            session = Session(trace, connection_prefix=f"{trace.name}/")
+            session = session_of(trace, connection_prefix=f"{trace.name}/")
             for _, command in session.run():
                 if command is not None:
                     lines.write(to_line(command.timestamp, command.topic, command.value))

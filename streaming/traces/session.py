@@ -56,7 +56,7 @@ class Command(NamedTuple):
 class Session:
     """Feeds a trace to its own broker. `connection_prefix` keeps the connections of several traces apart.
 
-    `differences`: each as (step, text), in order.
+    `differences`: each as (step, text), in order. `explained`: see `streaming.traces.conform.Verdict`.
     """
 
     def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
@@ -65,6 +65,7 @@ class Session:
         self.skipped: Counter[str] = Counter()
         self.normaliser = Normaliser()
         self.differences: list[tuple[str, str]] = []
+        self.explained: Counter[str] = Counter()
         self.step = "start"
         self._prefix = connection_prefix
         self._offset = -1
@@ -85,17 +86,8 @@ class Session:
     def run(self) -> Iterator[tuple[dict[str, Any] | None, Command | None]]:
         """Go through the trace in order: each record with None, then with each command that was made from it."""
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
-        settings = {
-            **self.trace.header["broker_config"],
-            **dict.fromkeys(TIMED_CHECKS, 0),
-            "trimAtRolloverSparesClosedLedger": True,
-        }
-        yield (
-            None,
-            self._feed(
-                Command(start, None, {"command": "BROKER_CONFIG", "profile": "4.x", "settings": settings}), {}
-            ),
-        )
+        config = {"command": "BROKER_CONFIG", "profile": "4.x", "settings": self._settings()}
+        yield None, self._feed(Command(start, None, config), {})
         for record in self.trace.records:
             yield record, None
             for command in self._commands_of(record):
@@ -104,6 +96,11 @@ class Session:
                 stream = self._stream(self._connection(record), record["cmd"], record.get("fields", {}))
                 self._recorded[stream].append(record)
                 self._match(stream)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings of the recorded broker."""
+        config = self.trace.header["broker_config"]
+        return {**config, **dict.fromkeys(TIMED_CHECKS, 0), "trimAtRolloverSparesClosedLedger": True}
 
     def _feed(self, command: Command, record: dict[str, Any]) -> Command:
         self._offset += 1
@@ -145,12 +142,12 @@ class Session:
         for stream, records in self._recorded.items():
             for record in records:
                 self.differ(
-                    f"{_name(stream)}: recorded {record['cmd']} {record.get('fields', {})}, ours has none"
+                    f"{stream_name(stream)}: recorded {record['cmd']} {record.get('fields', {})}, ours has none"
                 )
             records.clear()
         for stream, frames in self._ours.items():
             for answer in frames:
-                self.differ(f"{_name(stream)}: ours {answer.cmd} {answer.fields}, recorded has none")
+                self.differ(f"{stream_name(stream)}: ours {answer.cmd} {answer.fields}, recorded has none")
             frames.clear()
         self.step = following
 
@@ -158,29 +155,28 @@ class Session:
         recorded, ours = self._recorded[stream], self._ours[stream]
         while recorded and ours:
             record, answer = recorded.popleft(), ours.popleft()
-            where = f"{_name(stream)}: {record['cmd']}"
-            if record["cmd"] != answer.cmd:
-                self.differ(f"{where} {record.get('fields', {})} recorded, ours {answer.cmd} {answer.fields}")
-                continue
-            topic = self._topics.get(stream, "")
-            fields = record.get("fields", {})
-            if "topics" in fields:  # their order has no meaning
-                fields = {**fields, "topics": sorted(fields["topics"])}
-            found = self.normaliser.difference(topic, fields, answer.fields)
-            if found is None and "metadata" in record:
-                # delivered as published: what looks like a position in it is the client's text
-                if record["metadata"] != answer.metadata:
-                    found = f".metadata: recorded {record['metadata']}, ours {answer.metadata}"
-                if found is None and (payload_of(record), record["entry_size"]) != (
-                    answer.payload,
-                    answer.entry_size,
-                ):
-                    found = ".payload: different"
+            found = self._frame_difference(self._topics.get(stream, ""), record, answer)
             if found is not None:
-                self.differ(f"{where} {found}")
+                self.differ(f"{stream_name(stream)}: {record['cmd']} {found}")
+
+    def _frame_difference(self, topic: str, record: dict[str, Any], answer: Frame) -> str | None:
+        """The difference between a recorded frame and Magnetar's."""
+        fields = record.get("fields", {})
+        if record["cmd"] != answer.cmd:
+            return f"{fields} recorded, ours {answer.cmd} {answer.fields}"
+        if "topics" in fields:  # their order has no meaning
+            fields = {**fields, "topics": sorted(fields["topics"])}
+        found = self.normaliser.difference(topic, fields, answer.fields)
+        if found is None and "metadata" in record:
+            # delivered as published: what looks like a position in it is the client's text
+            if record["metadata"] != answer.metadata:
+                return f".metadata: recorded {record['metadata']}, ours {answer.metadata}"
+            if (payload_of(record), record["entry_size"]) != (answer.payload, answer.entry_size):
+                return ".payload: different"
+        return found
 
     def _match_admin(self, effect: AdminResponse, record: dict[str, Any]) -> None:
-        if record.get("dir") != "admin":
+        if record.get("dir") != "admin" or "status" not in record:
             return
         where = f"{record['method']} {record['path']}"
         if record["status"] != effect.fields.status:
@@ -193,7 +189,9 @@ class Session:
             record["status"] < 300
             and isinstance(record.get("response"), dict | list | int)
             and effect.fields.response is not UNSET
-            and not record["path"].endswith(("/stats", "/internalStats"))  # a snapshot is compared instead
+            and not record["path"]
+            .partition("?")[0]
+            .endswith(("/stats", "/internalStats"))  # a snapshot is compared instead
         ):
             recorded, ours = (
                 sorted(response, key=str) if isinstance(response, list) else response
@@ -212,8 +210,7 @@ class Session:
             response = base64.b64decode(response["base64"])
         elif isinstance(response, str):
             response = response.encode()
-        ours = uncompressed(metadata, payload)
-        if isinstance(response, bytes) and response != ours:
+        if isinstance(response, bytes) and response != (ours := uncompressed(metadata, payload)):
             return f"recorded {response!r}, ours {ours!r}"
         expected = {name.lower(): value for name, value in headers(ledger, entry, metadata).items()}
         recorded = {
@@ -338,7 +335,8 @@ class Session:
         return path, body
 
 
-def _name(stream: Stream) -> str:
+def stream_name(stream: Stream) -> str:
+    """A stream, in words."""
     connection, kind, id_ = stream
     return f"connection {connection}" + (
         f", {kind} {id_}" if kind in ("producer", "consumer") else f", {kind}" * (kind == "lookup")

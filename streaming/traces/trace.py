@@ -20,7 +20,11 @@ class TraceError(ValueError):
 
 
 class Trace(NamedTuple):
-    """`header`: scenario, broker_config, …; `records`: frames, admin calls, notes, snapshots."""
+    """`header`: scenario, broker_config, …; `records`: frames, admin calls, notes, snapshots.
+
+    A trace is `gated` if clients sent a frame only when the broker had answered all frames before and was idle. In a trace that
+    is not, the broker may have done some things in another order than that in which a proxy saw them asked for.
+    """
 
     header: dict[str, Any]
     records: list[dict[str, Any]]
@@ -29,6 +33,11 @@ class Trace(NamedTuple):
     def name(self) -> str:
         """The scenario's name, from the header."""
         return str(self.header["scenario"])
+
+    @property
+    def gated(self) -> bool:
+        """See `Trace`."""
+        return bool(self.header.get("gated", True))
 
 
 def trace_files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -41,7 +50,10 @@ def trace_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace. Raises `TraceError` naming the file and line."""
+    """Read a trace. Raises `TraceError` naming the file and line.
+
+    The last line of a trace that is not gated may be cut off: its recorder was killed.
+    """
     parsed: list[dict[str, Any]] = []
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
@@ -55,6 +67,8 @@ def read_trace(path: Path) -> Trace:
         try:
             value = json.loads(line)
         except ValueError as error:
+            if parsed and parsed[0].get("gated") is False and number == len(lines):
+                break
             raise TraceError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(value, dict):
             raise TraceError(f"{path}:{number}: expected an object, found {line.strip()[:40]}")
@@ -66,15 +80,27 @@ def read_trace(path: Path) -> Trace:
     if not isinstance(parsed[0].get("broker_config"), dict):
         raise TraceError(f"{path}: the header has no broker_config")
     header = {"scenario": path.stem, **parsed[0]}
-    return Trace(header, parsed[1:])
+    return Trace(header, _answered(parsed[1:]))
+
+
+def _answered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with each answer in the record of its admin call, which stands where the call was issued."""
+    calls = {record["call"]: record for record in records if record["dir"] == "admin" and "call" in record}
+    for record in records:
+        if record["dir"] == "answer" and record["call"] in calls:
+            calls[record["call"]].update(
+                {key: value for key, value in record.items() if key not in ("t", "dir")}
+            )
+    return [record for record in records if record["dir"] != "answer"]
 
 
 FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "in": {"conn": int, "cmd": str},
     "out": {"conn": int, "cmd": str},
-    "admin": {"method": str, "path": str, "status": int},
+    "admin": {"method": str, "path": str},
     "note": {},
     "stats": {"topic": str},
+    "answer": {"call": int, "status": int},
 }
 """The fields of a record besides `t`, by its `dir`."""
 
@@ -88,6 +114,8 @@ def _missing(record: dict[str, Any]) -> str | None:
     if not isinstance(kind, str) or kind not in FIELDS:
         return f"dir {kind!r}: expected one of {', '.join(FIELDS)}"
     wanted: dict[str, type | tuple[type, ...]] = {"t": (int, float), **FIELDS[kind]}
+    if kind == "admin" and not isinstance(record.get("call"), int):
+        wanted["status"] = int
     if kind in ("in", "out"):
         if not isinstance(record.get("fields", {}), dict):
             return "fields is not an object"

@@ -1,0 +1,111 @@
+"""`magnetar record` and `magnetar capture`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streaming.cli.errors import expected_errors
+from streaming.signals import stop_signals
+
+
+class Payloads(StrEnum):
+    """What a log has of payloads."""
+
+    keep = "keep"
+    hash = "hash"
+    drop = "drop"
+
+
+PayloadsOption = Annotated[
+    Payloads,
+    typer.Option(
+        help="What the log has of payloads: all, bytes that depend on their hash, or zeros. Sizes stay exact."
+    ),
+]
+TokenFile = Annotated[Path | None, typer.Option(help="A file with a token (JWT) for the cluster.")]
+
+
+def record_command(
+    out: Annotated[Path, typer.Argument(metavar="LOG_DIR", help="A folder for the recording.")],
+    to: Annotated[
+        str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
+    ] = "pulsar://localhost:6650",
+    admin_to: Annotated[
+        str, typer.Option(metavar="URL", help="Its admin REST API.")
+    ] = "http://localhost:8080",
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients of the binary protocol connect. Port 0: any free one."
+        ),
+    ] = "127.0.0.1:6651",
+    admin_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients of the admin API connect. Port 0: any free one."
+        ),
+    ] = "127.0.0.1:8081",
+    payloads: PayloadsOption = Payloads.keep,
+    token_file: TokenFile = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on an address that other machines reach, without TLS."),
+    ] = False,
+) -> None:
+    """Record what unmodified clients and a real Pulsar say to each other, until Ctrl-C or SIGTERM.
+
+    LOG_DIR/trace.jsonl has every frame and admin call, for `magnetar conform`. At the end it is compared, and becomes
+    LOG_DIR/commands.jsonl, for `magnetar replay`.
+    """
+    import asyncio
+
+    from streaming.cli.traces import explained_differences, first_difference
+    from streaming.record.proxy import BadUrl, broker_address
+    from streaming.record.record import command_log, record
+    from streaming.record.recording import COMMANDS, TRACE, InTheWay
+    from streaming.record.rest import BadAdminUrl, Rest
+    from streaming.server.server import Address, ListenError, bound
+    from streaming.traces.trace import TraceError
+
+    def started(service_url: str, admin_url: str, missing: Iterable[str]) -> None:
+        for each in missing:
+            typer.echo(f"magnetar: not known: {each}", err=True)
+        typer.echo(f"magnetar: recording {service_url} and {admin_url}; Ctrl-C stops it", err=True)
+
+    with (
+        expected_errors(BadAdminUrl, BadUrl, InTheWay, ListenError, TraceError, failed=(OSError,)),
+        stop_signals() as stop,
+    ):
+        broker_address(to)
+        rest = Rest(admin_to, _authorization(token_file))
+        listeners = []
+        for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
+            address = Address.parse(text)
+            if not (address.is_loopback or insecure):
+                raise ListenError(
+                    f"{option} {text}: other machines reach this address, and there is no TLS: listen on 127.0.0.1, or add "
+                    "--insecure if your network protects it"
+                )
+            if address.host in ("0.0.0.0", "::"):
+                raise ListenError(f"{option} {text}: name the address that clients connect to")
+            listeners.append(bound(address, option))
+        asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
+        imported, verdict = command_log(out / TRACE)
+    typer.echo(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
+    explained_differences(verdict)
+    if verdict.equal:
+        typer.echo(f"record: {verdict.frames:,} frames, equal")
+    else:
+        first_difference(verdict)
+        typer.echo(
+            f"record: {verdict.frames:,} frames, {len(verdict.differences):,} differences; see magnetar conform {out / TRACE}"
+        )
+
+
+def _authorization(token_file: Path | None) -> dict[str, str]:
+    return {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}

@@ -1,0 +1,1 @@
+"""`magnetar record` and `magnetar capture`: command logs of a real Pulsar."""

@@ -1,0 +1,134 @@
+"""A proxy between clients and a real Pulsar's admin API, which records the calls that concern topics."""
+
+import asyncio
+import base64
+import http.client
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from schemas.commands.nesting import is_deep
+from streaming.record.proxy import Proxy
+from streaming.record.recording import Recording
+from streaming.record.rest import Rest
+
+MOST_BYTES = 16 << 20
+"""Of a request's body, and of a response's in the recording."""
+
+_CALLS = 64
+"""That are under way at a time. Further ones wait."""
+
+_CHUNK = 1 << 16
+_ADMIN, _LOOKUP = "/admin/v2", "/lookup/v2/topic/"
+_RECORDED = ("persistent", "non-persistent", "namespaces", "tenants", "schemas")
+_PER_HOP = frozenset(
+    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "accept-encoding", "content-length",
+     "proxy-authenticate", "proxy-authorization"}
+)  # fmt: skip
+
+
+class AdminProxy:
+    """An ASGI application. `url`: where clients reach it."""
+
+    def __init__(self, recording: Recording, rest: Rest, proxy: Proxy, url: str) -> None:
+        self._recording, self._rest, self._proxy, self._url = recording, rest, proxy, url
+        self._threads = ThreadPoolExecutor(_CALLS, "admin-call")
+
+    def close(self) -> None:
+        """End, when the calls under way have."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request of a client."""
+        if scope["type"] == "http":
+            response = await self._response(Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                return _reason(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MOST_BYTES:,} bytes")
+        query = request.scope["query_string"].decode("latin-1")
+        target = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        headers = [(name, value) for name, value in request.headers.items() if name not in _PER_HOP]
+        call = self._record(request.method, target, body)
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await loop.run_in_executor(
+                self._threads, self._rest.open, request.method, target, headers, body or None
+            )
+        except (OSError, http.client.HTTPException) as error:
+            return _reason(HTTPStatus.BAD_GATEWAY, f"{self._rest.url} can't be reached: {error}")
+        if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
+            return await self._lookup(await loop.run_in_executor(self._threads, answer.read))
+        shown = {name: value for name, value in answer.getheaders() if name.lower() not in _PER_HOP}
+        return StreamingResponse(self._body(answer, call), answer.status, shown)
+
+    async def _body(self, answer: http.client.HTTPResponse, call: int | None) -> AsyncIterator[bytes]:
+        """The body of a response, which is recorded with its status when it has passed."""
+        kept: bytearray | None = bytearray()
+        with answer:
+            while chunk := await asyncio.get_running_loop().run_in_executor(
+                self._threads, answer.read, _CHUNK
+            ):
+                if kept is not None and (call is None or len(kept) + len(chunk) > MOST_BYTES):
+                    kept = None
+                if kept is not None:
+                    kept += chunk
+                yield chunk
+        if call is not None:
+            self._recording.answer(call, answer.status, **_shown(answer, kept))
+
+    def _record(self, method: str, target: str, body: bytes) -> int | None:
+        """Record a call, if it concerns topics. Returns its number."""
+        path = target.removeprefix(_ADMIN)
+        if path == target or path.lstrip("/").partition("/")[0] not in _RECORDED:
+            return None
+        try:
+            value = msgspec.json.decode(body) if body.strip() and not is_deep(body) else None
+        except msgspec.DecodeError:
+            return None  # the broker refuses it
+        return self._recording.call(method, path, value)
+
+    async def _lookup(self, body: bytes) -> Response:
+        """The answer to an HTTP lookup, with the proxy's addresses."""
+        try:
+            found = msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return Response(body)  # a bundle
+        for name, value in found.items():
+            if name.endswith(("Ssl", "Tls", "UrlTLS")):
+                found[name] = None
+            elif name in ("brokerUrl", "nativeUrl") and value:
+                found[name] = await self._proxy.url_of(value)
+            elif name == "httpUrl":
+                found[name] = self._url
+        return JSONResponse(found)
+
+
+def _shown(answer: http.client.HTTPResponse, body: bytearray | None) -> dict[str, Any]:
+    """What a recording has of a response besides its status: JSON, or a message with its headers."""
+    own = {name: value for name, value in answer.getheaders() if name.lower().startswith("x-pulsar-")}
+    found: dict[str, Any] = {"headers": own} if own else {}
+    if not body:
+        return found
+    try:
+        return {**found, "response": msgspec.json.decode(body)} if not own else _binary(found, body)
+    except msgspec.DecodeError:
+        return _binary(found, body)
+
+
+def _binary(found: dict[str, Any], body: bytearray) -> dict[str, Any]:
+    return {**found, "response": {"base64": base64.b64encode(body).decode()}}
+
+
+def _reason(status: HTTPStatus, text: str) -> Response:
+    return JSONResponse({"reason": text}, status)

@@ -1,0 +1,86 @@
+"""What a real Pulsar's admin API tells of its configuration: settings, policies and partitioned topics, as admin calls that set
+them."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from streaming.record.rest import Rest
+from streaming.server.admin.routes import NAMESPACE_POLICIES, TOPIC_POLICIES
+
+SYSTEM = "pulsar/"
+"""The tenant whose namespaces hold only what Pulsar itself needs."""
+
+
+class Call(NamedTuple):
+    """An admin call: its path below ``/admin/v2``, and its body as JSON."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+def settings_of(rest: Rest) -> tuple[dict[str, str], list[str]]:
+    """The broker's settings that Magnetar knows and that are not the default, and those that it cannot apply.
+
+    Raises `CallFailed`.
+    """
+    known, defaults = ServiceConfiguration.__struct_fields__, ServiceConfiguration()
+    found, refused = {}, []
+    for name, value in rest.get("/brokers/configuration/runtime").items():
+        if name in known and value is not None:
+            if value.startswith("[") and value.endswith("]"):  # a set, as Java shows it
+                value = value[1:-1].replace(" ", "")
+            try:
+                if getattr(configuration("4.x", {name: value}), name) != getattr(defaults, name):
+                    found[name] = value
+            except BadSetting as error:
+                refused.append(str(error))
+    return found, refused
+
+
+def namespaces_of(rest: Rest) -> Iterator[str]:
+    """The namespaces as ``tenant/namespace``, but for Pulsar's own. Raises `CallFailed`."""
+    for tenant in rest.get("/tenants"):
+        yield from (name for name in rest.get(f"/namespaces/{tenant}") if not name.startswith(SYSTEM))
+
+
+def namespace_policies(rest: Rest, namespace: str) -> Iterator[Call]:
+    """The policies that are set on a namespace. Raises `CallFailed`."""
+    return _policies(rest, f"/namespaces/{namespace}", NAMESPACE_POLICIES)
+
+
+def topic_policies(rest: Rest, path: str) -> Iterator[Call]:
+    """The policies that are set on a topic, by its path. Raises `CallFailed`."""
+    return _policies(rest, path, TOPIC_POLICIES)
+
+
+def partitioned_topics(rest: Rest, namespace: str) -> Iterator[Call]:
+    """The partitioned topics of a namespace. Raises `CallFailed`."""
+    for domain in ("persistent", "non-persistent"):
+        for topic in rest.get(f"/{domain}/{namespace}/partitioned"):
+            path = path_of(topic)
+            yield Call("PUT", f"{path}/partitions", rest.get(f"{path}/partitions")["partitions"])
+
+
+def path_of(topic: str) -> str:
+    """The path of a topic in the admin API."""
+    return "/" + topic.replace("://", "/", 1)
+
+
+def _policies(rest: Rest, base: str, names: Iterable[str]) -> Iterator[Call]:
+    for name in names:
+        if name == "backlogQuota":
+            for kind, quota in (rest.get(f"{base}/backlogQuotaMap") or {}).items():
+                yield Call("POST", f"{base}/backlogQuota?backlogQuotaType={kind}", quota)
+        elif (value := rest.get(f"{base}/{name}")) not in (None, []):
+            of_topic = name == "messageTTL" and base.count("/") > _IN_NAMESPACE
+            yield (
+                Call("POST", f"{base}/{name}?messageTTL={value}")
+                if of_topic
+                else Call("POST", f"{base}/{name}", value)
+            )
+
+
+_IN_NAMESPACE = 3
+"""The slashes in a namespace's path."""

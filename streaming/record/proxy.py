@@ -1,0 +1,221 @@
+"""A proxy between clients and a real Pulsar, which records every frame.
+
+What is not a frame goes on as it came, and the broker closes the connection as it would without a proxy. A side that does
+not read holds up the other: a connection buffers a frame and a few socket buffers in each direction.
+
+A lookup names a broker. Its answer is rewritten to an address of the proxy: each broker that was named gets a listener of its
+own, so clients need not know that there is a proxy.
+"""
+
+import asyncio
+import itertools
+import logging
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from streaming.protocol.codec import (
+    LARGEST_FRAME,
+    MAX_MESSAGE_SIZE,
+    Frame,
+    FrameError,
+    FrameReader,
+    decode,
+    encode,
+)
+from streaming.record.recording import Recording
+from streaming.server.server import Address, bound
+
+log = logging.getLogger(__name__)
+
+_READ = 1 << 16
+_UNRECORDED = frozenset({"PING", "PONG", "AUTH_RESPONSE"})
+_SCHEME = "pulsar://"
+
+
+class BadUrl(ValueError):
+    """A URL is not that of a broker. The text says why."""
+
+
+def broker_address(url: str) -> Address:
+    """The address in a broker's URL, the first if there are several. Raises `BadUrl`."""
+    hosts = url.removeprefix(_SCHEME)
+    if hosts == url:
+        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT; TLS is not supported")
+    host, _, port = hosts.rstrip("/").split(",")[0].rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT, such as pulsar://localhost:6650")
+    return Address(host.strip("[]"), int(port))
+
+
+class _Listener(NamedTuple):
+    server: asyncio.Server
+    url: str
+
+
+class Proxy:
+    """Listens for clients of the broker at `to`, and of those that its lookups name.
+
+    `address`: where clients connect. Its host is also that of the listeners for the other brokers.
+    """
+
+    def __init__(self, recording: Recording, to: str, address: Address) -> None:
+        self._recording, self._to, self._host = recording, to, address.host
+        self._numbers = itertools.count()
+        self._listeners: dict[str, _Listener] = {}
+        self._creating = asyncio.Lock()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def connections(self) -> int:
+        """The open connections."""
+        return len(self._connections)
+
+    async def start(self, listener: Any) -> None:
+        """Listen on a bound socket."""
+        await self._listen(self._to, listener)
+
+    async def close(self) -> None:
+        """Take no more connections and close all. What the clients had under way is lost, as with any proxy."""
+        for listener in self._listeners.values():
+            listener.server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def url_of(self, broker: str) -> str:
+        """The proxy's URL for that of a broker."""
+        async with self._creating:
+            if broker not in self._listeners:
+                await self._listen(broker, bound(Address(self._host, 0), "--listen"))
+        return self._listeners[broker].url
+
+    async def _listen(self, broker: str, listener: Any) -> None:
+        address = broker_address(broker)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            with suppress(asyncio.CancelledError):  # the proxy is closed
+                await self._serve(address, reader, writer)
+
+        server = await asyncio.start_server(serve, sock=listener, limit=_READ)
+        self._listeners[broker] = _Listener(server, f"{_SCHEME}{Address(*listener.getsockname()[:2])}")
+
+    async def _serve(
+        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ)
+        except OSError as error:
+            log.warning("%s can't be reached, so a client's connection is closed: %s", address, error)
+            writer.transport.abort()
+            return
+        number, limits = next(self._numbers), _Limits()
+        self._recording.note(conn=number, dir="in", cmd="_TCP_OPEN")
+        pipes = [
+            asyncio.create_task(self._pipe(number, "in", reader, to_broker, limits)),
+            asyncio.create_task(self._pipe(number, "out", from_broker, writer, limits)),
+        ]
+        closed_by = "in"
+        try:
+            done, _ = await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+            closed_by = done.pop().result()
+        finally:
+            for pipe in pipes:
+                pipe.cancel()
+            await asyncio.gather(*pipes, return_exceptions=True)
+            self._recording.note(conn=number, dir=closed_by, cmd="_TCP_CLOSE", fields={})
+            for each in (writer, to_broker):
+                each.close()
+
+    async def _pipe(
+        self,
+        number: int,
+        direction: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: "_Limits",
+    ) -> str:
+        """Pass on what comes, until the sender closes its end or the receiver is gone. Returns the direction of who closed."""
+        frames = limits.reader()
+        readable = True
+        while data := await _read(reader):
+            if readable:
+                parts = []
+                try:
+                    for each in frames.feed(data):
+                        passed = await self._pass(number, direction, each, limits)
+                        parts.append(passed)
+                except FrameError as error:
+                    self._unreadable(number, direction, error)
+                    readable = False
+                    parts.append(frames.unread)
+                data = b"".join(parts)
+            try:
+                writer.write(data)
+                await writer.drain()
+            except OSError:
+                return "out" if direction == "in" else "in"
+        return direction
+
+    async def _pass(self, number: int, direction: str, data: bytes, limits: "_Limits") -> bytes:
+        """Record a frame without its total size, and return it as it goes on."""
+        whole = len(data).to_bytes(4) + data
+        try:
+            frame = decode(data)
+        except FrameError as error:
+            self._unreadable(number, direction, error)
+            return whole
+        if direction == "out":
+            if frame.cmd == "CONNECTED":
+                limits.set(frame.fields.get("max_message_size", MAX_MESSAGE_SIZE))
+            elif (field := _URL_FIELDS.get(frame.cmd)) in frame.fields:
+                frame = await self._rewritten(frame, str(field))
+                whole = encode(frame.cmd, frame.fields)
+        if frame.cmd not in _UNRECORDED:
+            self._recording.frame(number, direction, frame)
+        return whole
+
+    async def _rewritten(self, frame: Frame, field: str) -> Frame:
+        """The frame with the proxy's URL for a broker's. A client that connects through Pulsar's own proxy names the broker to
+        that one."""
+        if frame.fields.get("proxy_through_service_url"):
+            return frame
+        fields = {name: value for name, value in frame.fields.items() if not name.endswith("Tls")}
+        return frame._replace(fields=fields | {field: await self.url_of(fields[field])})
+
+    def _unreadable(self, number: int, direction: str, error: FrameError) -> None:
+        self._recording.note(dir="note", event="unreadable", conn=number, of=direction, text=str(error))
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """What comes next; nothing if the connection is closed or broken."""
+    try:
+        return await reader.read(_READ)
+    except OSError:
+        return b""
+
+
+_URL_FIELDS = {
+    "LOOKUP_RESPONSE": "brokerServiceUrl",
+    "CLOSE_PRODUCER": "assignedBrokerServiceUrl",
+    "CLOSE_CONSUMER": "assignedBrokerServiceUrl",
+}
+"""The fields that name a broker. Those that end with Tls go: the proxy has no TLS."""
+
+
+class _Limits:
+    """The size of the largest frame on a connection, which its broker names."""
+
+    def __init__(self) -> None:
+        self._readers: list[FrameReader] = []
+
+    def reader(self) -> FrameReader:
+        self._readers.append(FrameReader())
+        return self._readers[-1]
+
+    def set(self, max_message_size: int) -> None:
+        for reader in self._readers:
+            reader.largest = max_message_size + LARGEST_FRAME - MAX_MESSAGE_SIZE

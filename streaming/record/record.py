@@ -1,0 +1,94 @@
+"""`magnetar record`: clients talk to a real Pulsar through a proxy, and the recording becomes a command log."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streaming.record.admin_proxy import AdminProxy
+from streaming.record.policies import Call, namespace_policies, namespaces_of, partitioned_topics, settings_of
+from streaming.record.proxy import Proxy
+from streaming.record.recording import COMMANDS, Recording
+from streaming.record.rest import CallFailed, Rest
+from streaming.server.admin.http import HttpServer
+from streaming.server.server import Address
+from streaming.traces.conform import Verdict, compare_trace
+from streaming.traces.importer import Imported, import_traces
+from streaming.traces.trace import Payloads, read_trace
+
+_POLL_SECONDS = 0.1
+
+
+class Known(NamedTuple):
+    """What is known of a broker when a recording begins. `missing`: what is not, and why."""
+
+    header: dict[str, Any]
+    calls: list[Call]
+    missing: list[str]
+
+
+def known_of(rest: Rest) -> Known:
+    """The version, settings, namespaces' policies and partitioned topics of a broker. Raises nothing: what the API does not
+    tell is `missing`."""
+    header: dict[str, Any] = {}
+    calls: list[Call] = []
+    missing: list[str] = []
+    try:
+        settings, refused = settings_of(rest)
+        header = {"broker_config": settings, "pulsar_version": rest.get("/brokers/version")}
+        missing += refused
+    except CallFailed as error:
+        missing.append(f"the broker's settings, so the defaults hold: {error}")
+    try:
+        for namespace in namespaces_of(rest):
+            calls += namespace_policies(rest, namespace)
+            calls += partitioned_topics(rest, namespace)
+    except CallFailed as error:
+        missing.append(f"policies and partitioned topics: {error}")
+    return Known(header, calls, missing)
+
+
+async def record(
+    folder: Path,
+    to: str,
+    rest: Rest,
+    listeners: tuple[socket.socket, socket.socket],
+    stop: threading.Event,
+    on_start: Callable[[str, str, Iterable[str]], None],
+    payloads: Payloads = "keep",
+) -> None:
+    """Record into `folder` until `stop` is set.
+
+    `to`: the broker's URL. `listeners`: for the binary protocol and the admin API. `on_start` gets their URLs, and what is not
+    known of the broker. Raises `BadUrl`, `InTheWay`, and the OSError with which the recording could not be written.
+    """
+    address, admin = (Address(*listener.getsockname()[:2]) for listener in listeners)
+    known = await asyncio.to_thread(known_of, rest)
+    with Recording(folder, known.header, payloads) as recording:
+        for method, path, body in known.calls:
+            recording.answer(recording.call(method, path, body), 204)
+        proxy = Proxy(recording, to, address)
+        admin_url = f"http://{admin}"
+        api = AdminProxy(recording, rest, proxy, admin_url)
+        http = HttpServer(api, listeners[1])
+        await proxy.start(listeners[0])
+        await http.start()
+        on_start(f"pulsar://{address}", admin_url, known.missing)
+        try:
+            while not stop.is_set() and recording.failed is None:
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            await http.close()
+            api.close()
+            recording.note(dir="note", step="the recording ends")
+            await proxy.close()
+        if recording.failed is not None:
+            raise recording.failed
+
+
+def command_log(trace: Path) -> tuple[Imported, Verdict]:
+    """Write the command log of a recording beside its trace, and compare Magnetar with the broker. Raises `TraceError`."""
+    imported = import_traces([trace], trace.with_name(COMMANDS))
+    return imported, compare_trace(read_trace(trace))

@@ -1,0 +1,94 @@
+"""A trace as it is being recorded: a line is with the operating system before its frame goes on."""
+
+import itertools
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from streaming.protocol.codec import Frame
+from streaming.traces.trace import FORMAT, Payloads, frame_record
+
+TRACE, COMMANDS = "trace.jsonl", "commands.jsonl"
+"""The files of a recording."""
+
+
+class InTheWay(RuntimeError):
+    """There is a recording already. The text says where and what to do."""
+
+
+class Recording:
+    """The trace of a recording in `folder`. It survives the end of the process, however it ends. Closes with its `with` block.
+
+    `failed`: the error with which a line could not be written. Nothing is recorded from then on. Entering it raises `InTheWay`
+    and OSError.
+    """
+
+    def __init__(self, folder: Path, header: dict[str, Any], payloads: Payloads) -> None:
+        """`header`: what is known of the broker."""
+        self.path = folder / TRACE
+        self.failed: OSError | None = None
+        self._payloads = payloads
+        self._header = {
+            "format": FORMAT, "scenario": folder.resolve().name, "area": "recording", "gated": False, "stable_order": "per-stream",
+            "payloads": payloads, "broker_config": {}, **header,
+        }  # fmt: skip
+        self._calls = itertools.count()
+        self._last = 0
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file = self.path.open("xb", buffering=0)
+        except FileExistsError:
+            raise InTheWay(f"{self.path} is there already: choose another folder") from None
+        self._write(self._header)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def frame(self, connection: int, direction: str, frame: Frame) -> None:
+        """A frame goes `in` to the broker or `out` to its client."""
+        record = frame_record(frame, self._payloads)
+        if not frame.intact:
+            record["intact"] = False
+        for name in _SECRETS & record["fields"].keys():
+            del record["fields"][name]
+        self.note(conn=connection, dir=direction, **record)
+
+    def call(self, method: str, path: str, body: Any) -> int:
+        """An admin call is issued. Returns its number."""
+        number = next(self._calls)
+        more = {} if body is None else {"body": body}
+        self.note(dir="admin", call=number, method=method, path=path, **more)
+        return number
+
+    def answer(self, call: int, status: int, **more: Any) -> None:
+        """An admin call is answered. `more`: `response` and `headers`, as in a trace."""
+        if self._payloads != "keep" and "headers" in more:  # a message
+            more.pop("response", None)
+        self.note(dir="answer", call=call, status=status, **more)
+
+    def note(self, **record: Any) -> None:
+        """Write a record, with the time."""
+        self._last = max(self._last, time.time_ns() // 1_000_000)
+        self._write({"t": self._last, **record})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self.failed is not None:
+            return
+        line = memoryview(msgspec.json.encode(record) + b"\n")
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self.failed = error
+
+
+_SECRETS = {"auth_data", "original_auth_data", "original_principal"}
+"""Fields of CONNECT that no recording has."""

@@ -1,0 +1,86 @@
+"""Calls of a real Pulsar's admin REST API."""
+
+import http.client
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import msgspec
+
+_SECONDS = 60
+_REDIRECTS = (
+    HTTPStatus.MOVED_PERMANENTLY,
+    HTTPStatus.FOUND,
+    HTTPStatus.TEMPORARY_REDIRECT,
+    HTTPStatus.PERMANENT_REDIRECT,
+)
+_MOST_REDIRECTS = 10
+
+
+class BadAdminUrl(ValueError):
+    """A URL is not that of an admin API. The text says why."""
+
+
+class CallFailed(OSError):
+    """The admin API can't be reached, or refuses a call. The text says why."""
+
+
+class Said(NamedTuple):
+    """Status and body of a response; `value`: the body as JSON or else as text, None if there is none."""
+
+    status: int
+    value: Any
+
+
+class Rest:
+    """The admin API at a URL."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        """`headers`: of every call by `call` and `get`, such as for authentication. Raises `BadAdminUrl`."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
+        self.url = url.rstrip("/")
+        self._headers = dict(headers or {})
+
+    def open(
+        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+    ) -> http.client.HTTPResponse:
+        """Sends a request, also to the broker that the first one names. The caller reads the response. Raises OSError and
+        `http.client.HTTPException`."""
+        url = self.url + target
+        for _ in range(_MOST_REDIRECTS):
+            parts = urllib.parse.urlsplit(url)
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            connection = kind(parts.hostname or "", parts.port, timeout=_SECONDS)
+            path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
+                return response
+            url = urllib.parse.urljoin(url, elsewhere)
+            response.close()
+        raise CallFailed(f"{method} {target}: the brokers redirect it in a circle")
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json", **self._headers}
+        try:
+            with self.open(method, f"/admin/v2{path}", headers.items(), data) as response:
+                status, said = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise CallFailed(f"{self.url} can't be reached: {error}") from None
+        try:
+            return Said(status, msgspec.json.decode(said))
+        except msgspec.DecodeError:
+            return Said(status, said.decode(errors="replace") or None)
+
+    def get(self, path: str) -> Any:
+        """What a GET shows. Raises `CallFailed`, also for a status that is an error."""
+        status, value = self.call("GET", path)
+        if status >= HTTPStatus.BAD_REQUEST:
+            reason = value.get("reason", "") if isinstance(value, dict) else ""
+            raise CallFailed(f"GET {path}: {status} {reason}".rstrip())
+        return value

@@ -1,0 +1,254 @@
+"""Compares traces that are not gated: those of `magnetar record`.
+
+Clients did not wait for each other, so the broker may have carried commands out in another order than the proxy saw them, and
+its answers came when they came. An answer is therefore matched with Magnetar's answer to the same request, receipt of the same
+message or delivery of the same entry to the same subscription, wherever it stands. What differs is a difference, unless it has
+one of these explanations:
+
+* a message went to another consumer of its subscription: the order in which permits, acknowledgments and messages met
+* later differences on such a subscription follow from that
+* an answer is missing because its connection, producer or consumer was closed at that moment
+* an answer differs while commands of others were under way on its topic
+* an entry was stored before the recording began
+* Magnetar does not support the command
+"""
+
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from schemas.effects import Row, SendReceipt, Unsupported
+from streaming.broker.admin import topic_of
+from streaming.protocol.codec import Frame
+from streaming.protocol.frames import MINUS_ONE
+from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY
+from streaming.traces.session import Command, Session, Stream, stream_name
+from streaming.traces.trace import Trace
+
+OTHER_CONSUMER = "race: a message went to another consumer of its subscription"
+FOLLOWS = "follows from a race on the subscription"
+CLOSING = "race: the connection, producer or consumer was being closed"
+UNDER_WAY = "race: other commands were under way on the topic"
+OLDER = "the entry was stored before the recording began"
+NOT_SUPPORTED = "Magnetar does not support"
+REDIRECTED = "a lookup went from one broker to another"
+
+MOMENT = 1000
+"""What a broker had under way for an object that was closed is at most so old (ms)."""
+
+_AT_ONCE = 100
+"""Commands may be carried out in another order if they came within so many ms."""
+
+
+def session_of(trace: Trace, *, connection_prefix: str = "") -> Session:
+    """The session that compares a trace."""
+    kind = Session if trace.gated else UngatedSession
+    return kind(trace, connection_prefix=connection_prefix)
+
+
+class UngatedSession(Session):
+    """Feeds a trace that is not gated to its own broker."""
+
+    def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
+        super().__init__(trace, connection_prefix=connection_prefix)
+        self._now = 0
+        self._subscriptions: dict[Stream, tuple[str, str]] = {}
+        self._raced: set[tuple[str, str]] = set()
+        self._ledgers: dict[tuple[str, str, int, int], int] = {}
+        self._asked: dict[Hashable, int] = {}
+        self._closed: dict[str | Stream, list[int]] = defaultdict(list)
+        self._commands: dict[str, list[tuple[int, Stream]]] = defaultdict(list)
+        self._not_supported: set[tuple[str, int]] = set()
+        self._open_recorded: dict[Hashable, deque[tuple[int, Stream, dict[str, Any]]]] = defaultdict(deque)
+        self._open_ours: dict[Hashable, deque[tuple[int, Stream, Frame]]] = defaultdict(deque)
+
+    def _settings(self) -> dict[str, Any]:
+        """The broker's own checks run: nobody noted when the recorded ones did."""
+        return {**self.trace.header["broker_config"], "trimAtRolloverSparesClosedLedger": True}
+
+    def _take(self, row: Row, record: dict[str, Any]) -> None:
+        effect = row.effect
+        if isinstance(effect, Unsupported):
+            self.explained[f"{NOT_SUPPORTED} this: {effect.cause}"] += 1
+            return
+        if isinstance(effect, SendReceipt) and effect.metadata is not None:
+            metadata = effect.metadata
+            key = effect.topic, metadata.producer_name, metadata.sequence_id, effect.entry_id
+            self._ledgers[key] = effect.ledger_id
+        super()._take(row, record)
+
+    # -- commands
+
+    def _commands_of(self, record: dict[str, Any]) -> Iterator[Command]:
+        if record["dir"] == "admin":
+            self._now = int(record["t"])
+            path = record["path"].partition("?")[0]
+            if record["method"] == "GET" and path.endswith(_SHOWN_BY_GATEWAYS):
+                return
+            if record.get("status") == _REFUSED and self.broker.partitioned.get(topic_of(path) or ""):
+                return  # the call is not for partitioned topics
+        yield from super()._commands_of(record)
+
+    def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
+        name, connection, fields = record["cmd"], self._connection(record), record.get("fields", {})
+        self._now = int(record["t"])
+        if name == "_TCP_CLOSE":
+            self._closed[connection].append(self._now)
+        elif name.startswith("_TCP") or name in OF_THE_GATEWAY:
+            pass
+        elif name not in OF_THE_BROKER:
+            self.skipped[name] += 1
+            self.explained[f"{NOT_SUPPORTED} {name}"] += 1
+            self._not_supported.add((connection, fields.get("request_id", -1)))
+            return None
+        elif record.get("intact") is False:
+            refused = {name: fields[name] for name in ("producer_id", "sequence_id")}
+            self._answer(Frame(connection, "SEND_ERROR", {**refused, "error": "ChecksumError"}))
+            return None
+        asked = super()._frame(record)
+        if asked is not None and asked[0] is not None:
+            self._note_command(self._stream(connection, name, fields), asked[0], name, fields)
+        return asked
+
+    def _note_command(self, stream: Stream, topic: str, name: str, fields: dict[str, Any]) -> None:
+        self._commands[topic].append((self._now, stream))
+        self._asked[self._identity(stream, fields)] = self._now
+        if name == "SUBSCRIBE":
+            self._subscriptions[stream] = topic, fields["subscription"]
+        elif name in ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "UNSUBSCRIBE"):
+            self._closed[stream].append(self._now)
+
+    # -- matching
+
+    def _match(self, stream: Stream) -> None:
+        recorded, ours = self._recorded[stream], self._ours[stream]
+        while recorded:
+            record = recorded.popleft()
+            if self._is_expected(stream, record):
+                key = self._key_of_recorded(stream, record)
+                if key is None:
+                    self.explained[OLDER] += 1
+                elif self._open_ours[key]:
+                    _, other, answer = self._open_ours[key].popleft()
+                    self._compare(stream, record, other, answer)
+                else:
+                    self._open_recorded[key].append((int(record["t"]), stream, record))
+        while ours:
+            answer = ours.popleft()
+            key = self._key_of_ours(stream, answer)
+            if self._open_recorded[key]:
+                _, other, record = self._open_recorded[key].popleft()
+                self._compare(other, record, stream, answer)
+            else:
+                self._open_ours[key].append((self._now, stream, answer))
+
+    def _is_expected(self, stream: Stream, record: dict[str, Any]) -> bool:
+        """Whether Magnetar has an answer to match. Not so: that of a command that it does not support, or a close."""
+        cmd, fields = record["cmd"], record.get("fields", {})
+        self._now = max(self._now, int(record["t"]))
+        if cmd == "_TCP_CLOSE":
+            self._closed[stream[0]].append(self._now)
+        if cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
+            self._closed[stream].append(self._now)
+        if (stream[0], fields.get("request_id", -1)) in self._not_supported or cmd in _OTHERS:
+            return False
+        if cmd == "LOOKUP_RESPONSE" and fields.get("response") == "Redirect":
+            self.explained[REDIRECTED] += 1
+            record["fields"] = {**fields, "response": "Connect"}
+        return True
+
+    def _key_of_recorded(self, stream: Stream, record: dict[str, Any]) -> Hashable:
+        """What a recorded frame answers or delivers. None: an entry that Magnetar lacks."""
+        fields = record.get("fields", {})
+        if record["cmd"] != "MESSAGE":
+            return self._identity(stream, fields) or (stream, record["cmd"])
+        topic, metadata = self._topics.get(stream, ""), record["metadata"]
+        ledger, entry = fields["message_id"]["ledgerId"], fields["message_id"]["entryId"]
+        known = self.normaliser.of(topic)
+        if ledger not in known.met:  # a message may come before its receipt
+            written = topic, metadata["producer_name"], metadata["sequence_id"], entry
+            if written not in self._ledgers or not known.meet(ledger, self._ledgers[written]):
+                return None
+        return "MESSAGE", self._subscriptions.get(stream, stream), known.ours(ledger), entry
+
+    def _key_of_ours(self, stream: Stream, answer: Frame) -> Hashable:
+        """The same of Magnetar's frame."""
+        if answer.cmd != "MESSAGE":
+            return self._identity(stream, answer.fields) or (stream, answer.cmd)
+        position = answer.fields["message_id"]
+        subscription = self._subscriptions.get(stream, stream)
+        return "MESSAGE", subscription, position["ledgerId"], position["entryId"]
+
+    @staticmethod
+    def _identity(stream: Stream, fields: dict[str, Any]) -> Hashable:
+        if fields.get("request_id", MINUS_ONE) != MINUS_ONE:
+            return stream, "request", fields["request_id"]
+        return (stream, "sequence", fields["sequence_id"]) if "sequence_id" in fields else None
+
+    def _compare(self, stream: Stream, record: dict[str, Any], other: Stream, answer: Frame) -> None:
+        subscription = self._subscriptions.get(stream)
+        fields = record.get("fields", {})
+        if stream != other and subscription is not None:
+            self._raced.add(subscription)
+            self.explained[OTHER_CONSUMER] += 1
+            own = {name: fields[name] for name in ("consumer_id", "consumer_epoch") if name in fields}
+            rest = {name: value for name, value in answer.fields.items() if name not in _OF_CONSUMERS}
+            answer = answer._replace(fields={**rest, **own})
+        found = self._frame_difference(self._topics.get(stream, ""), record, answer)
+        if found is not None:
+            self._differ(stream, int(record["t"]), self._identity(stream, fields), f"{record['cmd']} {found}")
+
+    def _differ(self, stream: Stream, time: int, asked: Hashable, text: str) -> None:
+        """Note a difference at `time`, or its explanation."""
+        since = self._asked.get(asked, time) - _AT_ONCE
+        if self._subscriptions.get(stream) in self._raced:
+            self.explained[FOLLOWS] += 1
+        elif self._is_closed(stream, time):
+            self.explained[CLOSING] += 1
+        elif self._others(stream, since, time):
+            self.explained[UNDER_WAY] += 1
+        else:
+            self.differ(f"{stream_name(stream)}: {text}")
+
+    def _is_closed(self, stream: Stream, time: int) -> bool:
+        return any(
+            abs(closed - time) <= MOMENT
+            for each in (stream, stream[0])
+            for closed in self._closed.get(each, ())
+        )
+
+    def _others(self, stream: Stream, since: int, until: int) -> bool:
+        """Whether others sent commands on the topic of a stream in that time."""
+        commands = self._commands.get(self._topics.get(stream, ""), [])
+        start = bisect_left(commands, since, key=lambda command: command[0])
+        stop = bisect_left(commands, until + 1, lo=start, key=lambda command: command[0])
+        return any(other != stream for _, other in commands[start:stop])
+
+    def end_step(self, following: str) -> None:
+        """Report every frame that has no counterpart when the trace ends: before, its counterpart may still come."""
+        if following != "end":
+            return
+        self.step = "end"
+        for recorded in self._open_recorded.values():
+            for time, stream, record in recorded:
+                fields = record.get("fields", {})
+                text = f"recorded {record['cmd']} {fields}, ours has none"
+                self._differ(stream, time, self._identity(stream, fields), text)
+        for ours in self._open_ours.values():
+            for time, stream, answer in ours:
+                text = f"ours {answer.cmd} {answer.fields}, recorded has none"
+                self._differ(stream, time, self._identity(stream, answer.fields), text)
+        self._open_recorded.clear()
+        self._open_ours.clear()
+
+
+_OTHERS = frozenset({"WATCH_TOPIC_UPDATE", "AUTH_CHALLENGE", "TOPIC_MIGRATED"})
+"""What a broker sends without being asked, and Magnetar does not."""
+
+_SHOWN_BY_GATEWAYS = ("/partitioned-stats", "/partitioned-internalStats", "/internal-info")
+"""Calls that read, and that a gateway answers from other calls."""
+
+_REFUSED = 405
+
+_OF_CONSUMERS = frozenset({"consumer_id", "consumer_epoch"})
