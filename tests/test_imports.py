@@ -31,10 +31,13 @@ ROOMS = {
         "msgspec pyarrow pytest",
     ),
     "streaming.cli": Room(
-        "streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
+        "streaming.record streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
         "streaming.traces "
         "streaming.kafka streaming.fold streaming.quality streaming.log streaming.broker sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
+    ),
+    "streaming.record": Room(
+        "streaming.server streaming.traces streaming.protocol streaming.broker schemas", "msgspec starlette"
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),

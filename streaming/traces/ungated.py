@@ -6,9 +6,9 @@ message or delivery of the same entry to the same subscription, wherever it stan
 one of these explanations:
 
 * a message went to another consumer of its subscription: the order in which permits, acknowledgments and messages met
-* later differences on such a subscription follow from that
 * an answer is missing because its connection, producer or consumer was closed at that moment
-* an answer differs while commands of others were under way on its topic
+* an answer differs while other producers of its topic, or other consumers of its subscription, had commands under way
+* later differences on a subscription or topic follow from the former
 * an entry was stored before the recording began
 * Magnetar does not support the command
 """
@@ -16,6 +16,7 @@ one of these explanations:
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator
+from operator import itemgetter
 from typing import Any
 
 from schemas.effects import Row, SendReceipt, Unsupported
@@ -27,9 +28,9 @@ from streaming.traces.session import Command, Session, Stream, stream_name
 from streaming.traces.trace import Trace
 
 OTHER_CONSUMER = "race: a message went to another consumer of its subscription"
-FOLLOWS = "follows from a race on the subscription"
+FOLLOWS = "follows from a race on the subscription or topic"
 CLOSING = "race: the connection, producer or consumer was being closed"
-UNDER_WAY = "race: other commands were under way on the topic"
+UNDER_WAY = "race: others had commands under way on the topic"
 OLDER = "the entry was stored before the recording began"
 NOT_SUPPORTED = "Magnetar does not support"
 REDIRECTED = "a lookup went from one broker to another"
@@ -54,11 +55,11 @@ class UngatedSession(Session):
         super().__init__(trace, connection_prefix=connection_prefix)
         self._now = 0
         self._subscriptions: dict[Stream, tuple[str, str]] = {}
-        self._raced: set[tuple[str, str]] = set()
+        self._raced: set[str | tuple[str, str]] = set()
         self._ledgers: dict[tuple[str, str, int, int], int] = {}
         self._asked: dict[Hashable, int] = {}
         self._closed: dict[str | Stream, list[int]] = defaultdict(list)
-        self._commands: dict[str, list[tuple[int, Stream]]] = defaultdict(list)
+        self._commands: dict[str, list[tuple[int, str, Stream]]] = defaultdict(list)
         self._not_supported: set[tuple[str, int]] = set()
         self._open_recorded: dict[Hashable, deque[tuple[int, Stream, dict[str, Any]]]] = defaultdict(deque)
         self._open_ours: dict[Hashable, deque[tuple[int, Stream, Frame]]] = defaultdict(deque)
@@ -112,7 +113,7 @@ class UngatedSession(Session):
         return asked
 
     def _note_command(self, stream: Stream, topic: str, name: str, fields: dict[str, Any]) -> None:
-        self._commands[topic].append((self._now, stream))
+        self._commands[topic].append((self._now, name, stream))
         self._asked[self._identity(stream, fields)] = self._now
         if name == "SUBSCRIBE":
             self._subscriptions[stream] = topic, fields["subscription"]
@@ -201,13 +202,15 @@ class UngatedSession(Session):
 
     def _differ(self, stream: Stream, time: int, asked: Hashable, text: str) -> None:
         """Note a difference at `time`, or its explanation."""
-        since = self._asked.get(asked, time) - _AT_ONCE
-        if self._subscriptions.get(stream) in self._raced:
+        topic = self._topics.get(stream, "")
+        if self._subscriptions.get(stream) in self._raced or topic in self._raced:
             self.explained[FOLLOWS] += 1
         elif self._is_closed(stream, time):
             self.explained[CLOSING] += 1
-        elif self._others(stream, since, time):
+        elif self._is_contended(stream, asked, time):
             self.explained[UNDER_WAY] += 1
+            if stream[1] == "producer":  # its entries may be in another order
+                self._raced.add(topic)
         else:
             self.differ(f"{stream_name(stream)}: {text}")
 
@@ -218,12 +221,23 @@ class UngatedSession(Session):
             for closed in self._closed.get(each, ())
         )
 
-    def _others(self, stream: Stream, since: int, until: int) -> bool:
-        """Whether others sent commands on the topic of a stream in that time."""
+    def _is_contended(self, stream: Stream, asked: Hashable, until: int) -> bool:
+        """Whether others sent commands since a stream asked that may change the answer: to a producer, the commands of other
+        producers of its topic; to a consumer, those of other consumers of its subscription and, if it asked, what is published."""
+        since = self._asked.get(asked, until) - _AT_ONCE
         commands = self._commands.get(self._topics.get(stream, ""), [])
-        start = bisect_left(commands, since, key=lambda command: command[0])
-        stop = bisect_left(commands, until + 1, lo=start, key=lambda command: command[0])
-        return any(other != stream for _, other in commands[start:stop])
+        start = bisect_left(commands, since, key=itemgetter(0))
+        stop = bisect_left(commands, until + 1, lo=start, key=itemgetter(0))
+        subscription = self._subscriptions.get(stream)
+        for _, name, other in commands[start:stop]:
+            if other != stream and name not in _HARMLESS:
+                if other[1] == "producer":
+                    contends = asked is not None
+                else:
+                    contends = stream[1] != "producer" and self._subscriptions.get(other) == subscription
+                if contends:
+                    return True
+        return False
 
     def end_step(self, following: str) -> None:
         """Report every frame that has no counterpart when the trace ends: before, its counterpart may still come."""
@@ -250,5 +264,8 @@ _SHOWN_BY_GATEWAYS = ("/partitioned-stats", "/partitioned-internalStats", "/inte
 """Calls that read, and that a gateway answers from other calls."""
 
 _REFUSED = 405
+
+_HARMLESS = frozenset({"LOOKUP", "PARTITIONED_METADATA", "GET_SCHEMA"})
+"""Commands that change nothing."""
 
 _OF_CONSUMERS = frozenset({"consumer_id", "consumer_epoch"})

@@ -1,0 +1,481 @@
+"""`magnetar record` in front of an embedded broker: what is recorded replays to what the broker answered."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from streaming.protocol.codec import FrameReader, decode, encode, entry
+from streaming.record.proxy import BadUrl, broker_address
+from streaming.record.record import command_log
+from streaming.record.recording import COMMANDS, TRACE, InTheWay, Recording
+from streaming.record.rest import BadAdminUrl, Rest
+from streaming.replay import replay_in_process
+from streaming.traces.trace import TraceError, payload_of, read_trace
+from tests.record.kit import Proxied, proxied
+from tests.server.conftest import Running, running
+
+pytestmark = pytest.mark.feature("K3")
+
+WAIT = 10_000
+CONNECT = encode("CONNECT", {"client_version": "test", "protocol_version": 21})
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def proxy(broker: Running, tmp_path: Path) -> Iterator[Proxied]:
+    with proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url)) as found:
+        yield found
+
+
+def acknowledge(consumer: Any, count: int) -> None:
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive(WAIT))
+
+
+# ---- bodies: each gets a proxy, a client and a topic of its own
+
+
+def each_type(proxy: Proxied, client: Any, topic: str) -> None:
+    consumers = [
+        client.subscribe(topic, f"s-{type_}".replace(".", "-"), type_, receiver_queue_size=5)
+        for type_ in (
+            pulsar.ConsumerType.Exclusive,
+            pulsar.ConsumerType.Shared,
+            pulsar.ConsumerType.Failover,
+            pulsar.ConsumerType.KeyShared,
+        )
+    ]
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(12):
+        producer.send(b"%d" % number, partition_key=str(number % 3))
+    for consumer in consumers:
+        acknowledge(consumer, 12)
+
+
+def batches_and_nacks(proxy: Proxied, client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=50, compression_type=pulsar.CompressionType.ZLib
+    )  # fmt: skip
+    for number in range(30):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    consumer.negative_acknowledge(consumer.receive(WAIT))
+    acknowledge(consumer, 30)
+
+
+def positions(proxy: Proxied, client: Any, topic: str) -> None:
+    path = "/" + topic.replace("://", "/")
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    sent = [producer.send(b"%d" % number) for number in range(8)]
+    acknowledge(consumer, 8)
+    assert proxy.call("PUT", f"{path}/unload")[0] == 204
+    producer.send(b"after")
+    acknowledge(consumer, 1)
+    consumer.seek(sent[5])
+    assert consumer.receive(WAIT).data() == b"6"
+    assert proxy.call("GET", f"{path}/subscriptions")[1] == b'["s"]'
+    assert proxy.call("POST", f"{path}/subscription/s/skip/1")[0] == 204
+    assert proxy.call("GET", f"{path}/subscription/s/position/1")[0] == 200
+    assert proxy.call("DELETE", f"{path}/subscription/none")[0] == 404
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    while reader.has_message_available():
+        reader.read_next(WAIT)
+
+
+def partitions(proxy: Proxied, client: Any, topic: str) -> None:
+    path = "/" + topic.replace("://", "/")
+    assert proxy.call("PUT", f"{path}/partitions", 3)[0] == 204
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic, batching_enabled=False, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
+    )  # fmt: skip
+    for number in range(9):
+        producer.send(b"%d" % number)
+    acknowledge(consumer, 9)
+    assert proxy.call("POST", f"{path}/subscription/s/skip_all")[0] == 204
+
+
+def errors_and_deduplication(proxy: Proxied, client: Any, topic: str) -> None:
+    path = "/" + topic.replace("://", "/")
+    assert proxy.call("POST", f"{path}/deduplicationEnabled", True)[0] == 204
+    consumer = client.subscribe(topic, "s")
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic, producer_name="p")
+    for number in (0, 1, 1, 0, 2):
+        producer.send(b"%d" % number, sequence_id=number)
+    acknowledge(consumer, 3)
+    assert proxy.call("POST", f"{path}/terminate")[0] == 200
+    with pytest.raises(pulsar.TopicTerminated):
+        producer.send(b"late", sequence_id=9)
+
+
+def non_persistent(proxy: Proxied, client: Any, topic: str) -> None:
+    topic = topic.replace("persistent", "non-persistent", 1)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(5):
+        producer.send(b"%d" % number)
+        consumer.receive(WAIT)
+
+
+def typed(proxy: Proxied, client: Any, topic: str) -> None:
+    class Order(pulsar.schema.Record):  # type: ignore[misc]
+        id = pulsar.schema.Integer()
+
+    schema = pulsar.schema.JsonSchema(Order)
+    consumer = client.subscribe(topic, "s", schema=schema)
+    producer = client.create_producer(topic, schema=schema)
+    producer.send(Order(id=7))
+    assert consumer.receive(WAIT).value().id == 7
+
+
+BODIES = [
+    each_type, batches_and_nacks, positions, partitions, errors_and_deduplication, non_persistent, typed,
+]  # fmt: skip
+
+
+# Without payloads: a body with messages, and one that reads them by admin calls.
+CASES = [("keep", body) for body in BODIES] + [
+    (payloads, body) for payloads in ("hash", "drop") for body in (each_type, positions)
+]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "body"), CASES, ids=[f"{body.__name__}-{payloads}" for payloads, body in CASES]
+)
+def test_a_recording_replays_to_the_answers_of_the_broker(
+    body: Callable[..., None], payloads: Any, broker: Running, tmp_path: Path
+) -> None:
+    topic = f"persistent://public/default/{body.__name__}-{payloads}"
+    with (
+        proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url), payloads) as proxy,
+        proxy.client() as client,
+    ):
+        body(proxy, client, topic)
+    imported, verdict = command_log(proxy.folder / TRACE)
+    assert verdict.differences == []
+    assert verdict.frames > 10
+    if payloads == "hash":
+        assert b"payload_sha256" in (proxy.folder / TRACE).read_bytes()
+    replayed = replay_in_process(proxy.folder / COMMANDS, tmp_path / "replayed", batches=3)
+    assert replayed.records == sum(imported.commands.values())
+    answered = Counter(each["cmd"] for each in proxy.trace.records if each["dir"] == "out")
+    for kind in ("SEND_RECEIPT", "MESSAGE", "PRODUCER_SUCCESS"):
+        assert replayed.rows.get(kind, 0) == answered[kind], kind
+
+
+def test_another_answer_of_the_broker_is_shown(proxy: Proxied) -> None:
+    """A consumer that was not given a message, a receipt with another position, and another error are differences."""
+    topic = "persistent://public/default/lies"
+    with proxy.client() as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(5):
+            producer.send(b"%d" % number)
+        acknowledge(consumer, 5)
+        time.sleep(1.2)  # else it may be that the connection was being closed
+    path = proxy.folder / TRACE
+    lines = path.read_text().splitlines(keepends=True)
+
+    def changed(cmd: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> list[str]:
+        found, done = [], False
+        for line in lines:
+            value = json.loads(line)
+            if value.get("cmd") == cmd and value["dir"] == "out" and not done:
+                done, value = True, change(value)
+            found += [json.dumps(value) + "\n"] if value is not None else []
+        path.write_text("".join(found))
+        return [text for _, text in command_log(path)[1].differences]
+
+    def moved(value: dict[str, Any]) -> dict[str, Any]:
+        value["fields"]["message_id"]["entryId"] += 7
+        return value
+
+    def refused(value: dict[str, Any]) -> dict[str, Any]:
+        fields = {"request_id": value["fields"]["request_id"], "error": "ProducerBusy", "message": ""}
+        return {**value, "cmd": "ERROR", "fields": fields}
+
+    assert any("entryId" in text for text in changed("SEND_RECEIPT", moved))
+    assert any("recorded has none" in text for text in changed("MESSAGE", lambda _: None))
+    assert any("ERROR" in text for text in changed("PRODUCER_SUCCESS", refused))
+    path.write_text("".join(lines))
+    assert command_log(path)[1].differences == []
+
+
+# ---- the proxy
+
+
+def test_clients_stay_on_the_proxy(proxy: Proxied, broker: Running) -> None:
+    with proxy.client() as client:
+        client.create_producer("stay").send(b"x")
+    assert len(proxy.frames("out", "PRODUCER_SUCCESS")) == len(proxy.frames("out", "SEND_RECEIPT")) == 1
+    status, body = proxy.call("GET", "/lookup/v2/topic/persistent/public/default/stay")
+    found = json.loads(body)
+    assert (status, found["httpUrl"]) == (200, proxy.admin_url)
+    assert str(broker.server.address.port) not in found["brokerUrl"]
+    with socket.create_connection(broker_address(found["brokerUrl"])):
+        pass
+
+
+class Scripted:
+    """A broker that answers each command as it is told to, on a port of its own."""
+
+    def __init__(self, answers: Callable[[Any], list[bytes]]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.got: list[str] = []
+        self._answers = answers
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        frames = FrameReader(1 << 30)
+        with client:
+            while data := client.recv(1 << 16):
+                for each in frames.feed(data):
+                    frame = decode(each)
+                    self.got.append(frame.cmd)
+                    for answer in self._answers(frame):
+                        client.sendall(answer)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def connected(frame: Any) -> list[bytes]:
+    return [encode("CONNECTED", {"server_version": "x"})] if frame.cmd == "CONNECT" else []
+
+
+def exchange(url: str, *data: bytes, until: str) -> list[Any]:
+    """Send `data` on a new connection, and read frames until one is `until`."""
+    with socket.create_connection(broker_address(url), timeout=10) as connection:
+        connection.sendall(b"".join(data))
+        frames, found = FrameReader(), list[Any]()
+        while not found or found[-1].cmd != until:
+            received = connection.recv(1 << 16)
+            assert received, found
+            found += [decode(each) for each in frames.feed(received)]
+        return found
+
+
+def test_each_broker_of_a_cluster_has_a_listener(tmp_path: Path) -> None:
+    owner = Scripted(connected)
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd != "LOOKUP":
+            return connected(frame)
+        fields = {
+            "request_id": frame.fields["request_id"], "response": "Redirect", "brokerServiceUrl": owner.url,
+            "brokerServiceUrlTls": "pulsar+ssl://127.0.0.1:1", "authoritative": True,
+            "proxy_through_service_url": frame.fields["topic"].endswith("proxied"),
+        }  # fmt: skip
+        return [encode("LOOKUP_RESPONSE", fields)]
+
+    first = Scripted(answers)
+    with proxied(tmp_path / "log", first.url, "http://127.0.0.1:1") as proxy:
+        assert any("settings" in each for each in proxy.missing)
+
+        def lookup(topic: str) -> Any:
+            asked = encode("LOOKUP", {"topic": topic, "request_id": 1})
+            return exchange(proxy.service_url, CONNECT, asked, until="LOOKUP_RESPONSE")[-1].fields
+
+        direct, again, through = lookup("t"), lookup("t"), lookup("proxied")
+        assert direct["brokerServiceUrl"] == again["brokerServiceUrl"] != owner.url
+        assert "brokerServiceUrlTls" not in direct
+        assert (
+            through["brokerServiceUrl"] == owner.url
+        )  # the client names it to Pulsar's proxy, through this one
+        exchange(direct["brokerServiceUrl"], CONNECT, until="CONNECTED")
+    assert owner.got == ["CONNECT"]
+    first.close()
+    owner.close()
+
+
+def test_what_is_not_a_frame_passes_and_the_broker_closes(proxy: Proxied) -> None:
+    for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x05\0\0\0\x01\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0"):
+        with socket.create_connection(broker_address(proxy.service_url), timeout=10) as connection:
+            connection.sendall(CONNECT + junk + CONNECT)
+            while connection.recv(1 << 16):
+                pass
+    exchange(proxy.service_url, CONNECT, encode("PING", {}), until="PONG")
+    notes = [each for each in proxy.trace.records if each.get("event") == "unreadable"]
+    assert [note["of"] for note in notes] == ["in"] * 4
+    assert "unreadable" not in str(command_log(proxy.folder / TRACE)[1].differences)
+
+
+def test_secrets_are_not_recorded(proxy: Proxied) -> None:
+    secret = encode("CONNECT", {"client_version": "t", "protocol_version": 21, "auth_method_name": "token",
+                                "auth_data": b"secret", "original_auth_data": "secret"})  # fmt: skip
+    exchange(proxy.service_url, secret, until="CONNECTED")
+    assert b"c2VjcmV0" not in (proxy.folder / TRACE).read_bytes()
+    assert b"secret" not in (proxy.folder / TRACE).read_bytes()
+
+
+def test_a_side_that_does_not_read_holds_up_the_other(tmp_path: Path) -> None:
+    """100 MB are due to a client that reads nothing: the broker can't send them, so the proxy does not hold them."""
+    sent = 0
+    frame = encode("MESSAGE", {"consumer_id": 1, "message_id": {"ledgerId": 1, "entryId": 1}},
+                   entry({"producer_name": "p", "sequence_id": 1, "publish_time": 1}, bytes(1 << 20)))  # fmt: skip
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        for _ in range(100):
+            writer.write(frame)
+            await writer.drain()
+            sent += 1
+
+    def serve() -> None:
+        asyncio.run(main())
+
+    port: list[int] = []
+    ready, end = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        server = await asyncio.start_server(broker, "127.0.0.1", 0)
+        port.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await asyncio.to_thread(end.wait)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    ready.wait()
+    with proxied(tmp_path / "log", f"pulsar://127.0.0.1:{port[0]}", "http://127.0.0.1:1") as proxy:
+        lazy = socket.socket()
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        lazy.connect(broker_address(proxy.service_url))
+        before = -1
+        while before != sent or not sent:
+            before = sent
+            time.sleep(0.5)
+        assert sent < 50
+        assert len(proxy.frames("out", "MESSAGE")) < 50
+        lazy.close()
+    end.set()
+    thread.join()
+
+
+def test_a_recording_survives_kill_9(broker: Running, tmp_path: Path) -> None:
+    code = "from streaming.cli.app import app; app()"
+    options = ["--to", broker.service_url, "--admin-to", str(broker.server.admin_url),
+               "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]  # fmt: skip
+    recorder = subprocess.Popen(
+        [sys.executable, "-c", code, "record", str(tmp_path / "log"), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert recorder.stderr is not None
+    said = ""
+    while "recording" not in said:
+        said = recorder.stderr.readline()
+        assert said
+    url = said.split()[2]
+    asked = encode("PRODUCER", {"topic": "killed", "producer_id": 1, "request_id": 1, "producer_name": "p"})
+    exchange(url, CONNECT, asked, until="PRODUCER_SUCCESS")
+    os.kill(recorder.pid, signal.SIGKILL)
+    recorder.communicate()
+    path = tmp_path / "log" / TRACE
+    with path.open("ab") as file:
+        file.write(b'{"t": 1, "dir": "in", "co')
+    assert [each["cmd"] for each in read_trace(path).records if each["dir"] == "out"][-1:] == [
+        "PRODUCER_SUCCESS"
+    ]
+    imported, verdict = command_log(path)
+    assert imported.commands["PRODUCER"] == 1
+    assert verdict.differences == []
+
+
+def test_a_line_that_is_cut_off_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        '{"format": 1, "gated": false, "broker_config": {}}\n{"t": 1, "dir": "no\n{"t": 1, "dir": "note"}\n'
+    )
+    with pytest.raises(TraceError, match="t.jsonl:2: not JSON"):
+        read_trace(path)
+
+
+def test_a_recording_is_not_overwritten(tmp_path: Path) -> None:
+    with Recording(tmp_path, {}, "keep"):
+        pass
+    with pytest.raises(InTheWay, match="choose another folder"), Recording(tmp_path, {}, "keep"):
+        pass
+
+
+def test_a_full_disk_ends_the_recording(tmp_path: Path) -> None:
+    with Recording(tmp_path, {}, "keep") as recording:
+        whole = recording._file
+        with Path("/dev/full").open("wb", buffering=0) as recording._file:
+            recording.note(dir="note")
+            assert recording.failed is not None
+            recording.note(dir="note")
+        recording._file = whole
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:6650", "pulsar+ssl://h:6651", "pulsar://h", "pulsar://:1", "pulsar://h:0"]
+)
+def test_urls_that_are_not_a_brokers(url: str) -> None:
+    with pytest.raises(BadUrl):
+        broker_address(url)
+
+
+def test_urls_that_are(tmp_path: Path) -> None:
+    assert str(broker_address("pulsar://[::1]:6650/")) == "[::1]:6650"
+    assert str(broker_address("pulsar://a:1,b:2")) == "a:1"
+    with pytest.raises(BadAdminUrl):
+        Rest("localhost:8080")
+
+
+def test_an_admin_api_that_is_away_is_a_bad_gateway(broker: Running, tmp_path: Path) -> None:
+    with proxied(tmp_path / "log", broker.service_url, "http://127.0.0.1:1") as proxy:
+        status, body = proxy.call("GET", "/clusters")
+        assert (status, "can't be reached" in json.loads(body)["reason"]) == (502, True)
+        assert proxy.call("PUT", "/tenants/t", {})[0] == 502
+    (call,) = [each for each in proxy.trace.records if each["dir"] == "admin"]
+    assert "status" not in call  # nobody answered
+
+
+def test_payloads_are_not_in_a_recording_without_them(broker: Running, tmp_path: Path) -> None:
+    with (
+        proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url), "drop") as proxy,
+        proxy.client() as client,
+    ):
+        consumer = client.subscribe("dropped", "s")
+        client.create_producer("dropped").send(b"precious")
+        assert consumer.receive(WAIT).data() == b"precious"
+        path = "/persistent/public/default/dropped/subscription/s/position/1"
+        assert proxy.call("GET", path)[1] == b"precious"
+    text = (proxy.folder / TRACE).read_bytes()
+    assert b"precious" not in text
+    assert b"cHJlY2lvdX" not in text
+    (message,) = proxy.frames("out", "MESSAGE")
+    assert payload_of(message) == bytes(8)
