@@ -21,7 +21,8 @@ class Entry(NamedTuple):
     @property
     def messages(self) -> int:
         """Messages in it, at least 1 (batching.md §1)."""
-        return max(self.metadata.num_messages_in_batch or 1, 1)
+        messages = self.metadata.num_messages_in_batch
+        return 1 if messages is None or messages < 1 else messages
 
 
 class EntryNotFound(LookupError):

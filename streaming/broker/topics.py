@@ -196,7 +196,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         """The time before which no timer fires and no round runs (ms), or `NEVER`."""
         timers, rounds = self._ctx.timers, self._queue
         timer = timers[0][0] if timers else NEVER
-        return min(timer, rounds[0][0]) if rounds else timer
+        return rounds[0][0] if rounds and rounds[0][0] < timer else timer
 
     def pending(self) -> list[tuple[int, str]]:
         """The timers and the rounds of checks to come: (time in ms, topic), sorted."""
@@ -357,8 +357,10 @@ class PersistentTopics(Topics[PersistentTopic]):
             self._let_lie(topic.name, block)
 
     def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
-        commands.carry_out(self._ctx, topic, command)
-        self.check_unacked(topic)
+        ctx = self._ctx
+        commands.carry_out(ctx, topic, command)
+        if ctx.config.maxUnackedMessagesPerBroker > 0:
+            self.check_unacked(topic)
 
     def _missing(self, name: str, former: DeletedTopic) -> PersistentTopic:
         return lifecycle.empty(self._ctx, name, former)

@@ -48,8 +48,11 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now. `policy`: the `tick` from
         now on."""
         self.tick = policy
+        if deliver_at < 0:
+            self.fixed = False
+            return False
         tick, strict = self._tick(config), config.isDelayedDeliveryDeliverAtTimeStrict
-        if deliver_at < 0 or deliver_at <= (now if strict else now + tick):
+        if deliver_at <= (now if strict else now + tick):
             self.fixed = False
             return False
         width = self._bucket_width(config)
@@ -94,8 +97,8 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
 
     def arm(self, now: int, config: ServiceConfiguration) -> None:
         """Set the timer for the first bucket, unless that bucket is past: the next dispatch takes it anyway."""
-        first, tick = self.first, self._tick(config)
-        self.timer = -1 if first is None or first <= now else max(first, self.fired + tick)
+        first = self.first
+        self.timer = -1 if first is None or first <= now else max(first, self.fired + self._tick(config))
 
     def _tick(self, config: ServiceConfiguration) -> int:
         return config.delayedDeliveryTickTimeMillis if self.tick is None else self.tick

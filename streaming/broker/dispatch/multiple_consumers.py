@@ -26,7 +26,7 @@ from streaming.broker.subscription.context import SubscriptionContext
 NO_HASHES: dict[Position, int] = {}
 
 
-class MultipleConsumers(Dispatcher, tag="multiple"):
+class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     """`round_robin` = index of the consumer whose turn it is; `replay` = positions to send before new ones;
     `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
 
@@ -204,7 +204,10 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def _owner(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> Consumer | None:
         if position in consumer.pending:
             return consumer
-        return next((other for other in sub.consumers if position in other.pending), None)
+        for other in sub.consumers:
+            if position in other.pending:
+                return other
+        return None
 
     def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
         """Remove an entry from the pending acks."""
@@ -215,14 +218,17 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
 
         quirk: that is its whole batch again once the cursor has forgotten the acks within the batch.
         """
-        stored = sub.cursor.batches.get(position)
-        return consumer.pending[position] if stored is None else to_bits(stored).bit_count()
+        batches = sub.cursor.batches
+        if batches and (stored := batches.get(position)) is not None:
+            return to_bits(stored).bit_count()
+        return consumer.pending[position]
 
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
         """Forget the entry, and reduce the unacked messages of the consumer that it was sent to."""
-        self.counts.pop(position, None)
+        if self.counts:
+            self.counts.pop(position, None)
         owner = self._owner(sub, consumer, position)
         if owner is None:
             consumer.acks += 1
@@ -257,6 +263,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
             messages = (left & ~ack_set).bit_count()
             if not left & ack_set:
                 self.passed(sub.cursor.mark_delete)
+                self._finished(sub).add(position)
         owner.unacked -= messages
         self.total_unacked -= messages
         consumer.acks += messages
@@ -292,28 +299,56 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
         """After 4.0, drop entries up to the mark-delete position from the pending acks (§6)."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
-            self._release_passed(sub)
+            self.after_acks(sub, self._forget_passed(sub), mark_delete_moved=False)
         elif self._retries(sub):
             self.dispatch(sub)
 
-    def _release_passed(self, sub: SubscriptionContext) -> None:
-        mark_delete = sub.cursor.mark_delete
-        self.forget_to(mark_delete)
-        if self.passed_from is None:
-            return
+    def _forget_passed(self, sub: SubscriptionContext) -> list[Consumer]:
+        """Drop the entries that the broker moved the mark-delete past from the pending acks. Returns whose they were.
+
+        quirk: they stay in the unacked counts (4.0.7). Later versions uncount them.
+        """
+        cursor, ledger, before = sub.cursor, sub.ledger, self.passed_from
+        self.forget_to(cursor.mark_delete)
+        if before is None:
+            return []
+        uncounts = sub.ctx.config.removePendingAcksOnMarkDeleteMove
         owners = []
         for consumer in sub.consumers:
-            gone = sub.ledger.passed(consumer.pending, self.passed_from, mark_delete)
-            if gone:
+            if gone := ledger.passed(consumer.pending, before, cursor.mark_delete):
                 owners.append(consumer)
             for position in gone:
                 freed = consumer.pending[position]
                 self._release(sub, consumer, position)
-                consumer.unacked -= freed
-                self.total_unacked -= freed
-        for position in sub.ledger.passed(self.counts, self.passed_from, mark_delete):
-            del self.counts[position]
-        self.after_acks(sub, owners, mark_delete_moved=False)
+                if uncounts:
+                    consumer.unacked -= freed
+                    self.total_unacked -= freed
+        if uncounts:
+            for position in ledger.passed(self.counts, before, cursor.mark_delete):
+                del self.counts[position]
+        cursor.forget_batches(ledger, before)
+        self.passed_from = cursor.mark_delete if self._any_finished(sub) else None
+        return owners
+
+    def _finished(self, sub: SubscriptionContext) -> set[Position]:
+        """Has all pending entries that the cursor counts as acked, since partial acks took the last of their messages. Others
+        may be in it. Not in the state."""
+        found: set[Position] | None = self.__dict__.get("_finished_entries")
+        if found is None:
+            acked = sub.cursor.acked
+            found = {each for consumer in sub.consumers for each in consumer.pending if each in acked}
+            self.__dict__["_finished_entries"] = found
+        return found
+
+    def _any_finished(self, sub: SubscriptionContext) -> bool:
+        """Whether any pending entry is acked. Each one that is not any more costs one look."""
+        finished = self._finished(sub)
+        while finished:
+            position = finished.pop()
+            if position in sub.cursor.acked and any(position in each.pending for each in sub.consumers):
+                finished.add(position)
+                return True
+        return False
 
     def _retries(self, sub: SubscriptionContext) -> bool:
         """Whether Pulsar retries a round without progress every few milliseconds.
@@ -378,29 +413,33 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     # -- dispatch (§4, §5) ----------------------------------------------------------------------------------------
 
     def dispatch(self, sub: SubscriptionContext) -> None:
-        """Run rounds until nothing more can be sent. Then, if a consumer has permits, a read waits."""
-        self._forget_passed(sub)
+        """Run rounds until nothing more can be sent. Then, if a consumer has permits, a read waits.
+
+        quirk: entries that the broker moved the mark-delete past stay pending until the dispatcher next tries to read
+        (readMoreEntries), with or without permits.
+        """
+        if self._waits_for_entries(sub):
+            return
+        if self.passed_from is not None and not self._pauses(sub):
+            self._forget_passed(sub)
         while self._round(sub):
             pass
         self.delayed.arm(sub.ctx.clock, sub.ctx.config)
         if (due := self.due()) >= 0:
             sub.wake(due)
 
-    def _forget_passed(self, sub: SubscriptionContext) -> None:
-        """quirk: entries that the broker moved the mark-delete past stay pending until the dispatcher next tries to read
-        (readMoreEntries), with or without permits. They stay in the unacked counts even then."""
-        cursor = sub.cursor
-        if self.passed_from is None or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
-            return
-        self.forget_to(cursor.mark_delete)
-        for consumer in sub.consumers:
-            for position in sub.ledger.passed(consumer.pending, self.passed_from, cursor.mark_delete):
-                self._release(sub, consumer, position)
-        cursor.forget_batches(sub.ledger, self.passed_from)
-        acked = cursor.acked and any(
-            position in cursor.acked for consumer in sub.consumers for position in consumer.pending
+    def _waits_for_entries(self, sub: SubscriptionContext) -> bool:
+        """Whether a read waits, and a dispatch would have nothing to do."""
+        return (
+            self.pending_read > 0
+            and not self.replay
+            and not self.delayed.waiting
+            and self.passed_from is None
+            and sub.throttle is None
         )
-        self.passed_from = cursor.mark_delete if acked else None
+
+    def _pauses(self, sub: SubscriptionContext) -> bool:
+        return bool(self.delayed.waiting) and self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config)
 
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
@@ -426,7 +465,7 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
     def _wanted(self, sub: SubscriptionContext) -> int:
         """How many entries a round may read. 0: none, as nobody can receive, deliveries are paused, or a rate is used up."""
         wanted = self._read_size(sub)
-        if wanted == 0 or self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config):
+        if wanted == 0 or self._pauses(sub):
             return 0
         return sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))
 
@@ -439,13 +478,16 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
 
     def _read_size(self, sub: SubscriptionContext) -> int:
         """How many entries to read in a round, 0 if no consumer can receive."""
-        first = next((consumer for consumer in sub.consumers if consumer.available), None)
-        if first is None:
+        for first in sub.consumers:
+            if first.permits > 0 and not first.blocked:
+                break
+        else:
             return 0
+        config = sub.ctx.config
         permits = max(self.total_permits, first.permits)
-        if sub.ctx.config.preciseDispatcherFlowControl and first.average:
+        if config.preciseDispatcherFlowControl and first.average:
             permits = -(-permits // first.messages_per_entry)
-        return max(min(permits, sub.ctx.config.dispatcherMaxReadBatchSize), 1)
+        return max(min(permits, config.dispatcherMaxReadBatchSize), 1)
 
     def _deal_out(
         self,
@@ -459,13 +501,13 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
         left = self.deal(sub, found, from_replay=from_replay)
         if from_replay:
             self.forget(set(positions).difference(left))
-        else:
+        elif left:
             self.remember(left)
         return len(left) < len(positions)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
-        if any(entry.metadata.uuid is not None for _, entry in found):
+        if any([entry.metadata.uuid is not None for _, entry in found]):
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for owner, run in runs:
                 if self.chunk_owners.has_left(owner):
@@ -473,17 +515,16 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
                 elif run:
                     self.send(sub, owner, run)
             return left
-        remaining = sum(entry.messages for _, entry in found)
+        messages = [entry.messages for _, entry in found]
+        remaining = sum(messages)
         average = max(remaining // max(len(found), 1), 1)
-        limit = sub.consumer_limit
+        limit, most = sub.consumer_limit, sub.ctx.config.dispatcherMaxRoundRobinBatchSize
         done = 0
         while done < len(found) and (consumer := self.next_consumer(sub.consumers)) is not None:
-            most = sub.ctx.config.dispatcherMaxRoundRobinBatchSize
             turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
-            run = found[done : done + turn]
-            self.send(sub, consumer, run)
-            remaining -= sum(entry.messages for _, entry in run)
-            done += len(run)
+            self.send(sub, consumer, found[done : done + turn])
+            remaining -= sum(messages[done : done + turn])
+            done += turn
         return [position for position, _ in found[done:]]
 
     def send(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
@@ -496,10 +537,11 @@ class MultipleConsumers(Dispatcher, tag="multiple"):
                     self.counts.pop(position, None)
         self._reschedule(sub, rescheduled)
         charged = send(sub, consumer, run, self.counts)
+        pending = consumer.pending
         for position, entry in run:
-            consumer.pending[position] = entry.messages
+            pending[position] = entry.messages
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
-            consumer.pending.update(zip((position for position, _ in run), charged, strict=True))
+            pending.update(zip((position for position, _ in run), charged, strict=True))
         total = sum(charged)
         consumer.unacked += total
         self.total_permits -= total

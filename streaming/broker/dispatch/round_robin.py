@@ -13,6 +13,8 @@ def next_available(consumers: list[Consumer], turn: int) -> int | None:
     come first. None: no consumer is available.
     """
     level = consumers[turn].priority
+    if level == 0 and consumers[turn].available:
+        return turn
     first = bisect_left(consumers, level, key=priority)
     end = bisect_right(consumers, level, key=priority)
     # quirk: from level 0, Pulsar does not look for an even higher level

@@ -141,9 +141,12 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     # -- dispatch -------------------------------------------------------------------------------------------------
 
-    def _forget_passed(self, sub: SubscriptionContext) -> None:
+    def _forget_passed(self, sub: SubscriptionContext) -> list[Consumer]:
         """Before 4.0, entries that the broker moved the mark-delete past stay pending."""
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            return super()._forget_passed(sub)
         self.passed_from = None
+        return []
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor

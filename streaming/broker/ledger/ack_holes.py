@@ -57,9 +57,8 @@ class AckHoles:
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, position: Position) -> bool:
-        return (
-            self.ledgers.get(position.ledger, 0) >> position.entry & 1 == 1 if position.entry >= 0 else False
-        )
+        ledger, entry = position
+        return entry >= 0 and ledger in self.ledgers and self.ledgers[ledger] >> entry & 1 == 1
 
     def copy(self) -> "AckHoles":
         """A copy that changes independently."""

@@ -199,8 +199,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
         """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
-        for batch in ledger.passed(self.batches, before, self.mark_delete):
-            del self.batches[batch]
+        if self.batches:
+            for batch in ledger.passed(self.batches, before, self.mark_delete):
+                del self.batches[batch]
 
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.
@@ -213,16 +214,18 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """
         if position > ledger.last_confirmed:
             raise CursorError(f"ack of {position}: the last confirmed entry is {ledger.last_confirmed}")
+        batches = self.batches
         if position <= self.mark_delete or position in self.acked or not ledger.valid(position):
-            self.batches.pop(position, None)
+            batches.pop(position, None)
             return False
         if ack_set:
-            stored = self.batches.get(position)
+            stored = batches.get(position)
             left = ack_set if stored is None else ack_set & to_bits(stored)
             if left:
-                self.batches[position] = to_bytes(left)
+                batches[position] = to_bytes(left)
                 return False
-        self.batches.pop(position, None)
+        if batches:
+            batches.pop(position, None)
         self.consumed += 1
         if position == self.mark_delete.next():
             self._advance(ledger, position)
@@ -326,19 +329,19 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         never opened (isLedgerFullyAcked of 4.0).
         """
         positions: list[Position] = []
-        last, position = ledger.last_confirmed, self.read_position
+        last, position, acked = ledger.last_confirmed, self.read_position, self.acked
         while len(positions) < n:
             if position.entry < 0 or not ledger.valid(position):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
-            if position not in self.acked:
+            if not acked or position not in acked:
                 positions.append(position)
                 position = position.next()
             elif self._has_acked_all(ledger, position.ledger):
                 position = Position(ledger.next_ledger(position.ledger) or position.ledger + 1, 0)
             else:
-                position = self.acked.run_end(position).next()
+                position = acked.run_end(position).next()
             self.read_position = position
         return positions
 

@@ -163,13 +163,12 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def valid(self, position: Position) -> bool:
         """Whether the position exists, or may be the next one written."""
         ledger, entry = position
-        info = self.ledgers.get(ledger)
-        if info is None or entry < 0:
+        if entry < 0 or ledger not in self.ledgers:
             return False
-        last = self.last_confirmed
+        last_ledger, last_entry = self.last_confirmed
         if ledger == self.current:
-            return entry == 0 or (ledger == last.ledger and entry <= last.entry + 1)
-        return entry <= last.entry if ledger == last.ledger else entry < info.entries
+            return entry == 0 or (ledger == last_ledger and entry <= last_entry + 1)
+        return entry <= last_entry if ledger == last_ledger else entry < self.ledgers[ledger].entries
 
     def next_valid(self, position: Position) -> Position:
         """The next position to read after `position`. It may be one past the last confirmed entry."""
