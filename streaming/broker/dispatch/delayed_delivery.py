@@ -97,7 +97,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
 
     def arm(self, now: int, config: ServiceConfiguration) -> None:
         """Set the timer for the first bucket, unless that bucket is past: the next dispatch takes it anyway."""
-        first = self.first
+        first = self.first if self.waiting.length else None
         self.timer = -1 if first is None or first <= now else max(first, self.fired + self._tick(config))
 
     def _tick(self, config: ServiceConfiguration) -> int:

@@ -154,7 +154,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def due(self) -> int:
         """The earliest of the redelivery times that filters asked for and the delayed delivery timer."""
-        return min((at for at in (*self.rescheduled, self.delayed.timer) if at >= 0), default=-1)
+        if not self.rescheduled:
+            return self.delayed.timer
+        return min([at for at in (*self.rescheduled, self.delayed.timer) if at >= 0])
 
     def timer(self, sub: SubscriptionContext) -> bool:
         """Send delayed and rescheduled entries that are due. Rescheduled ones count as redelivered."""
@@ -432,22 +434,23 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Whether a read waits, and a dispatch would have nothing to do."""
         return (
             self.pending_read > 0
-            and not self.replay
-            and not self.delayed.waiting
+            and not self.replay.length
+            and not self.delayed.waiting.length
             and self.passed_from is None
             and sub.throttle is None
         )
 
     def _pauses(self, sub: SubscriptionContext) -> bool:
-        return bool(self.delayed.waiting) and self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config)
+        return self.delayed.waiting.length > 0 and self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config)
 
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
         cursor = sub.cursor
         if not (wanted := self._wanted(sub)):
             return False
-        self._replay_delayed(sub, wanted)
-        if self.replay:
+        if self.delayed.waiting.length:
+            self._replay_delayed(sub, wanted)
+        if self.replay.length:
             taken = self.replay.first(wanted)
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
             if len(positions) < len(taken):
@@ -464,16 +467,14 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _wanted(self, sub: SubscriptionContext) -> int:
         """How many entries a round may read. 0: none, as nobody can receive, deliveries are paused, or a rate is used up."""
-        wanted = self._read_size(sub)
-        if wanted == 0 or self._pauses(sub):
+        wanted, delays = self._read_size(sub), self.delayed.waiting.length > 0
+        if wanted == 0 or (delays and self._pauses(sub)):
             return 0
-        return sub.readable(wanted, replay=bool(self.replay or self.delayed.waiting))
+        return sub.readable(wanted, replay=delays or self.replay.length > 0)
 
     def _replay_delayed(self, sub: SubscriptionContext, wanted: int) -> None:
         """Put delayed entries that are due into the replay set."""
-        if self.delayed.waiting and (
-            ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick)
-        ):
+        if ready := self.delayed.take(wanted, sub.ctx.clock, sub.ctx.config, sub.tick):
             self._replay_all(sub, ready)
 
     def _read_size(self, sub: SubscriptionContext) -> int:
@@ -535,7 +536,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             for position, _ in judged:
                 if position <= cursor.mark_delete or position in cursor.acked:
                     self.counts.pop(position, None)
-        self._reschedule(sub, rescheduled)
+        if rescheduled:
+            self._reschedule(sub, rescheduled)
         charged = send(sub, consumer, run, self.counts)
         pending = consumer.pending
         for position, entry in run:
@@ -551,15 +553,15 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             consumer.blocked = True
 
     def _reschedule(self, sub: SubscriptionContext, positions: list[Position]) -> None:
-        if positions:
-            due = sub.ctx.clock + retry_delay(sub.ctx.config)
-            self.rescheduled.setdefault(due, []).extend(positions)
+        due = sub.ctx.clock + retry_delay(sub.ctx.config)
+        self.rescheduled.setdefault(due, []).extend(positions)
 
     def _lose(self, sub: SubscriptionContext, owner: Consumer, run: Found) -> None:
         """quirk: entries for a consumer that has left count as unacked, but nobody has them pending. They are sent only if its
         connection is still open, and come again when the first consumer of the subscription joins."""
         run, rescheduled = filter_entries(sub, run, self.delayed)
-        self._reschedule(sub, rescheduled)
+        if rescheduled:
+            self._reschedule(sub, rescheduled)
         for position, entry in run:
             if sub.topic in sub.ctx.connections.get(owner.connection, ()):
                 message = Message(

@@ -40,15 +40,17 @@ def filter_entries(
     """
     ctx = sub.ctx
     config, tick = ctx.config, sub.tick
+    filters = config.entryFilterNames
     if not sub.policies.delayedDelivery.value.active:
         delayed = None
     kept: Found = []
     acked: list[Position] = []
     rescheduled: list[Position] = []
-    for position, entry in found:
+    for each in found:
+        position, entry = each
         metadata = entry.metadata
-        if config.entryFilterNames:
-            result = entry_filters.judge(config.entryFilterNames, metadata, sub.subscription.properties)
+        if filters:
+            result = entry_filters.judge(filters, metadata, sub.subscription.properties)
             if result == "REJECT":
                 acked.append(position)
                 continue
@@ -64,7 +66,7 @@ def filter_entries(
             config,
             tick,
         ):
-            kept.append((position, entry))
+            kept.append(each)
     if acked:
         _acknowledge(sub, acked)
     return kept, rescheduled
@@ -92,8 +94,9 @@ def send(
     epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
     charged, size, total = [], 0, 0
     for position, entry in found:
-        total += entry.messages
-        messages, ack_set = entry.messages, None
+        in_entry = messages = entry.messages
+        ack_set = None
+        total += in_entry
         if batches and (stored := batches.get(position)) is not None:
             bits = to_bits(stored)
             messages, ack_set = bits.bit_count(), to_words(bits)
@@ -102,7 +105,7 @@ def send(
         if entry.metadata.chunk_id is not None:
             consumer.chunks_out += 1
         message = Message(
-            topic, connection, id_, name, position.ledger, position.entry, entry.messages, entry.size,
+            topic, connection, id_, name, position.ledger, position.entry, in_entry, entry.size,
             counts.get(position, 0) if counts else 0, ack_set, epoch,
         )  # fmt: skip
         if ack_set is None:

@@ -172,7 +172,9 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
     def due(self) -> int:
         """The earliest of the takeover by the active consumer and the redelivery times that filters asked for."""
-        return min((at for at in (self.takes_over, *self.redeliver_at) if at >= 0), default=-1)
+        if not self.redeliver_at:
+            return self.takes_over
+        return min([at for at in (self.takes_over, *self.redeliver_at) if at >= 0])
 
     def timer(self, sub: SubscriptionContext) -> bool:
         """Hand over to the consumer that is active now, and read rescheduled entries again.

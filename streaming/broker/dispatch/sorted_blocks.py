@@ -26,20 +26,21 @@ _encode = msgspec.msgpack.Encoder().encode
 class SortedBlocks(Generic[T]):
     """A sorted set. Do not change it while iterating over it."""
 
-    __slots__ = ("_blocks", "_last", "_length")
+    __slots__ = ("_blocks", "_last", "length")
 
     _decoder: ClassVar[msgspec.msgpack.Decoder[Any]]
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._blocks: list[list[T] | bytes] = []
         self._last: list[T] = []  # the last item of each block
-        self._length = 0
+        self.length = 0
+        """How many items there are, for those that ask for every message."""
         self.update(items)
 
     # -- as a collection ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(map(self._block, range(len(self._blocks))))
@@ -75,7 +76,7 @@ class SortedBlocks(Generic[T]):
         """A set with the same items."""
         other = type(self)()
         other._blocks = [block if isinstance(block, bytes) else block.copy() for block in self._blocks]
-        other._last, other._length = self._last.copy(), self._length
+        other._last, other.length = self._last.copy(), self.length
         return other
 
     # -- changes --------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class SortedBlocks(Generic[T]):
                 half = len(block) // 2
                 self._blocks[at : at + 1] = [block[:half], block[half:]]
                 self._last.insert(at, block[half - 1])
-        self._length += 1
+        self.length += 1
 
     def update(self, items: Iterable[T]) -> None:
         """Add items."""
@@ -135,7 +136,7 @@ class SortedBlocks(Generic[T]):
         """Remove everything."""
         self._blocks.clear()
         self._last.clear()
-        self._length = 0
+        self.length = 0
 
     def _block(self, at: int) -> list[T]:
         block = self._blocks[at]
@@ -146,7 +147,7 @@ class SortedBlocks(Generic[T]):
     def _remove(self, at: int, start: int, end: int) -> None:
         block = self._block(at)
         del block[start:end]
-        self._length -= end - start
+        self.length -= end - start
         if not block:
             del self._blocks[at], self._last[at]
         else:
@@ -157,13 +158,13 @@ class SortedBlocks(Generic[T]):
     def encoded(self) -> tuple[int, list[tuple[T, bytes]]]:
         """The number of items, then each block's last item and encoding."""
         blocks = (block if isinstance(block, bytes) else _encode(block) for block in self._blocks)
-        return self._length, list(zip(self._last, blocks, strict=True))
+        return self.length, list(zip(self._last, blocks, strict=True))
 
     @classmethod
     def decoded(cls, value: Any) -> Self:
         """The set that `encoded` gave."""
         found = cls()
-        found._length, blocks = value
+        found.length, blocks = value
         found._last = [cast(T, tuple(last)) for last, _ in blocks]
         found._blocks = [block for _, block in blocks]
         return found

@@ -177,7 +177,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         if 0 < sub.policies.maxUnackedMessagesPerConsumer <= consumer.unacked:
             self.stuck = False
         hash_ = consumer.hashes.pop(position, None)
-        if hash_ is not None and self.draining.reduce(consumer.handle, hash_):
+        if hash_ is not None and self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
             self._read_soon(sub)
         super()._release(sub, consumer, position)
 
@@ -229,7 +229,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
         """Dispatch at once if hashes are due to be unblocked, else only what the acks allow."""
-        if mark_delete_moved:
+        if mark_delete_moved and not self._waits_for_entries(sub):
             self._read_soon(sub)
         super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
         if 0 <= self.unblocks_at <= sub.ctx.clock:
@@ -357,7 +357,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
         A position with a known hash needs a consumer that can take it (§6), unless out-of-order delivery is allowed.
         """
-        if self.out_of_order:
+        if self.out_of_order or not self.replay.length:
             return self.replay.first(wanted)
         budgets = Budgets(sub)
         taken: list[Position] = []
@@ -397,10 +397,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
-        self.forget_to(cursor.mark_delete)
+        if self.replay.length:
+            self.forget_to(cursor.mark_delete)
         if not (wanted := self._wanted(sub)):
             return False
-        self._replay_delayed(sub, wanted)
+        if self.delayed.waiting.length:
+            self._replay_delayed(sub, wanted)
         skip, self.skip_replay = self.skip_replay, False
         if not skip and not self.stuck:
             if taken := self._select(sub, wanted):
@@ -412,7 +414,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             self.stuck = True
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False  # quirk: entries that a look-ahead skipped wait for the next dispatch
-        room = self._look_ahead(sub) - len(self.replay)
+        room = self._look_ahead(sub) - self.replay.length
         if room <= 0 or not self._anyone(sub):
             return skip
         wanted = min(wanted, room)
@@ -425,14 +427,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _look_ahead(self, sub: SubscriptionContext) -> int:
         """How many positions to replay stop the reading of new entries (§7)."""
-        config, consumers = sub.ctx.config, len(sub.consumers)
-        limits = [
-            config.keySharedLookAheadMsgInReplayThresholdPerConsumer * consumers,
-            config.keySharedLookAheadMsgInReplayThresholdPerSubscription,
-        ]
-        if max(limits) <= 0:
-            return self._unacked_bound(sub)
-        return min(limit for limit in limits if limit > 0)
+        config = sub.ctx.config
+        of_all = config.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(sub.consumers)
+        of_one = config.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        if of_all > 0 and of_one > 0:
+            return min(of_all, of_one)
+        return max(of_all, of_one) if of_all > 0 or of_one > 0 else self._unacked_bound(sub)
 
     def _unacked_bound(self, sub: SubscriptionContext) -> int:
         limits = [
@@ -444,7 +444,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries."""
         limit = sub.consumer_limit
-        return any(not consumer.blocked and budget(consumer, limit) > 0 for consumer in sub.consumers)
+        for consumer in sub.consumers:
+            if not consumer.blocked and budget(consumer, limit) > 0:
+                return True
+        return False
 
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Whether an entry must wait although its consumer has room."""
@@ -453,7 +456,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
-        room = self._look_ahead(sub) - len(self.replay)
+        room = self._look_ahead(sub) - self.replay.length
         held_by_gone, budgets = bool(self._stale), Budgets(sub)
         runs: dict[Handle, Found] = {}
         left: list[Position] = []
@@ -525,8 +528,10 @@ def budget(consumer: Consumer, limit: int) -> int:
 
     That is its permits or, if less, the room under its unacked limit (messages, 0: no limit) over its messages per entry.
     """
-    permits = max(consumer.permits, 0)
-    if permits and limit > 0:
-        left = max(limit - consumer.unacked, 0)
-        permits = min(permits, -(-left // max(consumer.messages_per_entry, 1)))
-    return permits
+    permits = consumer.permits
+    if permits <= 0:
+        return 0
+    if limit <= 0:
+        return permits
+    left = limit - consumer.unacked
+    return min(permits, -(-left // max(consumer.messages_per_entry, 1))) if left > 0 else 0

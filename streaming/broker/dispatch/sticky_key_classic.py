@@ -170,7 +170,8 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         skip, self.stuck = self.stuck, False
         if skip:
             return []
-        self._replay_delayed(sub, wanted)
+        if self.delayed.waiting.length:
+            self._replay_delayed(sub, wanted)
         return self._sendable(sub, self.replay.first(wanted))
 
     def _unacked_replays(self, sub: SubscriptionContext, taken: list[Position]) -> list[Position]:

@@ -11,6 +11,8 @@ _UNSIGNED = 1 << 64
 
 def from_words(words: list[int]) -> int:
     """An integer from words on the wire."""
+    if not words:
+        return 0
     return int.from_bytes(
         b"".join([(word % _UNSIGNED).to_bytes(_WORD, "little") for word in words]), "little"
     )

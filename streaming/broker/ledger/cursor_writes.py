@@ -25,7 +25,7 @@ def change_cursor(
     saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
     key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
     operation(*args, **kwargs)
-    if (cursor.mark_delete, cursor.consumed) == before and not cursor.acked and not cursor.batches:
+    if not cursor.acked.ledgers and not cursor.batches and (cursor.mark_delete, cursor.consumed) == before:
         return None
     if permits < 1:
         cursor.persisted = saved

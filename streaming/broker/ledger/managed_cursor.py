@@ -186,22 +186,22 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def _advance(self, ledger: ManagedLedger, position: Position) -> None:
         """Move the mark-delete, and past acked entries that follow. The caller updates the counter and the batches."""
-        if self.acked:
+        acked = self.acked
+        if acked.ledgers:
             following = ledger.next_valid(position)
-            while following <= ledger.last_confirmed and following in self.acked:
-                position = self.acked.run_end(following)
+            while following <= ledger.last_confirmed and following in acked:
+                position = acked.run_end(following)
                 following = ledger.next_valid(position)
         self.mark_delete = position
-        if self.acked:
-            self.acked.discard_to(position)
+        if acked.ledgers:
+            acked.discard_to(position)
         if self.read_position <= position:
             self.read_position = ledger.next_valid(position)
 
     def forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
         """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
-        if self.batches:
-            for batch in ledger.passed(self.batches, before, self.mark_delete):
-                del self.batches[batch]
+        for batch in ledger.passed(self.batches, before, self.mark_delete):
+            del self.batches[batch]
 
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.
@@ -214,8 +214,12 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """
         if position > ledger.last_confirmed:
             raise CursorError(f"ack of {position}: the last confirmed entry is {ledger.last_confirmed}")
-        batches = self.batches
-        if position <= self.mark_delete or position in self.acked or not ledger.valid(position):
+        batches, acked = self.batches, self.acked
+        if (
+            position <= self.mark_delete
+            or (acked.ledgers and position in acked)
+            or not ledger.valid(position)
+        ):
             batches.pop(position, None)
             return False
         if ack_set:
@@ -230,7 +234,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if position == self.mark_delete.next():
             self._advance(ledger, position)
         else:
-            self.acked.add(position)
+            acked.add(position)
         return True
 
     def acknowledge_all(self, ledger: ManagedLedger, positions: Iterable[Position]) -> None:
@@ -245,8 +249,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         `before`: the mark-delete position before these acks.
         """
-        self.forget_batches(ledger, before)
-        if self.acked and (following := ledger.next_valid(self.mark_delete)) in self.acked:
+        if self.batches:
+            self.forget_batches(ledger, before)
+        if self.acked.ledgers and (following := ledger.next_valid(self.mark_delete)) in self.acked:
             self.move(ledger, self.acked.run_end(following), None)
 
     # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
@@ -335,7 +340,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
-            if not acked or position not in acked:
+            if not acked.ledgers or position not in acked:
                 positions.append(position)
                 position = position.next()
             elif self._has_acked_all(ledger, position.ledger):

@@ -70,7 +70,10 @@ def _publish(
     topic.counters.bytes_in += write.size
     if policies.publish_throttled:
         rate_limits.published(ctx, topic, write.producer.connection, messages, write.size)
-    if (refusal := too_large(ctx, policies, write) or _too_late(policies, write)) is not None:
+    refusal = too_large(ctx, policies, write)
+    if refusal is None and write.metadata.deliver_at_time is not None:
+        refusal = _too_late(policies, write, write.metadata.deliver_at_time)
+    if refusal is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id
     verdict = topic.dedup.check(
@@ -100,13 +103,12 @@ def _publish(
     return None
 
 
-def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
+def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int) -> str | None:
     """Why a message is delayed for too long; None: it is not."""
-    metadata, policy = write.metadata, policies.delayedDelivery.value
-    if metadata.deliver_at_time is not None and policy.active:
-        longest = policy.maxDeliveryDelayInMillis
-        if 0 < longest < metadata.deliver_at_time - metadata.publish_time:
-            return f"delayed by more than {longest} ms"
+    policy = policies.delayedDelivery.value
+    longest = policy.maxDeliveryDelayInMillis
+    if policy.active and 0 < longest < deliver_at - write.metadata.publish_time:
+        return f"delayed by more than {longest} ms"
     return None
 
 

@@ -41,7 +41,8 @@ class SubscriptionContext(NamedTuple):
     @property
     def consumer_limit(self) -> int:
         """How many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions."""
-        return max(self.policies.maxUnackedMessagesPerConsumer, 0) if self.subscription.durable else 0
+        limit = self.policies.maxUnackedMessagesPerConsumer
+        return limit if limit > 0 and self.subscription.durable else 0
 
     @property
     def tick(self) -> int | None:

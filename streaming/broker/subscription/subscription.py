@@ -43,9 +43,9 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""
-        found = self.connected(connection, consumer_id)
+        handle = connection, consumer_id
+        found = self._by_handle.get(handle)
         if found is None:  # it joined since; most consumers join at the end
-            handle = connection, consumer_id
             found = next(consumer for consumer in self.consumers[::-1] if consumer.handle == handle)
             self._by_handle[handle] = found
         return found
