@@ -218,6 +218,19 @@ def acks_of_parts_of_batches(run: Direct, n: int) -> None:
         run.ack("s", (1, entry))
 
 
+@load(acknowledgmentAtBatchIndexLevelEnabled=True)
+def permits_while_an_acked_batch_is_pending(run: Direct, n: int) -> None:
+    """Partial acks of all its messages leave it pending until the mark-delete position passes it."""
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=2 * n)
+    for entry in range(n):
+        run.send(2 * entry, 2 * entry + 1)
+    run.ack("s", (1, n - 1), left=[0b10], size=2)
+    run.ack("s", (1, n - 1), left=[0b01], size=2)
+    for _ in range(n):
+        run.flow("s", 1)
+
+
 # -- the broker moves cursors -------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,8 @@ def entries(log: Builder, topic: str, count: int, **metadata: Any) -> None:
         log.sequence += 1
         own = MessageMetadata("q", log.sequence, log.now, **metadata)
         log.add(
-            Send(connection="x", producer_id=1, sequence_id=log.sequence, metadata=own, payload="x"), topic
+            Send(connection="x", producer_id=1, sequence_id=log.sequence, metadata=own, payload="x" * 10),
+            topic,
         )
 
 
@@ -195,6 +196,18 @@ def holes(log: Builder, topic: str, count: int) -> None:
         )
 
 
+def acked_in_parts(log: Builder, topic: str, count: int) -> None:
+    """The last of many batches has been acked in two parts, and stays pending while permits come."""
+    topic += "-in-parts"
+    log.subscribe(topic, "s", "Shared", 1, 10 * count)
+    batches(log, topic, count)
+    for left in (0b11111, 0b1111100000):
+        ack = MessageIdData(1, count - 1, ack_set=[left], batch_size=10)
+        log.add(Ack(connection="x", consumer_id=1, ack_type="Individual", message_id=[ack]), topic)
+    for _ in range(4 * count):
+        log.add(Flow(connection="x", consumer_id=1, messagePermits=1), topic)
+
+
 def redeliveries(log: Builder, topic: str, count: int) -> None:
     for _ in range(count):
         log.add(RedeliverUnacknowledgedMessages(connection="x", consumer_id=1), topic)
@@ -231,7 +244,7 @@ def silence(log: Builder, topic: str, count: int) -> None:
 SEGMENTS: dict[str, Segment] = {
     each.__name__: each
     for each in (messages, keyed, delayed, batches, chunks, subscriptions, shared, key_shared, failover, readers, filtered,
-                 producers, topics, holes, redeliveries, permits, unconfirmed, unloads, stats, silence)
+                 producers, topics, holes, acked_in_parts, redeliveries, permits, unconfirmed, unloads, stats, silence)
 }  # fmt: skip
 
 USUAL: dict[str, list[Any]] = {

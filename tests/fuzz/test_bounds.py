@@ -251,7 +251,10 @@ BEFORE: dict[str, list[tuple[str, str, int]]] = {
 @pytest.mark.parametrize("before", sorted(BEFORE))
 @pytest.mark.parametrize("grows", sorted(SEGMENTS))
 def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
-    settings_: dict[str, Any] = {"ttlDurationDefaultInSeconds": 30 * 86_400}
+    settings_: dict[str, Any] = {
+        "ttlDurationDefaultInSeconds": 30 * 86_400,
+        "acknowledgmentAtBatchIndexLevelEnabled": True,
+    }
     load = Load(settings_, BEFORE[before], (grows, TOPIC), [("messages", TOPIC, 4)], 366 * DAY)
     judge_load(load, 1500 if grows == "delayed" else 150)
 

@@ -508,7 +508,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
-        if any([entry.metadata.uuid is not None for _, entry in found]):
+        if [1 for _, entry in found if entry.metadata.uuid is not None]:
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for owner, run in runs:
                 if self.chunk_owners.has_left(owner):

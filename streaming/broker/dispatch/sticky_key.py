@@ -444,10 +444,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries."""
         limit = sub.consumer_limit
-        for consumer in sub.consumers:
+        for consumer in sub.consumers:  # the first one usually can
             if not consumer.blocked and budget(consumer, limit) > 0:
-                return True
-        return False
+                break
+        else:
+            return False
+        return True
 
     def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Whether an entry must wait although its consumer has room."""
