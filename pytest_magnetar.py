@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 _START_SECONDS = 60
-_LOG = "commands.jsonl"
+_LOG = Path("commands", f"{0:020d}.jsonl")
 _FOREVER = 10**15
 
 
@@ -302,7 +302,7 @@ def pulsar_broker(
     failed = request.node.stash.setdefault(_REPORTS, [])
     yield broker
     if failed:
-        kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / _LOG
+        kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
         shutil.copyfile(broker.log, kept)
         request.node.add_report_section(
             "teardown", "Pulsar broker", f"log of the broker: {kept}\nreplay it: magnetar replay {kept}"

@@ -36,6 +36,13 @@ def serve_command(
             "it stopped, however it ended. Without one, everything is in memory and ends with the process."
         ),
     ] = None,
+    fsync: Annotated[
+        bool,
+        typer.Option(
+            help="Answer a client once the disk has its command (Pulsar's journalSyncData). Without, answers are faster, and "
+            "a crash of the machine may lose the last of them; a crash of the process does not."
+        ),
+    ] = True,
     profile: Annotated[
         str, typer.Option(help="The Pulsar version whose defaults apply: 2.x or 4.x.")
     ] = "4.x",
@@ -105,7 +112,8 @@ def serve_command(
     from streaming.fold import FoldError
     from streaming.server.authentication import TokenKeyError
     from streaming.server.clock import HeldClock, RealClock
-    from streaming.server.embedded import STANDALONE, BadData, EmbeddedEngine
+    from streaming.server.data_folder import BadData
+    from streaming.server.embedded import STANDALONE, EmbeddedEngine
     from streaming.server.engine import EngineStopped
     from streaming.server.server import Address, ListenError, Security, bound, serve, tls_context
 
@@ -149,6 +157,7 @@ def serve_command(
             profile=profile,
             settings=settings,
             checkpoints=not test_double,
+            fsync=fsync,
             begins_with=STANDALONE,
         )
         security = Security(tls, authentication)

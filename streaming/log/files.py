@@ -61,9 +61,22 @@ def read_log(path: str | Path) -> pa.Table:
     """
     path = Path(path)
     check_log(path)
+    if parts := _parts(path):
+        return read_lines(_lines_of(parts), str(path))
     if path.is_dir() or path.suffix == ".parquet":
         return _read_parquet(path)
     return _read_lines(path)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files with lines in a folder, in order."""
+    return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith((".jsonl", ".jsonl.gz")))
+
+
+def _lines_of(parts: Iterable[Path]) -> Iterator[bytes]:
+    for part in parts:
+        with _open(part) as file:
+            yield from file
 
 
 def line_numbers(path: str | Path) -> list[int] | None:

@@ -3,70 +3,45 @@
 A round takes all commands that have come, appends them to the log, folds them, and delivers their rows. Commands that come
 meanwhile wait for the next round, so the log is written once for many.
 
-With a folder, a restart goes on where the log ends::
-
-    <data>/commands.jsonl    every command, see `streaming.log.files`
-    <data>/store             the entries as of the checkpoint, see `sinks.ledger_store`
-    <data>/checkpoint        the broker's state, and how much of the log is in it
+With a data folder (`streaming.server.data_folder`), a restart goes on where the log ends. Rows wait until their commands are on
+the disk: while it writes, the next rounds fold, and are then written together.
 """
 
 import asyncio
-import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-import msgspec
-
 from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Restart, Tick, to_json
-from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
+from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
-from sinks.ledger_store import LedgerStore
 from sinks.lock import exclusive
+from sinks.storage import Damaged, NotStored
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
 from streaming.fold import FoldError, LiveFold, Records, StateRow
-from streaming.log.files import read_lines
-from streaming.log.table import LogError
-from streaming.rows import to_tables
 from streaming.server.clock import Clock, RealClock
+from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
 from streaming.server.entries import RecentEntries
-
-PARTITION = 0
-"""The ingress partition."""
-
-LOG, STORE, CHECKPOINT = "commands.jsonl", "store", "checkpoint"
-
-CHECKPOINT_BYTES = 64 << 20
-CHECKPOINT_RECORDS = 100_000
-"""A checkpoint follows after so much of the log. That bounds the entries in memory, and what a restart has to fold."""
-
-RECORDS_PER_ROUND = 4096
-
-_DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
-"""The effects that the ledger store takes."""
-
-
-class BadData(RuntimeError):
-    """A data folder can't be used. The text says why and what to do."""
-
-
-class _Checkpoint(NamedTuple):
-    """`batch`: how many checkpoints came before. `position`: the bytes of the log that are in `state`."""
-
-    batch: int
-    position: int
-    state: StateRow
 
 
 class _Pending(NamedTuple):
     topic: str | None
     value: bytes
     done: asyncio.Future[list[Row]] | None
+
+
+class _Round(NamedTuple):
+    """Commands that are folded, and their rows, which wait to be delivered."""
+
+    pending: "list[_Pending]"
+    first: int
+    rows: list[Row]
 
 
 STANDALONE = (
@@ -100,14 +75,16 @@ class EmbeddedEngine:
         profile: str = "4.x",
         settings: Mapping[str, bool | int | float | str | None] | None = None,
         checkpoints: bool = True,
+        fsync: bool = True,
         begins_with: Sequence[AnyCommand] = (),
     ) -> None:
         """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
-        the folder has the log alone, and the entries are in memory. `begins_with`: commands that follow the configuration in a new log."""
+        the folder has the log alone, without fsync, and the entries are in memory. `fsync`: rows leave when their commands are on the disk, and not
+        only in the log. `begins_with`: commands that follow the configuration in a new log."""
         self._data = data
         self._clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
-        self._checkpoints = checkpoints
+        self._checkpoints, self._fsync = checkpoints, fsync and checkpoints
         self._begins_with = begins_with
         self._deliver: Deliver = _nobody
         self._pending: list[_Pending] = []
@@ -119,7 +96,9 @@ class EmbeddedEngine:
         self._timer_due = -1
         self._scheduled = False
         self._resources = ExitStack()
-        self._log: _Log | None = None
+        self._log: DataFolder | None = None
+        self._folded: deque[_Round] = deque()
+        self._syncing = False
 
     async def __aenter__(self) -> "EmbeddedEngine":
         configuration(self._config.profile, self._config.settings)
@@ -132,7 +111,7 @@ class EmbeddedEngine:
                 self._fold = LiveFold(PARTITION, self._entries, None)
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
-                self._log = stack.enter_context(_Log(self._data))
+                self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
                 try:
                     self._entries, self._fold, self._offset = self._log.recover()
                 except (StateVersionError, ForeignFiles, EntryNotFound) as error:
@@ -143,16 +122,19 @@ class EmbeddedEngine:
             [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
         )
         for command in first:
-            self._append(None, to_json(command), None)
-        self._round()
+            await self.submit(None, command)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._stopped is None:
             self._round()
+            while self._folded and self._stopped is None:
+                await asyncio.sleep(0.001)
+        if self._stopped is None:
             self._stop("the engine is closed")
             if self._log is not None and self._checkpoints:
                 self._log.checkpoint(self._fold, self._entries)
+                self._log.finish(self._entries, wait=True)
         self._resources.close()
 
     # -- the interface
@@ -255,7 +237,7 @@ class EmbeddedEngine:
             pending, self._pending = self._pending[:RECORDS_PER_ROUND], self._pending[RECORDS_PER_ROUND:]
             try:
                 self._fold_all(pending)
-            except (FoldError, OSError) as error:
+            except (Damaged, EntryNotFound, FoldError, NotStored, OSError) as error:
                 self._fail(pending, error)
                 return
         self._arm()
@@ -270,19 +252,48 @@ class EmbeddedEngine:
         self._offset = offsets[-1]
         rows = self._fold.answer(records)
         self._entries.add(rows)
-        self._deliver(rows)
-        for offset, each in zip(offsets, pending, strict=True):
-            if each.done is not None and not each.done.done():
-                each.done.set_result([row for row in rows if row.offset == offset])
-        self._entries.delete(rows)
+        self._folded.append(_Round(pending, first, rows))
+        if self._log is None or not self._log.fsync:
+            self._deliver_folded(len(self._folded))
+        elif not self._syncing:
+            self._sync()
         if self._log is not None and self._checkpoints:
             self._log.note(rows)
+            self._log.finish(self._entries)
             if self._log.is_due():
                 self._log.checkpoint(self._fold, self._entries)
 
-    def _fail(self, pending: Sequence[_Pending], error: Exception) -> None:
+    def _sync(self) -> None:
+        """Have the rounds so far written to the disk, and then deliver them."""
+        assert self._log is not None
+        rounds = len(self._folded)
+        self._syncing = True
+        written = self._loop.run_in_executor(None, self._log.syncing())
+        written.add_done_callback(lambda done: self._synced(rounds, done))
+
+    def _synced(self, rounds: int, done: asyncio.Future[None]) -> None:
+        self._syncing = False
+        if (error := done.exception()) is not None:
+            self._fail([], error)
+        elif self._stopped is None:
+            self._deliver_folded(rounds)
+            if self._folded:
+                self._sync()
+
+    def _deliver_folded(self, rounds: int) -> None:
+        for _ in range(rounds):
+            pending, first, rows = self._folded.popleft()
+            self._deliver(rows)
+            for offset, each in enumerate(pending, first):
+                if each.done is not None and not each.done.done():
+                    each.done.set_result([row for row in rows if row.offset == offset])
+            self._entries.delete(rows)
+
+    def _fail(self, pending: Sequence[_Pending], error: BaseException) -> None:
         self._stop(str(error))
-        for each in (*pending, *self._pending):
+        folded = [each for round_ in self._folded for each in round_.pending]
+        self._folded.clear()
+        for each in (*folded, *pending, *self._pending):
             if each.done is not None and not each.done.done():
                 each.done.set_exception(EngineStopped(str(error)))
         self._pending = []
@@ -320,138 +331,3 @@ _LONGEST_WAIT = 3600.0
 
 def _nobody(rows: Sequence[Row]) -> None:
     pass
-
-
-class _Log:
-    """The files of an engine with a data folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._store = LedgerStore(str(folder / STORE))
-        self._file = -1
-        self._batch = 0
-        self._length = 0
-        self._records = 0
-        self._since = 0
-        self._rows: list[Row] = []
-
-    def __enter__(self) -> "_Log":
-        self._file = os.open(self._folder / LOG, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
-
-    def recover(self) -> tuple[RecentEntries, LiveFold, int]:
-        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`."""
-        path = self._folder / CHECKPOINT
-        before: StateRow | None = None
-        if path.exists():
-            try:
-                saved = msgspec.msgpack.decode(path.read_bytes(), type=_Checkpoint)
-            except msgspec.MsgspecError as error:
-                raise BadData(f"{path} is damaged ({error}): restore {self._folder} from a copy") from None
-            before, self._batch, self._since = saved.state, saved.batch + 1, saved.position
-        self._store.begin(self._batch)
-        entries = RecentEntries(self._store.reader(PARTITION))
-        fold = LiveFold(PARTITION, entries, before)
-        offset = -1 if before is None or before.offset is None else before.offset
-        return entries, fold, self._fold_tail(fold, entries, offset)
-
-    def _fold_tail(self, fold: LiveFold, entries: RecentEntries, offset: int) -> int:
-        path = self._folder / LOG
-        size = os.fstat(self._file).st_size
-        if size < self._since:
-            raise BadData(
-                f"{path} has {size} bytes, and its checkpoint was made at {self._since}: restore the folder from a copy"
-            )
-        data = os.pread(self._file, size - self._since, self._since)
-        whole = data.rfind(b"\n") + 1  # the last line may be cut off: nobody got an answer to it
-        self._length = self._since + whole
-        os.ftruncate(self._file, self._length)
-        os.lseek(self._file, self._length, os.SEEK_SET)
-        if not whole:
-            return offset
-        try:
-            table = read_lines(data[:whole].splitlines(keepends=True), str(path))
-        except LogError as error:
-            raise BadData(f"{error}: restore {self._folder} from a copy") from None
-        records = Records(*(table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
-        if records.offsets[0] != offset + 1:
-            raise BadData(
-                f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
-            )
-        for start in range(0, len(records.offsets), RECORDS_PER_ROUND):
-            stop = start + RECORDS_PER_ROUND
-            part = Records(
-                records.offsets[start:stop],
-                records.timestamps[start:stop],
-                records.topics[start:stop],
-                records.values[start:stop],
-            )
-            rows = fold.answer(part)
-            entries.add(rows)
-            entries.delete(rows)
-            self.note(rows)
-        self._records = len(records.offsets)
-        return records.offsets[-1]
-
-    def append(self, records: Records) -> None:
-        """Write records to the log. Raises `OSError`, and then none of them is in it."""
-        lines = b"".join(map(_line, records.offsets, records.timestamps, records.topics, records.values))
-        try:
-            written = 0
-            while written < len(lines):
-                written += os.write(self._file, lines[written:] if written else lines)
-        except OSError:
-            os.ftruncate(self._file, self._length)
-            raise
-        self._length += len(lines)
-        self._records += len(records.offsets)
-
-    @property
-    def length(self) -> int:
-        """The bytes in the log."""
-        return self._length
-
-    def cut(self, length: int) -> None:
-        """Forget the end of the log: it has `length` bytes then."""
-        os.ftruncate(self._file, length)
-        os.lseek(self._file, length, os.SEEK_SET)
-        self._length = length
-
-    def note(self, rows: Sequence[Row]) -> None:
-        """Keep those of `rows` that the store takes until the next checkpoint."""
-        self._rows += [row for row in rows if isinstance(row.effect, _DATA)]
-
-    def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return self._length - self._since >= CHECKPOINT_BYTES or self._records >= CHECKPOINT_RECORDS
-
-    def checkpoint(self, fold: LiveFold, entries: RecentEntries) -> None:
-        """Store the entries, then the state that has them."""
-        if self._rows:
-            self._store.write(self._batch, PARTITION, to_tables(PARTITION, self._rows))
-        saved = _Checkpoint(self._batch, self._length, fold.state())
-        os.fsync(self._file)
-        _replace(self._folder / CHECKPOINT, msgspec.msgpack.encode(saved))
-        self._batch, self._since, self._records, self._rows = self._batch + 1, self._length, 0, []
-        self._store.begin(self._batch)
-        entries.dropped(self._store.reader(PARTITION))
-
-
-def _line(offset: int, timestamp: int, topic: str | None, value: bytes) -> bytes:
-    """A record as a line: the fields of its value, which is a JSON object, after its coordinates."""
-    of_topic = b"" if topic is None else b',"topic":' + msgspec.json.encode(topic)
-    head = b'{"partition":%d,"offset":%d,"timestamp":%d%b,' % (PARTITION, offset, timestamp, of_topic)
-    return head + value[1:] + b"\n"
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -1,12 +1,15 @@
 """The entries of an engine: those since the last checkpoint in memory, older ones in the ledger store."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from schemas.commands import MessageMetadata
 from schemas.effects import LedgerDeleted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from sinks.ledger_reader import LedgerReader
 from streaming.server.engine import StoredEntry
+
+Mark = Mapping[tuple[str, int], int]
+"""By topic and ledger, the entry after the last one."""
 
 
 class RecentEntries:
@@ -43,10 +46,18 @@ class RecentEntries:
             if type(row.effect) is LedgerDeleted:
                 self._ledgers.pop((row.effect.topic, row.effect.ledger_id), None)
 
-    def dropped(self, older: LedgerReader) -> None:
-        """Forget all entries: `older` has them now."""
+    def mark(self) -> Mark:
+        """The entries until now, to `forget`."""
+        return {ledger: first + len(stored) for ledger, (first, stored) in self._ledgers.items()}
+
+    def forget(self, mark: Mark, older: LedgerReader) -> None:
+        """Forget the entries before a mark: `older` has them now."""
         self._older = older
-        self._ledgers.clear()
+        for ledger, end in mark.items():
+            if (known := self._ledgers.pop(ledger, None)) is not None:
+                first, stored = known
+                if later := stored[end - first :]:
+                    self._ledgers[ledger] = end, later
 
     def copy(self) -> "RecentEntries":
         """The same entries, to go back to."""

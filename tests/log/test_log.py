@@ -207,3 +207,11 @@ def test_order() -> None:
 @pytest.mark.parametrize(("rows", "batches", "sizes"), [(7, 3, [2, 2, 3]), (2, 5, [1, 1]), (0, 3, [0])])
 def test_slices(rows: int, batches: int, sizes: list[int]) -> None:
     assert [len(part) for part in slices(pa.table({"x": list(range(rows))}), batches)] == sizes
+
+
+def test_a_folder_of_lines_is_one_log_in_the_order_of_its_files(tmp_path: Path) -> None:
+    tick = b'{"partition":0,"offset":%d,"timestamp":%d,"command":"TICK"}\n'
+    (tmp_path / "10.jsonl").write_bytes(tick % (10, 2) + tick % (11, 3))
+    (tmp_path / "09.jsonl").write_bytes(tick % (9, 1))
+    assert read_log(tmp_path)["offset"].to_pylist() == [9, 10, 11]
+    assert read_log(tmp_path)["timestamp"].to_pylist() == [1, 2, 3]

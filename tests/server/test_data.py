@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from schemas.commands import Admin, CloseProducer, KeyValue, MessageMetadata, Pr
 from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
 from sinks.lock import InUse
 from sinks.tables import read_table
+from streaming.fold import LiveFold, Records
 from streaming.replay import replay_in_process
-from streaming.server import embedded
+from streaming.server import data_folder
 from streaming.server.clock import HeldClock
-from streaming.server.embedded import CHECKPOINT, LOG, BadData, EmbeddedEngine
+from streaming.server.data_folder import CHECKPOINT, COMMANDS, BadData, segment_name
+from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import EngineStopped, StoredEntry
 from tests.server.conftest import running
 
+FIRST = Path(COMMANDS, segment_name(0))
 TOPIC = "persistent://public/default/t"
 START = 1_700_000_000_000
 
@@ -67,6 +71,11 @@ async def stats(engine: EmbeddedEngine) -> Any:
     return answer.fields.response
 
 
+def last(folder: Path) -> Path:
+    """The segment that is being written."""
+    return max((folder / COMMANDS).iterdir())
+
+
 def test_a_restart_goes_on_where_the_log_ends(tmp_path: Path) -> None:
     run(tmp_path, lambda engine: publish(engine, 1, 2, 3))
     rows = run(tmp_path, lambda engine: publish(engine, 4))
@@ -78,19 +87,20 @@ def test_a_restart_goes_on_where_the_log_ends(tmp_path: Path) -> None:
 def test_a_lost_checkpoint_is_made_up_for_by_the_log(tmp_path: Path) -> None:
     async def killed(engine: EmbeddedEngine) -> Any:
         await publish(engine, 1, 2, 3)
-        return (tmp_path / LOG).read_bytes()
+        return (tmp_path / FIRST).read_bytes()
 
     log = run(tmp_path, killed)
     before = run(tmp_path, stats)
-    for path in (tmp_path / CHECKPOINT, *(tmp_path / "store").rglob("*.parquet")):
+    later = [path for path in (tmp_path / COMMANDS).iterdir() if path.name > FIRST.name]
+    for path in (tmp_path / CHECKPOINT, *later, *(tmp_path / "store").rglob("*.parquet")):
         path.unlink()
-    (tmp_path / LOG).write_bytes(
+    (tmp_path / FIRST).write_bytes(
         log + b'{"partition":0,"offset":99,"times'
     )  # the write that the kill cut off
     after = run(tmp_path, stats)
     assert before["totalSize"] == after["totalSize"]
     assert before["numberOfEntries"] == after["numberOfEntries"] == 3
-    assert (tmp_path / LOG).read_bytes().startswith(log)
+    assert (tmp_path / FIRST).read_bytes().startswith(log)
 
 
 def test_entries_of_a_former_life_are_read(tmp_path: Path) -> None:
@@ -118,16 +128,135 @@ def test_the_short_form_of_publishing_is_read_back(tmp_path: Path) -> None:
 
 def test_a_checkpoint_in_the_middle_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(tmp_path / "a", lambda engine: publish(engine, *range(1, 30)))
-    monkeypatch.setattr(embedded, "CHECKPOINT_RECORDS", 7)
+    monkeypatch.setattr(data_folder, "CHECKPOINT_RECORDS", 7)
     often = run(tmp_path / "b", lambda engine: publish(engine, *range(1, 30)))
     assert plain == often
     assert run(tmp_path / "a", stats) == run(tmp_path / "b", stats)
 
 
+def test_a_restart_folds_what_follows_the_checkpoint_and_needs_no_earlier_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_folder, "CHECKPOINT_RECORDS", 50)
+    run(tmp_path, lambda engine: publish(engine, *range(1, 500)))
+    segments = sorted((tmp_path / COMMANDS).iterdir())
+    assert len(segments) >= 9
+    for path in segments[:-1]:
+        path.unlink()
+    folded: list[int] = []
+    answer = LiveFold.answer
+
+    def counted(fold: LiveFold, records: Records) -> list[Row]:
+        folded.append(len(records.offsets))
+        return answer(fold, records)
+
+    monkeypatch.setattr(LiveFold, "answer", counted)
+    assert run(tmp_path, stats)["numberOfEntries"] == 499
+    assert sum(folded) <= 4  # RESTART, BROKER_CONFIG and the call
+
+
+def test_a_crash_while_a_checkpoint_is_written_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop goes on meanwhile, in the next segment. A restart begins at the checkpoint before."""
+    begun, crash = threading.Event(), threading.Event()
+
+    def write(*_: object) -> None:
+        begun.set()
+        crash.wait(30)
+        raise OSError("crashed")
+
+    async def crashing(engine: EmbeddedEngine) -> None:
+        rows = await publish(engine, *range(1, 9))
+        assert begun.is_set()
+        assert len([row for row in rows if isinstance(row.effect, SendReceipt)]) == 8
+        crash.set()
+        await asyncio.sleep(0.1)
+        with pytest.raises(EngineStopped, match="crashed"):
+            await engine.tick()
+
+    run(tmp_path, lambda engine: publish(engine, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(data_folder, "CHECKPOINT_RECORDS", 7)
+        patch.setattr(data_folder.DataFolder, "_write", write)
+        with pytest.raises(OSError, match="crashed"):
+            run(tmp_path, crashing_then_failed(crashing))
+    assert len(list((tmp_path / COMMANDS).iterdir())) == 3
+    assert run(tmp_path, stats)["numberOfEntries"] == 9
+    replay_in_process(tmp_path / COMMANDS, tmp_path / "out")
+    receipts = read_table(str(tmp_path / "out" / "tables"), KINDS[SendReceipt])
+    assert sorted(receipts["sequence_id"].to_pylist()) == list(range(9))
+
+
+def crashing_then_failed(
+    work: Callable[[EmbeddedEngine], Coroutine[Any, Any, None]],
+) -> Callable[[EmbeddedEngine], Coroutine[Any, Any, None]]:
+    async def both(engine: EmbeddedEngine) -> None:
+        await work(engine)
+        await engine.failed
+
+    return both
+
+
+def test_answers_leave_once_the_disk_has_their_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One wait for the disk is enough for all that came meanwhile."""
+    syncs: list[int] = []
+    slow = threading.Event()
+    slow.set()
+
+    def fdatasync(file: int) -> None:
+        slow.wait(30)
+        syncs.append(file)
+
+    async def work(engine: EmbeddedEngine) -> None:
+        syncs.clear()
+        slow.clear()
+        commands = [asyncio.ensure_future(engine.tick()) for _ in range(3)]
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            commands.append(asyncio.ensure_future(engine.tick()))
+        await asyncio.sleep(0.05)
+        assert engine.broker.offset >= 6
+        assert not any(each.done() for each in commands)
+        slow.set()
+        await asyncio.gather(*commands)
+        assert len(syncs) == 2
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    run(tmp_path, work)
+
+
+def test_without_fsync_nothing_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with EmbeddedEngine(tmp_path, clock=HeldClock(START), fsync=False) as engine:
+            await publish(engine, 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", None)
+        asyncio.run(main())
+    assert run(tmp_path, stats)["numberOfEntries"] == 1
+
+
+def test_a_disk_that_cannot_sync_stops_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fdatasync(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def work(engine: EmbeddedEngine) -> None:
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        with pytest.raises(EngineStopped, match="Input/output"):
+            await engine.tick()
+        await engine.failed
+
+    with pytest.raises(OSError, match="Input/output"):
+        run(tmp_path, work)
+
+
 def test_the_log_replays_to_the_same_rows(tmp_path: Path) -> None:
     rows = run(tmp_path / "data", lambda engine: publish(engine, 1, 2, 3))
     rows += run(tmp_path / "data", lambda engine: publish(engine, 3, 4), brokerDeduplicationEnabled=True)
-    replay_in_process(tmp_path / "data" / LOG, tmp_path / "out")
+    replay_in_process(tmp_path / "data" / COMMANDS, tmp_path / "out")
     receipts = read_table(str(tmp_path / "out" / "tables"), KINDS[SendReceipt]).sort_by("offset").to_pylist()
     found = [(row.offset, row.clock, row.effect.ledger_id, row.effect.entry_id) for row in rows
              if isinstance(row.effect, SendReceipt)]  # fmt: skip
@@ -147,10 +276,14 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
     ("damage", "text"),
     [
         (lambda folder: (folder / CHECKPOINT).write_bytes(b"x"), "is damaged"),
-        (lambda folder: (folder / LOG).write_bytes(b""), "its checkpoint was made at"),
+        (lambda folder: last(folder).rename(folder / COMMANDS / segment_name(70)), "missing"),
         (
-            lambda folder: (folder / LOG).open("ab").write(b'{"partition":0,"offset":77,"command":"TICK"}\n'),
+            lambda folder: last(folder).open("ab").write(b'{"partition":0,"offset":77,"command":"TICK"}\n'),
             "offset 77",
+        ),
+        (
+            lambda folder: (last(folder).write_bytes(b"{"), (folder / COMMANDS / segment_name(70)).touch()),
+            "ends in the middle of a line",
         ),
     ],
 )
@@ -166,7 +299,7 @@ def test_a_log_that_cannot_be_written_stops_the_engine(
 ) -> None:
     async def full(engine: EmbeddedEngine) -> None:
         await publish(engine, 1)
-        before = (tmp_path / LOG).read_bytes()
+        before = (tmp_path / FIRST).read_bytes()
 
         def write(file: int, data: bytes) -> int:
             raise OSError(28, "No space left on device")
@@ -175,7 +308,7 @@ def test_a_log_that_cannot_be_written_stops_the_engine(
             patch.setattr(os, "write", write)
             with pytest.raises(EngineStopped, match="No space left"):
                 await publish(engine, 2)
-        assert (tmp_path / LOG).read_bytes() == before
+        assert (tmp_path / FIRST).read_bytes() == before
         with pytest.raises(OSError, match="No space left"):
             await engine.failed
 

@@ -1,0 +1,250 @@
+"""The data folder of an embedded engine: its command log in segments, its entries, and its state.
+
+::
+
+    <data>/commands/<first offset>.jsonl    the log, see `streaming.log.files`: one segment per checkpoint
+    <data>/store                            the entries as of the checkpoint, see `sinks.ledger_store`
+    <data>/checkpoint                       the broker's state at the end of a segment
+
+A restart folds the segments that begin after the checkpoint. It needs no earlier ones: they are what `magnetar replay`
+folds, and may be deleted.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
+from sinks.ledger_store import LedgerStore
+from streaming.fold import LiveFold, Records, StateRow
+from streaming.log.files import read_lines
+from streaming.log.table import LogError
+from streaming.rows import to_tables
+from streaming.server.entries import Mark, RecentEntries
+
+PARTITION = 0
+"""The ingress partition."""
+
+COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
+
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_RECORDS = 100_000
+"""A checkpoint follows after so much of the log. That bounds the entries in memory, and what a restart has to fold."""
+
+RECORDS_PER_ROUND = 4096
+
+_DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
+"""The effects that the ledger store takes."""
+
+
+class BadData(RuntimeError):
+    """A data folder can't be used. The text says why and what to do."""
+
+
+class _Checkpoint(NamedTuple):
+    """`batch`: how many checkpoints came before."""
+
+    batch: int
+    state: StateRow
+
+
+class _Running(NamedTuple):
+    """A checkpoint that is being written. `mark`: the entries that are in it."""
+
+    mark: Mark
+    written: "Future[None]"
+
+
+def segment_name(offset: int) -> str:
+    """The file name of the segment whose first record has this offset."""
+    return f"{offset:020d}.jsonl"
+
+
+class DataFolder:
+    """The files of an engine. Use it as a context manager.
+
+    Checkpoints are written in a thread: the loop only encodes the state. Methods raise `OSError` and what the store raises.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool) -> None:
+        """`fsync`: whether `sync` waits for the disk."""
+        self._folder, self.fsync = folder, fsync
+        self._commands = folder / COMMANDS
+        self._store = LedgerStore(str(folder / STORE))
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._running: _Running | None = None
+        self._file = -1
+        self._batch = 0
+        self._length = 0
+        self._records = 0
+        self._rows: list[Row] = []
+
+    def __enter__(self) -> "DataFolder":
+        self._commands.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        if self._file >= 0:
+            os.close(self._file)
+
+    def recover(self) -> tuple[RecentEntries, LiveFold, int]:
+        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`."""
+        path = self._folder / CHECKPOINT
+        before: StateRow | None = None
+        if path.exists():
+            try:
+                saved = msgspec.msgpack.decode(path.read_bytes(), type=_Checkpoint)
+            except msgspec.MsgspecError as error:
+                raise BadData(f"{path} is damaged ({error}): restore {self._folder} from a copy") from None
+            before, self._batch = saved.state, saved.batch + 1
+        self._store.begin(self._batch)
+        entries = RecentEntries(self._store.reader(PARTITION))
+        fold = LiveFold(PARTITION, entries, before)
+        offset = -1 if before is None or before.offset is None else before.offset
+        segments = [path for path in sorted(self._commands.glob("*.jsonl")) if int(path.stem) > offset]
+        if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):
+            missing = self._commands / segment_name(offset + 1)
+            raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
+        for path in segments:
+            for records in self._records_of(path, is_last=path == segments[-1]):
+                if records.offsets[0] != offset + 1:
+                    raise BadData(
+                        f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
+                    )
+                offset = records.offsets[-1]
+                self._records += len(records.offsets)
+                rows = fold.answer(records)
+                entries.add(rows)
+                entries.delete(rows)
+                self.note(rows)
+        self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
+        return entries, fold, offset
+
+    def _records_of(self, path: Path, *, is_last: bool) -> Iterator[Records]:
+        """The records of a segment. The last line of the last one may be cut off: nobody got an answer to it."""
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            if not is_last:
+                raise BadData(f"{path} ends in the middle of a line: restore {self._folder} from a copy")
+            os.truncate(path, whole)
+        if not whole:
+            return
+        try:
+            table = read_lines(data[:whole].splitlines(keepends=True), str(path))
+        except LogError as error:
+            raise BadData(f"{error}: restore {self._folder} from a copy") from None
+        columns = [table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")]
+        for start in range(0, len(table), RECORDS_PER_ROUND):
+            yield Records(*(column[start : start + RECORDS_PER_ROUND] for column in columns))
+
+    def _open(self, path: Path) -> None:
+        """Append to this segment from now on."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._length = os.lseek(self._file, 0, os.SEEK_END)
+        folder = os.open(self._commands, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def append(self, records: Records) -> None:
+        """Write records to the log. Raises `OSError`, and then none of them is in it."""
+        lines = b"".join(map(_line, records.offsets, records.timestamps, records.topics, records.values))
+        try:
+            written = 0
+            while written < len(lines):
+                written += os.write(self._file, lines[written:] if written else lines)
+        except OSError:
+            os.ftruncate(self._file, self._length)
+            raise
+        self._length += len(lines)
+        self._records += len(records.offsets)
+
+    def syncing(self) -> Callable[[], None]:
+        """What makes durable all that was appended until now. It may run in another thread."""
+        file = os.dup(self._file)
+
+        def sync() -> None:
+            try:
+                os.fdatasync(file)
+            finally:
+                os.close(file)
+
+        return sync
+
+    @property
+    def length(self) -> int:
+        """The bytes in the segment that is being written."""
+        return self._length
+
+    def cut(self, length: int) -> None:
+        """Forget the end of the segment: it has `length` bytes then."""
+        os.ftruncate(self._file, length)
+        os.lseek(self._file, length, os.SEEK_SET)
+        self._length = length
+
+    # -- checkpoints
+
+    def note(self, rows: Sequence[Row]) -> None:
+        """Keep those of `rows` that the store takes until the next checkpoint."""
+        self._rows += [row for row in rows if isinstance(row.effect, _DATA)]
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return self._length >= CHECKPOINT_BYTES or self._records >= CHECKPOINT_RECORDS
+
+    def checkpoint(self, fold: LiveFold, entries: RecentEntries) -> None:
+        """Begin a checkpoint, and a new segment. If the one before is still being written, wait for it: that bounds memory."""
+        if self._running is not None:
+            self._running.written.exception()  # waits
+            self.finish(entries)
+        if self.fsync:
+            os.fdatasync(self._file)  # from now on, `syncing` is about the next segment
+        state, rows, file, batch = fold.state(), self._rows, self._file, self._batch
+        self._batch, self._records, self._rows = batch + 1, 0, []
+        self._open(self._commands / segment_name((-1 if state.offset is None else state.offset) + 1))
+        written = self._thread.submit(self._write, batch, state, rows, file)
+        self._running = _Running(entries.mark(), written)
+
+    def _write(self, batch: int, state: StateRow, rows: Sequence[Row], file: int) -> None:
+        """Store the entries, then the state that has them."""
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if rows:
+            self._store.write(batch, PARTITION, to_tables(PARTITION, rows))
+        _replace(self._folder / CHECKPOINT, msgspec.msgpack.encode(_Checkpoint(batch, state)))
+
+    def finish(self, entries: RecentEntries, *, wait: bool = False) -> None:
+        """If a checkpoint is written, or once it is if `wait`: forget the entries that are in it."""
+        if self._running is None or not (wait or self._running.written.done()):
+            return
+        mark, written = self._running
+        self._running = None
+        written.result()
+        self._store.begin(self._batch)
+        entries.forget(mark, self._store.reader(PARTITION))
+
+
+def _line(offset: int, timestamp: int, topic: str | None, value: bytes) -> bytes:
+    """A record as a line: the fields of its value, which is a JSON object, after its coordinates."""
+    of_topic = b"" if topic is None else b',"topic":' + msgspec.json.encode(topic)
+    head = b'{"partition":%d,"offset":%d,"timestamp":%d%b,' % (PARTITION, offset, timestamp, of_topic)
+    return head + value[1:] + b"\n"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
