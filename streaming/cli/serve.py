@@ -54,6 +54,14 @@ def serve_command(
             help="A broker setting, by Pulsar's name; see docs/settings.md. Repeatable.",
         ),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help="What clients may use of the server; see docs/security.md. Repeatable.",
+        ),
+    ] = None,
     test_double: Annotated[
         bool,
         typer.Option(
@@ -111,11 +119,20 @@ def serve_command(
     from streaming.broker.config import BadSetting, configuration
     from streaming.fold import FoldError
     from streaming.server.authentication import TokenKeyError
+    from streaming.server.binary import BadLimit, limits
     from streaming.server.clock import HeldClock, RealClock
     from streaming.server.data_folder import BadData
     from streaming.server.embedded import STANDALONE, EmbeddedEngine
     from streaming.server.engine import EngineStopped
-    from streaming.server.server import Address, ListenError, Security, bound, serve, tls_context
+    from streaming.server.server import (
+        Address,
+        ListenError,
+        Security,
+        allow_connections,
+        bound,
+        serve,
+        tls_context,
+    )
 
     if profile not in ("2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
@@ -123,7 +140,11 @@ def serve_command(
         raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
     if token_secret_key is not None and token_public_key is not None:
         raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
-    settings = {"namespacesMustExist": "true"} | dict(map(_setting, setting or ()))
+    settings = {"namespacesMustExist": "true"} | dict(_setting(each, "--set") for each in setting or ())
+    try:
+        bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))
+    except BadLimit as error:
+        raise typer.BadParameter(str(error), param_hint="--limit") from None
     with (
         expected_errors(
             BadData,
@@ -136,7 +157,8 @@ def serve_command(
         ),
         stop_signals() as stop,
     ):
-        configuration(profile, settings)
+        bounds = bounds.for_messages_of(configuration(profile, settings).maxMessageSize)
+        allow_connections(bounds.connections)
         authentication = _authentication(token_secret_key, token_public_key)
         tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
         listeners = []
@@ -167,6 +189,7 @@ def serve_command(
                 listener,
                 stop,
                 _started,
+                bounds,
                 admin_listener=admin_listener,
                 clock=clock,
                 security=security,
@@ -189,10 +212,10 @@ def _authentication(secret_key: str | None, public_key: str | None) -> TokenAuth
     return None
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(text: str, option: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not (name and found):
-        raise typer.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint="--set")
+        raise typer.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option)
     return name, value
 
 

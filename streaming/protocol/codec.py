@@ -21,7 +21,9 @@ from google.protobuf.message_factory import GetMessageClass
 from streaming.protocol import pulsar_api_pb2
 
 MAX_MESSAGE_SIZE = 5 << 20
-LARGEST_FRAME = MAX_MESSAGE_SIZE + 10_240
+HEADROOM = 10_240
+"""The bytes of a frame besides a message's payload."""
+LARGEST_FRAME = MAX_MESSAGE_SIZE + HEADROOM
 """A larger frame closes the connection. In bytes, without the frame's own size."""
 
 _CHECKSUM, _BROKER_METADATA = b"\x0e\x01", b"\x0e\x02"

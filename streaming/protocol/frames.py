@@ -179,12 +179,12 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[s
     return {**answer, "topics": found} if found and not known else answer
 
 
-def connected(fields: dict[str, Any]) -> dict[str, Any]:
+def connected(fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE) -> dict[str, Any]:
     """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2)."""
     return {
         "server_version": "Magnetar",
         "protocol_version": min(PROTOCOL_VERSION, fields.get("protocol_version", 0)),
-        "max_message_size": MAX_MESSAGE_SIZE,
+        "max_message_size": max_message_size,
         "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
     }
 

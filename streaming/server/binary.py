@@ -11,9 +11,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,7 +20,16 @@ from schemas import effects as e
 from schemas.commands import ConnectionLost, Fault, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
-from streaming.protocol.codec import LARGEST_FRAME, Frame, FrameError, FrameReader, decode, encode, entry
+from streaming.protocol.codec import (
+    HEADROOM,
+    LARGEST_FRAME,
+    Frame,
+    FrameError,
+    FrameReader,
+    decode,
+    encode,
+    entry,
+)
 from streaming.protocol.frames import (
     MINUS_ONE,
     PROTOCOL_VERSION,
@@ -46,23 +54,43 @@ _NOTHING = frozenset({"PONG"})
 
 _WRITE_AT_ONCE = 1 << 18
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What clients may use of a server."""
 
-    connections: int = 10_000
-    """Open connections. Further ones are closed at once."""
-    frame: int = LARGEST_FRAME
-    """The size of a frame in bytes. A larger one closes its connection."""
-    buffered: int = 4 << 20
+class BadLimit(ValueError):
+    """A limit has a wrong name or value. The text says why."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients may use of a server. Values are positive."""
+
+    connections: Count = 10_000
+    """Open connections. Further ones are closed immediately."""
+    frame: Count = LARGEST_FRAME
+    """The bytes of a frame, `HEADROOM` more than those of a payload. A larger one closes its connection."""
+    buffered: Count = 4 << 20
     """Bytes that a connection has encoded and not sent. What is beyond that waits as rows."""
-    waiting: int = 50_000
+    waiting: Count = 10_000
     """Rows that wait for a client to read. While there are more, nothing is read from it."""
-    opened: int = 100_000
+    commands: Count = 1_000
+    """Commands of a connection that the broker has not carried out. While there are more, nothing is read from it."""
+    opened: Count = 100_000
     """Producers and consumers of a connection. One more closes it."""
-    keep_alive: float = 30.0
+    keep_alive: Seconds = 30.0
     """Seconds after which a connection is closed that has not sent CONNECT, or not answered PING."""
+
+    def for_messages_of(self, size: int) -> "Limits":
+        """These limits, for payloads of up to `size` bytes."""
+        return msgspec.structs.replace(self, frame=size + HEADROOM)
+
+
+def limits(given: Mapping[str, str]) -> Limits:
+    """Limits of which some are `given` as text. Raises `BadLimit`."""
+    try:
+        return msgspec.convert(given, Limits, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadLimit(str(error)) from None
 
 
 class BinaryServer:
@@ -72,10 +100,10 @@ class BinaryServer:
         self,
         engine: Engine,
         service_url: str,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         authentication: TokenAuthentication | None = None,
     ) -> None:
-        self.engine, self.service_url, self.limits = engine, service_url, limits
+        self.engine, self.service_url, self.limits = engine, service_url, limits or Limits()
         self.authentication = authentication
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
@@ -155,6 +183,8 @@ class Connection(asyncio.Protocol):
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
         self._heard, self._asked = True, False
+        self._under_way = 0
+        self._posted = self._carried_out  # a bound method, made once
         self._expires: float | None = None
         self._refreshes = self._challenged = False
 
@@ -182,6 +212,8 @@ class Connection(asyncio.Protocol):
             for each in self._reader.feed(data):
                 if not self._receive(decode(each, self.name)):
                     return
+            if self._under_way > self._limits.commands:
+                self._pace()
         except FrameError as error:
             self.close(str(error))
         except EngineStopped as error:
@@ -279,7 +311,7 @@ class Connection(asyncio.Protocol):
                 return False
             self._ready = True
             self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
-            self._answer("CONNECTED", connected(asked.fields))
+            self._answer("CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM))
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked)
         elif cmd == "PING":
@@ -329,7 +361,28 @@ class Connection(asyncio.Protocol):
         if self._delayed:
             self._delayed.append((self._delayed[-1][0], topic, _json(command)))
         else:
-            self._engine.post(topic, _json(command))
+            self._post(topic, _json(command))
+
+    def _post(self, topic: str | None, value: bytes) -> None:
+        self._under_way += 1
+        self._engine.post(topic, value, self._posted)
+
+    def _carried_out(self) -> None:
+        self._under_way -= 1
+        if not self._reading:
+            self._pace()
+
+    def _pace(self) -> None:
+        """Read from the client, or do not if it has sent more than can be done or does not read what is due to it."""
+        limits = self._limits
+        wanted = len(self._waiting) <= limits.waiting and self._under_way <= limits.commands
+        if wanted == self._reading or self._closing:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _fails(self, fault: FaultSpec, topic: str | None, command: dict[str, Any]) -> bool:
         """Do what a fault says. Returns whether the broker gets the command no more, or later."""
@@ -351,7 +404,7 @@ class Connection(asyncio.Protocol):
         now = self._engine.now()
         while self._delayed and self._delayed[0][0] <= now and not self._closing:
             _, topic, value = self._delayed.popleft()
-            self._engine.post(topic, value)
+            self._post(topic, value)
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         topics = await self._engine.topics(fields["namespace"])
@@ -396,12 +449,8 @@ class Connection(asyncio.Protocol):
                 size = 0
         if self._closing:
             self._transport.close()
-        elif self._reading == (len(waiting) > self._limits.waiting):
-            self._reading = not self._reading
-            if self._reading:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        else:
+            self._pace()
 
     def _encoded(self, effect: e.Effect) -> bytes:
         """The frame of an effect, or nothing if there is none."""

@@ -9,7 +9,7 @@ the disk: while it writes, the next rounds fold, and are then written together.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -34,6 +34,7 @@ class _Pending(NamedTuple):
     topic: str | None
     value: bytes
     done: asyncio.Future[list[Row]] | None
+    delivered: Callable[[], None] | None
 
 
 class _Round(NamedTuple):
@@ -145,9 +146,9 @@ class EmbeddedEngine:
         self._append(topic, to_json(command), done)
         return await done
 
-    def post(self, topic: str | None, value: bytes) -> None:
+    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
         """See `Engine.post`."""
-        self._append(topic, value, None)
+        self._append(topic, value, None, done)
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""
@@ -218,10 +219,16 @@ class EmbeddedEngine:
 
     # -- rounds
 
-    def _append(self, topic: str | None, value: bytes, done: asyncio.Future[list[Row]] | None) -> None:
+    def _append(
+        self,
+        topic: str | None,
+        value: bytes,
+        done: asyncio.Future[list[Row]] | None,
+        delivered: Callable[[], None] | None = None,
+    ) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        self._pending.append(_Pending(topic, value, done))
+        self._pending.append(_Pending(topic, value, done, delivered))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -244,7 +251,7 @@ class EmbeddedEngine:
 
     def _fold_all(self, pending: list[_Pending]) -> None:
         first, now = self._offset + 1, self._clock.now()
-        topics, values, _ = zip(*pending, strict=True)
+        topics, values, _, _ = zip(*pending, strict=True)
         offsets = list(range(first, first + len(pending)))
         records = Records(offsets, [now] * len(pending), list(topics), list(values))
         if self._log is not None:
@@ -285,7 +292,9 @@ class EmbeddedEngine:
             pending, first, rows = self._folded.popleft()
             self._deliver(rows)
             for offset, each in enumerate(pending, first):
-                if each.done is not None and not each.done.done():
+                if each.delivered is not None:
+                    each.delivered()
+                elif each.done is not None and not each.done.done():
                     each.done.set_result([row for row in rows if row.offset == offset])
             self._entries.delete(rows)
 

@@ -38,8 +38,12 @@ class Engine(Protocol):
         """
         ...
 
-    def post(self, topic: str | None, value: bytes) -> None:
-        """Append a command, a record's `value`, of a connection. Its rows are delivered. Raises `EngineStopped`."""
+    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+        """Append a command, a record's `value`, of a connection. Its rows are delivered. Raises `EngineStopped`.
+
+        `done` is called once the engine holds nothing of the command any more: its rows were delivered, or the log of a query
+        elsewhere has it.
+        """
         ...
 
     def connect(self, deliver: Deliver) -> None:

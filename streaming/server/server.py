@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import ipaddress
+import resource
 import socket
 import ssl
 import threading
@@ -25,6 +26,9 @@ from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 
 BACKLOG = 1024
+
+_OTHER_FILES = 2048
+"""Those of the log and the store, and connections of the admin API."""
 
 CONTROL = "/magnetar/v1"
 """The path of the API of a test double."""
@@ -111,6 +115,16 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def allow_connections(count: int) -> None:
+    """Let this process have so many connections, as far as the machine lets it: many shells allow 1,024 open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 class Server:
     """Serves an engine on bound sockets: clients of the binary protocol, and calls of the admin API if there is a socket for
     those."""
@@ -130,7 +144,7 @@ class Server:
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
         self.service_url = f"{binary}://{_named(self.address)}"
-        self.binary = BinaryServer(engine, self.service_url, limits or Limits(), security.authentication)
+        self.binary = BinaryServer(engine, self.service_url, limits, security.authentication)
         self._tls = security.tls
         self.admin_url: str | None = None
         self._listener = listener

@@ -250,6 +250,8 @@ def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     [
         (["--listen", "0.0.0.0:0"], "clients need no token"),
         (["--admin-listen", "0.0.0.0:0"], "clients need no token"),
+        (["--limit", "connections=0"], "--limit"),
+        (["--limit", "connections"], "NAME=VALUE"),
         (["--tls-cert", "x"], "one needs the other"),
         (["--token-secret-key", "x", "--token-public-key", "y"], "give one of them"),
         (["--token-secret-key", "/nowhere!"], "--token-secret-key: neither"),

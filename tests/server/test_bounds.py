@@ -1,16 +1,19 @@
 """What clients can use of a server is bounded, and a client that misbehaves harms nobody else."""
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
-from streaming.server.binary import Limits
+from streaming.server.admin import http
+from streaming.server.binary import BadLimit, Limits, limits
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
-from streaming.server.server import OPEN, Address, Security, Server, bound
+from streaming.server.server import OPEN, Address, Security, Server, allow_connections, bound
 
 TOPIC = "persistent://public/default/t"
 CONNECT = encode("CONNECT", {"client_version": "test", "protocol_version": 21})
@@ -71,12 +74,12 @@ class Scene:
 
 
 def run(
-    work: Callable[[Scene], Awaitable[None]], limits: Limits | None = None, security: Security = OPEN
+    work: Callable[[Scene], Awaitable[None]], bounds: Limits | None = None, security: Security = OPEN
 ) -> None:
     async def main() -> None:
         engine = EmbeddedEngine(clock=HeldClock(1_700_000_000_000))
         listener = bound(Address("127.0.0.1", 0), "")
-        async with engine, Server(engine, listener, limits, security=security) as server:
+        async with engine, Server(engine, listener, bounds, security=security) as server:
             scene = Scene(server)
             try:
                 await asyncio.wait_for(work(scene), 60)
@@ -211,20 +214,144 @@ def test_idle_and_half_open_connections_are_closed() -> None:
     run(work)
 
 
-def test_hundreds_of_idle_connections_disturb_nobody() -> None:
+def test_a_thousand_idle_connections_take_little_and_disturb_nobody() -> None:
     async def work(scene: Scene) -> None:
-        peers = [await scene.connected() for _ in range(400)]
-        peers[0].send(producer(), send(1))
-        await peers[0].until("SEND_RECEIPT")
-        assert len(scene.server.binary.connections) == 400
+        busy = await scene.connected()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            peers = [await scene.connected() for _ in range(1000)]
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()  # of both ends
+        finally:
+            tracemalloc.stop()
+        assert len(scene.server.binary.connections) == 1001
+        assert taken < 1001 * 40_000
+        busy.send(producer(), send(1))
+        await busy.until("SEND_RECEIPT")
+        for connection in list(scene.server.binary.connections.values()):
+            connection.keep_alive()
+        for peer in peers[::100]:
+            await peer.until("PING")
 
+    allow_connections(3000)
     run(work)
+
+
+def test_a_hundred_consumers_that_do_not_read_take_little_and_hold_up_nobody() -> None:
+    """1 GB is due to them."""
+    count, payload, readers = 100, b"x" * 100_000, 100
+    bounds = Limits(buffered=1 << 18, waiting=20)
+
+    async def work(scene: Scene) -> None:
+        peers = [await scene.connected() for _ in range(readers)]
+        slow = list(scene.server.binary.connections.values())
+        for number, peer in enumerate(peers):
+            peer.send(subscribe(f"slow{number}", count))
+        for peer in peers:
+            await peer.until("SUCCESS")
+        fast, publisher = await scene.connected(), await scene.connected()
+        fast.send(subscribe("fast", count))
+        publisher.send(producer())
+        await publisher.until("PRODUCER_SUCCESS")
+        for number in range(count):
+            publisher.send(send(number, payload))
+            await publisher.until("SEND_RECEIPT")
+            assert (await fast.until("MESSAGE")).fields["message_id"]["entryId"] == number
+        assert all(each.paused for each in slow)
+        assert max(each.buffered for each in slow) <= bounds.buffered + 2 * len(payload)
+        for number, peer in enumerate(peers):
+            for entry_id in range(count) if number < 3 else ():
+                assert (await peer.until("MESSAGE")).fields["message_id"]["entryId"] == entry_id
+
+    run(work, bounds)
+
+
+def test_so_many_commands_under_way_and_no_more() -> None:
+    """While the engine holds what a client sent, nothing more is read from it. Others are served."""
+
+    async def work(scene: Scene) -> None:
+        engine = scene.server.engine
+        assert isinstance(engine, EmbeddedEngine)
+        peer, other = await scene.connected(), await scene.connected()
+        (connection, _) = scene.server.binary.connections.values()
+        peer.send(producer())
+        await peer.until("PRODUCER_SUCCESS")
+        held: list[tuple[str | None, bytes, Any]] = []
+        post = engine.post
+        engine.post = lambda *words: held.append(words)  # type: ignore[method-assign]
+        peer.send(*map(send, range(100)))
+        while not connection.paused:
+            await asyncio.sleep(0)
+        first = len(held)
+        peer.send(*(send(number, b"x" * 100_000) for number in range(100, 120)))
+        other.send(encode("PING", {}))
+        await other.until("PONG")
+        assert 10 < first == len(held)
+        engine.post = post  # type: ignore[method-assign]
+        for words in held:
+            engine.post(*words)
+        for number in range(120):
+            assert (await peer.until("SEND_RECEIPT")).fields["sequence_id"] == number
+        assert not connection.paused
+
+    run(work, Limits(commands=10))
+
+
+def test_an_http_connection_without_a_whole_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
+
+    async def main() -> None:
+        engine = EmbeddedEngine(clock=HeldClock(1_700_000_000_000))
+        sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+        port = sockets[1].getsockname()[1]
+        async with engine, Server(engine, sockets[0], admin_listener=sockets[1]):
+            for data in (
+                b"",
+                b"GET /admin/v2/clusters HTTP/1.1\r\nHost:",
+                b"POST /x HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+            ):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(data)
+                answer = await asyncio.wait_for(reader.read(), 20)
+                assert not answer.startswith(b"HTTP/1.1 200")
+                writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200" in await reader.readline()
+            writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({"x": "1"}, "unknown field"), ({"connections": "0"}, ">= 1"), ({"keep_alive": "soon"}, "float"),
+     ({"keep_alive": "0"}, "> 0")],
+)  # fmt: skip
+def test_wrong_limits_are_named(given: dict[str, str], text: str) -> None:
+    with pytest.raises(BadLimit, match=text):
+        limits(given)
+
+
+def test_limits_from_text() -> None:
+    assert limits({"connections": "3", "keep_alive": "0.5"}) == Limits(connections=3, keep_alive=0.5)
+
+
+def test_the_largest_message_is_the_settings() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(CONNECT)
+        assert (await peer.until("CONNECTED")).fields["max_message_size"] == 1000
+        peer.send(b"\0\0\x2f\0")
+        assert await peer.next() is None
+
+    run(work, Limits().for_messages_of(1000))
 
 
 def test_a_consumer_that_does_not_read_holds_up_nobody_and_takes_little_memory() -> None:
     """30 MB are due to it. The others get theirs, and it gets all as soon as it reads. Meanwhile nothing is read from it."""
     count, payload = 300, b"x" * 100_000
-    limits = Limits(buffered=1 << 20, waiting=20)
+    bounds = Limits(buffered=1 << 20, waiting=20)
 
     async def work(scene: Scene) -> None:
         slow, fast, publisher = await scene.connected(), await scene.connected(), await scene.connected()
@@ -241,7 +368,7 @@ def test_a_consumer_that_does_not_read_holds_up_nobody_and_takes_little_memory()
             message = await fast.until("MESSAGE")
             assert message.fields["message_id"]["entryId"] == number
             most = max(most, lazy.buffered)
-        assert most < 3 * limits.buffered
+        assert most < 3 * bounds.buffered
         assert lazy.paused
         slow.send(encode("PING", {}))
         found: list[Any] = [await slow.next() for _ in range(count + 1)]
@@ -250,4 +377,4 @@ def test_a_consumer_that_does_not_read_holds_up_nobody_and_takes_little_memory()
         assert [each.cmd for each in found].index("PONG") > count // 2
         assert not lazy.paused
 
-    run(work, limits)
+    run(work, bounds)

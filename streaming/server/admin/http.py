@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS = 1024
 """A request beyond them is answered with 503."""
@@ -16,12 +17,16 @@ CLOSE_SECONDS = 2
 """So long may requests take that are under way when the server closes."""
 
 
+REQUEST_SECONDS = 30.0
+"""A connection that has not sent a whole request after so long is closed."""
+
+
 class HttpServer:
     """Serves an application between `start` and `close`."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
-            app, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            app, http=_Impatient, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_SECONDS,
         )  # fmt: skip
         config.load()
@@ -43,6 +48,31 @@ class HttpServer:
         self._server.should_exit = True
         if self._running is not None:
             await self._running
+
+
+class _Impatient(H11Protocol):
+    """Closes connections that send no request, or half of one."""
+
+    _former: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connects."""
+        super().connection_made(transport)
+        self._check_later()
+
+    def _check_later(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._check)
+
+    def _check(self) -> None:
+        cycle = self.cycle
+        if self.transport.is_closing():
+            return
+        idle = cycle is None or (cycle.response_complete and cycle is self._former)
+        if idle or cycle.more_body:
+            self.transport.close()
+        else:
+            self._former = cycle
+            self._check_later()
 
 
 class _WithoutSignals(uvicorn.Server):
