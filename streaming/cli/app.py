@@ -13,7 +13,7 @@ from streaming.cli.kafka import kafka_app
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
-from streaming.cli.record import record_command
+from streaming.cli.record import capture_command, record_command
 from streaming.cli.replay import replay_command
 from streaming.cli.run import run_command
 from streaming.cli.serve import serve_command
@@ -72,5 +72,6 @@ app.add_typer(kafka_app, name="kafka")
 app.command("quality")(quality_command)
 app.add_typer(quarantine_app, name="quarantine")
 app.command("record")(record_command)
+app.command("capture")(capture_command)
 app.command("import")(import_command)
 app.command("conform")(conform_command)

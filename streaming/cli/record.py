@@ -82,7 +82,8 @@ def record_command(
         stop_signals() as stop,
     ):
         broker_address(to)
-        rest = Rest(admin_to, _authorization(token_file))
+        token = None if token_file is None else token_file.read_text().strip()
+        rest = Rest(admin_to, _authorization(token))
         listeners = []
         for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
             address = Address.parse(text)
@@ -107,5 +108,43 @@ def record_command(
         )
 
 
-def _authorization(token_file: Path | None) -> dict[str, str]:
-    return {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+def capture_command(
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC…", help="Topics, partitioned ones as one, or TENANT/NAMESPACE for all in it."
+        ),
+    ],
+    to: Annotated[Path, typer.Option(metavar="LOG", help="The command log to write: .jsonl or .jsonl.gz.")],
+    service_url: Annotated[
+        str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
+    ] = "pulsar://localhost:6650",
+    admin_url: Annotated[
+        str, typer.Option(metavar="URL", help="Its admin REST API.")
+    ] = "http://localhost:8080",
+    payloads: PayloadsOption = Payloads.keep,
+    token_file: TokenFile = None,
+) -> None:
+    """Write a command log of what topics of a real Pulsar hold: entries, subscriptions, policies and settings."""
+    from streaming.record.capture import UNKNOWN, NotCaptured, capture
+    from streaming.record.client import ReadFailed
+    from streaming.record.proxy import BadUrl
+    from streaming.record.rest import BadAdminUrl, CallFailed, Rest
+    from streaming.traces.trace import TraceError
+
+    with expected_errors(BadAdminUrl, BadUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
+        token = None if token_file is None else token_file.read_text().strip()
+        rest = Rest(admin_url, _authorization(token))
+        captured = capture(service_url, rest, topics, to, payloads.value, token)
+    for each in captured.missing:
+        typer.echo(f"magnetar: not in the log: {each}", err=True)
+    typer.echo(
+        f"{captured.topics:,} topics, {captured.entries:,} entries, {captured.subscriptions:,} subscriptions -> {to}"
+    )
+    typer.echo("A cluster does not tell, so the log does not know:")
+    for each in UNKNOWN:
+        typer.echo(f"  {each}")
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -117,8 +117,8 @@ def partitions(proxy: Proxied, client: Any, topic: str) -> None:
 
 def errors_and_deduplication(proxy: Proxied, client: Any, topic: str) -> None:
     path = "/" + topic.replace("://", "/")
-    assert proxy.call("POST", f"{path}/deduplicationEnabled", True)[0] == 204
     consumer = client.subscribe(topic, "s")
+    assert proxy.call("POST", f"{path}/deduplicationEnabled", True)[0] == 204
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s")
     producer = client.create_producer(topic, producer_name="p", batching_enabled=False)

@@ -30,6 +30,14 @@ class Peer:
     def send(self, *data: bytes) -> None:
         self._writer.write(b"".join(data))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has closed the connection, or `close` was called."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    def close(self) -> None:
+        self._writer.close()
+
     async def next(self) -> Frame | None:
         """The next frame; None: the server has closed the connection."""
         while not self._found:

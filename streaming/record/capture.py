@@ -1,0 +1,324 @@
+"""`magnetar capture`: a command log of what topics of a real Pulsar hold, without having recorded how it came about.
+
+The log publishes each entry again, at its publish time, into the same ledgers; then each subscription acknowledges what it has
+acknowledged; then the policies and settings of the cluster take effect. Until then, nothing is checked that could remove an
+entry: whatever is still there, the cluster kept. So the log ends in the state of the cluster, and a what-if begins there.
+"""
+
+import gzip
+import heapq
+import itertools
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import quote
+
+import msgspec
+
+from schemas.commands import decode_or_refuse
+from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.protocol.codec import Frame, entry
+from streaming.protocol.requests import complete
+from streaming.record.client import Stored, entries
+from streaming.record.policies import Call, namespace_policies, path_of, settings_of, topic_policies
+from streaming.record.rest import CallFailed, Rest
+from streaming.traces.importer import to_line
+from streaming.traces.trace import Payloads, TraceError, frame_record, payload_of
+
+CONNECTION = "capture"
+"""The connection of all commands in the log."""
+
+UNKNOWN = (
+    "when the broker got a message: its publish time stands for it",
+    "what was deleted before, and the last sequence ids of producers all of whose messages were",
+    "acknowledgments of single messages in a batch, and how often a message was delivered",
+    "consumers, their permits and what was delivered to them and not acknowledged; the types of subscriptions",
+    "schemas, and properties of topics and subscriptions",
+)
+"""What neither the admin API nor a reader tells."""
+
+_LENIENT = {
+    "managedLedgerMaxEntriesPerLedger": 1_000_000, "managedLedgerMaxLedgerRolloverTimeMinutes": 2**31 - 1,
+    "managedLedgerMaxSizePerLedgerMbytes": 1 << 20, "managedLedgerMinLedgerRolloverTimeMinutes": 2**31 - 1,
+    "managedLedgerInactiveLedgerRolloverTimeSeconds": 0, "defaultRetentionTimeInMinutes": -1, "defaultRetentionSizeInMB": -1,
+    "backlogQuotaCheckEnabled": False, "maxMessageSize": 1 << 27,
+}  # fmt: skip
+"""Settings with which nothing is removed, and a ledger ends only when the topic is unloaded."""
+
+_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
+_IDS = 1000
+"""Message ids in an ACK."""
+
+_SYSTEM = "__"
+"""Begins the names of topics and cursors that Pulsar needs for itself."""
+
+_DEDUPLICATION = "pulsar.dedup"
+
+Position = tuple[int, int]
+
+
+class NotCaptured(RuntimeError):
+    """A topic can't be captured. The text says why."""
+
+
+class Captured(NamedTuple):
+    """How many topics, entries and subscriptions are in the log, and its commands. `missing`: what is not, and why."""
+
+    topics: int
+    entries: int
+    subscriptions: int
+    commands: int
+    missing: list[str]
+
+
+def capture(
+    service_url: str,
+    rest: Rest,
+    topics: Iterable[str],
+    out: Path,
+    payloads: Payloads = "keep",
+    token: str | None = None,
+) -> Captured:
+    """Write the log of `topics` (names of topics, or ``tenant/namespace`` for all in it) to `out`, JSON Lines.
+
+    Raises `NotCaptured`, `CallFailed`, `ReadFailed`, `BadUrl`, and `TraceError` for an `out` that no command would read.
+    """
+    if not out.name.endswith((".jsonl", ".jsonl.gz")):
+        raise TraceError(f"{out}: expected a name ending in .jsonl or .jsonl.gz")
+    found, partitioned = _expanded(rest, topics)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
+        log = _Log(cast(BinaryIO, lines), payloads)
+        streams = (_timed(topic, entries(service_url, topic, token)) for topic in found)
+        stored = heapq.merge(*streams, key=lambda timed: timed[0])
+        first = next(stored, None)
+        log.time = _now() if first is None else first[0]
+        log.configure(_LENIENT)
+        for call in partitioned:
+            log.call(None, call)
+        subscriptions = {topic: _cursors(rest, topic) for topic in found}
+        for topic, names in subscriptions.items():
+            for name in names:
+                log.call(topic, Call("PUT", f"{path_of(topic)}/subscription/{quote(name, safe='')}"))
+        for at, topic, each in () if first is None else itertools.chain([first], stored):
+            log.publish(at, topic, each)
+        log.time = max(log.time, _now())
+        for topic in found:
+            log.end_ledger(topic, rest.get(f"{path_of(topic)}/internalStats")["ledgers"])
+            for name, cursor in _cursors(rest, topic).items():  # later than the entries: they are all there
+                if name in subscriptions[topic]:
+                    log.acknowledge(topic, name, cursor)
+        log.command(None, {"command": "CONNECTION_LOST", "connection": CONNECTION})
+        _end(rest, log, found)
+    count = sum(map(len, subscriptions.values()))
+    return Captured(len(found), log.entries, count, log.commands, log.missing)
+
+
+def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:
+    """The cluster's own policies and settings."""
+    bases = dict.fromkeys(topic.partition("-partition-")[0] for topic in topics)
+    for namespace in dict.fromkeys("/".join(base.split("/")[2:4]) for base in bases):
+        for call in namespace_policies(rest, namespace):
+            log.call(None, call)
+    for base in bases:
+        for call in topic_policies(rest, path_of(base)):
+            log.call(None if base not in topics else base, call)
+    try:
+        settings, refused = settings_of(rest)
+    except CallFailed as error:
+        settings, refused = {}, [f"the broker's settings, so the defaults hold: {error}"]
+    log.configure(settings)
+    log.missing += refused
+    log.command(None, {"command": "TICK"})
+
+
+def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Call]]:
+    """The topics with partitions instead of partitioned topics, and the calls that create those."""
+    found: dict[str, None] = {}
+    partitioned: list[Call] = []
+    for given in topics:
+        of_namespace = "://" not in given and given.count("/") == 1
+        for topic in _of_namespace(rest, given) if of_namespace else [complete(given)]:
+            if not topic.startswith("persistent://"):
+                raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
+            path = path_of(topic)
+            count = rest.get(f"{path}/partitions")["partitions"]
+            if count:
+                partitioned.append(Call("PUT", f"{path}/partitions", count))
+            found |= dict.fromkeys([f"{topic}-partition-{index}" for index in range(count)] or [topic])
+    return [*found], partitioned
+
+
+def _of_namespace(rest: Rest, namespace: str) -> list[str]:
+    """The topics of a namespace, partitioned ones as one."""
+    partitioned = rest.get(f"/persistent/{namespace}/partitioned")
+    plain = [
+        topic
+        for topic in rest.get(f"/persistent/{namespace}")
+        if topic.rpartition("-partition-")[0] not in partitioned
+        and not topic.rpartition("/")[2].startswith(_SYSTEM)
+    ]
+    return [*partitioned, *plain]
+
+
+def _cursors(rest: Rest, topic: str) -> dict[str, dict[str, Any]]:
+    """The durable subscriptions of a topic, each with its cursor."""
+    path = path_of(topic)
+    durable = {
+        name for name, sub in rest.get(f"{path}/stats")["subscriptions"].items() if sub.get("isDurable", True)
+    }
+    cursors = rest.get(f"{path}/internalStats")["cursors"]
+    return {
+        name: cursor
+        for name, cursor in cursors.items()
+        if name in durable and name != _DEDUPLICATION and not name.startswith(_SYSTEM)
+    }
+
+
+def _timed(topic: str, stored: Iterable[Stored]) -> Iterator[tuple[int, str, Stored]]:
+    """Entries with their publish times, which go on in the order of the entries."""
+    latest = 0
+    for each in stored:
+        latest = max(latest, each.metadata["publish_time"])
+        yield latest, topic, each
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Log:
+    """The log as it is written, with a broker that folds it: it tells which position an entry has there."""
+
+    def __init__(self, lines: BinaryIO, payloads: Payloads) -> None:
+        self.time = 0
+        self.entries = self.commands = 0
+        self.missing: list[str] = []
+        self._lines, self._payloads = lines, payloads
+        self._broker = Broker(0, NoEntries())
+        self._requests = itertools.count(1)
+        self._producers: dict[tuple[str, str], int] = {}
+        self._open: set[tuple[str, str]] = set()
+        self._ledgers: dict[str, int] = {}
+        self._positions: dict[str, dict[Position, Position]] = {}
+
+    def command(self, topic: str | None, command: dict[str, Any]) -> list[Effect]:
+        """Write a command, and return what it does."""
+        value = msgspec.json.encode(command)
+        self._broker.apply(self.commands, self.time, topic, decode_or_refuse(value), value)
+        self._lines.write(to_line(self.time, topic, command))
+        self.commands += 1
+        effects = [row.effect for row in self._broker.take()]
+        for effect in effects:
+            if isinstance(effect, Quarantined | Unsupported | Error | SendError):
+                self.missing.append(f"{command['command']} {topic or ''}: {effect.cause}")
+        return effects
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        self.command(None, {"command": "BROKER_CONFIG", "profile": "4.x", "settings": settings})
+
+    def call(self, topic: str | None, call: Call) -> None:
+        body = {} if call.body is None else {"body": call.body}
+        done = self.command(topic, {"command": "ADMIN", "method": call.method, "path": call.path, **body})
+        for effect in done:
+            if isinstance(effect, AdminResponse) and effect.fields.status >= 400:
+                self.missing.append(f"{call.method} {call.path}: {effect.fields.response}")
+
+    def publish(self, time: int, topic: str, stored: Stored) -> None:
+        """Publish an entry, in a new ledger if it is in another one than that before."""
+        self.time = max(self.time, time)
+        if self._ledgers.get(topic, stored.ledger) != stored.ledger:
+            self._unload(topic)
+        self._ledgers[topic] = stored.ledger
+        producer = self._producer(topic, stored.metadata)
+        tail = entry(stored.metadata, stored.payload)
+        record = frame_record(
+            Frame("", "SEND", {}, stored.metadata, stored.payload, len(tail)), self._payloads
+        )
+        fields = {"producer_id": producer, "sequence_id": stored.metadata["sequence_id"],
+                  "num_messages": stored.metadata.get("num_messages_in_batch", 1)}  # fmt: skip
+        if "highest_sequence_id" in stored.metadata:
+            fields["highest_sequence_id"] = stored.metadata["highest_sequence_id"]
+        if "chunk_id" in stored.metadata:
+            fields["is_chunk"] = True
+        effects = self.command(
+            topic,
+            {"command": "SEND", "connection": CONNECTION, **fields, "metadata": record["metadata"],
+             "payload_bytes": payload_of(record)},
+        )  # fmt: skip
+        for effect in effects:
+            if isinstance(effect, SendReceipt):
+                position = effect.ledger_id, effect.entry_id
+                self._positions.setdefault(topic, {})[stored.ledger, stored.entry] = position
+                self.entries += 1
+                if effect.entry_id != stored.entry and not any(topic in each for each in self.missing):
+                    self.missing.append(
+                        f"{topic}: entries before {stored.ledger}:{stored.entry} that no reader gets: the log has it as "
+                        f"{effect.ledger_id}:{effect.entry_id}, and what follows likewise"
+                    )
+
+    def end_ledger(self, topic: str, ledgers: list[dict[str, Any]]) -> None:
+        """End the ledger of the last entry, if the topic has begun a new one since."""
+        if topic in self._ledgers and ledgers[-1]["ledgerId"] != self._ledgers[topic]:
+            self._unload(topic)
+
+    def _unload(self, topic: str) -> None:
+        """Unload a topic, which ends its ledger and closes its producers."""
+        self.call(topic, Call("PUT", f"{path_of(topic)}/unload"))
+        self._open = {key for key in self._open if key[0] != topic}
+
+    def _producer(self, topic: str, metadata: dict[str, Any]) -> int:
+        """The id of the producer of a message, which is open."""
+        key = topic, metadata["producer_name"]
+        id_ = self._producers.setdefault(key, len(self._producers))
+        if key not in self._open:
+            self._open.add(key)
+            encrypted = {"encrypted": True} if metadata.get("encryption_keys") else {}
+            self.command(
+                topic,
+                {"command": "PRODUCER", "connection": CONNECTION, "producer_id": id_, "request_id": next(self._requests),
+                 "producer_name": key[1], "user_provided_producer_name": True, **encrypted},
+            )  # fmt: skip
+        return id_
+
+    def acknowledge(self, topic: str, name: str, cursor: dict[str, Any]) -> None:
+        """Have a subscription acknowledge what its cursor has passed and deleted."""
+        positions = self._positions.get(topic, {})
+        marked = _position(cursor["markDeletePosition"])
+        passed = [ours for real, ours in positions.items() if real <= marked]
+        holes = [
+            ours
+            for low, high in _ranges(cursor["individuallyDeletedMessages"])
+            for real, ours in positions.items()
+            if low < real <= high and real > marked
+        ]
+        if not passed and not holes:
+            return
+        consumer = next(self._requests)
+        common = {"connection": CONNECTION, "consumer_id": consumer}
+        self.command(
+            topic,
+            {"command": "SUBSCRIBE", **common, "request_id": next(self._requests), "subscription": name, "subType": "Exclusive"},
+        )  # fmt: skip
+        ids = [("Cumulative", passed[-1:])] * bool(passed)
+        ids += [("Individual", holes[at : at + _IDS]) for at in range(0, len(holes), _IDS)]
+        for ack_type, acked in ids:
+            message_id = [{"ledgerId": ledger, "entryId": entry_id} for ledger, entry_id in acked]
+            self.command(topic, {"command": "ACK", **common, "ack_type": ack_type, "message_id": message_id})
+        self.command(topic, {"command": "CLOSE_CONSUMER", **common, "request_id": next(self._requests)})
+
+
+def _position(text: str) -> Position:
+    ledger, _, number = text.partition(":")
+    return int(ledger), int(number)
+
+
+def _ranges(text: str) -> Iterator[tuple[Position, Position]]:
+    """The ranges of acknowledged entries as internalStats has them: ``[(7:0..7:2],(7:4..8:1]]``."""
+    for match in _RANGE.finditer(text):
+        low, first, high, last = map(int, match.groups())
+        yield (low, first), (high, last)

@@ -1,0 +1,232 @@
+"""`magnetar capture`: a broker's topics as a log, which ends in the state of that broker."""
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from typer.testing import CliRunner
+
+from schemas.commands import decode_or_refuse
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.cli.app import app
+from streaming.record.capture import NotCaptured, capture
+from streaming.record.client import ReadFailed, entries
+from streaming.record.rest import CallFailed, Rest
+from streaming.replay import replay_in_process
+from streaming.traces.normalise import Normaliser
+from streaming.traces.trace import TraceError
+from tests.server.conftest import Running, running
+
+pytestmark = pytest.mark.feature("K3")
+
+WAIT = 10_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Running]:
+    with running(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0) as found:
+        yield found
+
+
+@pytest.fixture
+def rest(broker: Running) -> Rest:
+    return Rest(str(broker.server.admin_url))
+
+
+@pytest.fixture
+def client(broker: Running) -> Iterator[Any]:
+    with broker.client() as client:
+        yield client
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def fill(client: Any, topic: str) -> None:
+    """Three ledgers and a bit, a subscription with holes, one that has read nothing, one that is at the end."""
+    first = client.subscribe(topic, "holes", pulsar.ConsumerType.Shared)
+    client.subscribe(topic, "idle").close()
+    last = client.subscribe(topic, "end")
+    producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
+    for number in range(20):
+        producer.send(b"%d" % number, partition_key="k", properties={"a": "b"}, event_timestamp=7)
+    batches = client.create_producer(
+        topic, producer_name="b", batching_enabled=True, batching_max_publish_delay_ms=50
+    )
+    for number in range(5):
+        batches.send_async(b"b%d" % number, lambda *_: None)
+    batches.flush()
+    for number in range(20):
+        message = first.receive(WAIT)
+        if number not in (3, 4, 15):
+            first.acknowledge(message)
+    for _ in range(25):
+        message = last.receive(WAIT)
+    last.acknowledge_cumulative(message)
+    for each in (first, last, producer, batches):
+        each.close()
+
+
+def folded(log: Path) -> Broker:
+    """The broker at the end of a log."""
+    broker, time = Broker(0, NoEntries()), 0
+    for offset, command in enumerate(logged(log)):
+        time, topic = command.pop("timestamp", time), command.pop("topic", None)
+        value = json.dumps(command).encode()
+        broker.apply(offset, time, topic, decode_or_refuse(value), value)
+        broker.take()
+    return broker
+
+
+def same_state(rest: Rest, topic: str, log: Path) -> None:
+    """A topic at the end of a log is what it is on the broker, but for the ids of its ledgers."""
+    path = "/" + topic.replace("://", "/")
+    ours: Any = folded(log).topic_stats(topic)
+    real = rest.get(f"{path}/internalStats")
+    names = Normaliser()
+    for name in (
+        "numberOfEntries",
+        "totalSize",
+        "currentLedgerEntries",
+        "currentLedgerSize",
+        "lastConfirmedEntry",
+    ):
+        assert names.difference(topic, real[name], ours["internal"][name], name, name) is None, name
+    sizes = [(each["entries"], each["size"]) for each in real["ledgers"]]
+    assert [(each["entries"], each["size"]) for each in ours["internal"]["ledgers"]] == sizes
+    for name, cursor in ours["internal"]["cursors"].items():
+        for key in ("markDeletePosition", "individuallyDeletedMessages"):
+            assert names.difference(topic, real["cursors"][name][key], cursor[key], name, key) is None, (
+                name,
+                key,
+            )
+    backlogs = {name: sub["msgBacklog"] for name, sub in rest.get(f"{path}/stats")["subscriptions"].items()}
+    assert {name: sub["msgBacklog"] for name, sub in ours["stats"]["subscriptions"].items()} == backlogs
+
+
+def test_a_log_ends_in_the_state_of_the_broker(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path
+) -> None:
+    topic, log = "persistent://public/default/state", tmp_path / "log.jsonl"
+    fill(client, topic)
+    captured = capture(broker.service_url, rest, [topic], log)
+    assert (captured.topics, captured.entries, captured.subscriptions, captured.missing) == (1, 21, 3, [])
+    assert captured.commands == len(logged(log))
+    same_state(rest, topic, log)
+    replayed = replay_in_process(log, tmp_path / "replayed", batches=3)
+    assert replayed.rows["SEND_RECEIPT"] == 21
+    assert "QUARANTINED" not in replayed.rows
+
+
+def test_entries_are_as_they_were_published(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
+    topic, log = "persistent://public/default/entries", tmp_path / "log.jsonl"
+    fill(client, topic)
+    stored = [*entries(broker.service_url, topic)]
+    assert [each.metadata["sequence_id"] for each in stored[:20]] == [*range(20)]
+    capture(broker.service_url, rest, [topic], log)
+    sends = [each for each in logged(log) if each["command"] == "SEND"]
+    assert [base64.b64decode(each["payload_bytes"]) for each in sends] == [each.payload for each in stored]
+    assert [each["metadata"]["producer_name"] for each in sends] == ["p"] * 20 + ["b"]
+    assert [each["timestamp"] for each in sends] == [each.metadata["publish_time"] for each in stored]
+    assert sends[0]["metadata"]["event_time"] == 7
+    assert sends[20]["num_messages"] == 5
+
+
+@pytest.mark.parametrize("payloads", ["hash", "drop"])
+def test_payloads_may_be_left_out(
+    payloads: Any, client: Any, rest: Rest, broker: Running, tmp_path: Path
+) -> None:
+    topic, log = f"persistent://public/default/without-{payloads}", tmp_path / "log.jsonl"
+    fill(client, topic)
+    capture(broker.service_url, rest, [topic], log, payloads)
+    sends = [each for each in logged(log) if each["command"] == "SEND"]
+    assert base64.b64decode(sends[19]["payload_bytes"]) != b"19"
+    same_state(rest, topic, log)
+
+
+def test_partitions_policies_and_namespaces(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
+    assert rest.call("PUT", "/namespaces/public/captured").status == 204
+    assert rest.call("POST", "/namespaces/public/captured/messageTTL", 3600).status == 204
+    quota = {"limit": 10_000_000, "policy": "consumer_backlog_eviction"}
+    assert rest.call("POST", "/namespaces/public/captured/backlogQuota", quota).status == 204
+    assert rest.call("PUT", "/persistent/public/captured/parts/partitions", 3).status == 204
+    producer = client.create_producer(
+        "persistent://public/captured/parts", batching_enabled=False,
+        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+    )  # fmt: skip
+    for number in range(9):
+        producer.send(b"%d" % number)
+    client.create_producer("persistent://public/captured/single").send(b"x")
+    path = "/persistent/public/captured/single/messageTTL?messageTTL=60"
+    assert rest.call("POST", path).status == 204
+    log = tmp_path / "log.jsonl.gz"
+    captured = capture(broker.service_url, rest, ["public/captured"], log)
+    assert (captured.topics, captured.entries, captured.missing) == (4, 10, [])
+    replayed = replay_in_process(log, tmp_path / "replayed")
+    assert {each["topic"] for each in replayed.stats} == {
+        "persistent://public/captured/single", *(f"persistent://public/captured/parts-partition-{n}" for n in range(3)),
+    }  # fmt: skip
+    calls = [
+        each["path"]
+        for each in map(json.loads, gzip.decompress(log.read_bytes()).splitlines())
+        if "path" in each
+    ]
+    assert {"/namespaces/public/captured/messageTTL", path} <= {*calls}
+    assert any(each.startswith("/namespaces/public/captured/backlogQuota?") for each in calls)
+
+
+def test_nothing_is_removed_before_the_log_ends(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path
+) -> None:
+    """The messages are older than the TTL that was set later."""
+    topic, log = "persistent://public/default/old", tmp_path / "log.jsonl"
+    client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"x")
+    capture(broker.service_url, rest, [topic], log)
+    commands = logged(log)
+    policies = [
+        number
+        for number, each in enumerate(commands)
+        if each["command"] == "ADMIN" and each["method"] == "POST"
+    ]
+    assert min(policies) > max(number for number, each in enumerate(commands) if each["command"] == "SEND")
+    assert commands[0]["settings"]["defaultRetentionTimeInMinutes"] == -1
+    assert commands[-2]["command"] == "BROKER_CONFIG"
+    assert commands[-2]["settings"]["managedLedgerMaxEntriesPerLedger"] == "7"
+
+
+def test_what_can_not_be_captured(rest: Rest, broker: Running, tmp_path: Path) -> None:
+    with pytest.raises(NotCaptured, match="a non-persistent topic stores nothing"):
+        capture(broker.service_url, rest, ["non-persistent://public/default/n"], tmp_path / "log.jsonl")
+    with pytest.raises(CallFailed, match="404"):
+        capture(broker.service_url, rest, ["persistent://public/default/none"], tmp_path / "log.jsonl")
+    with pytest.raises(TraceError, match="ending in"):
+        capture(broker.service_url, rest, [], tmp_path / "log.txt")
+    with pytest.raises(ReadFailed, match="can't be reached"):
+        next(entries("pulsar://127.0.0.1:1", "t"))
+
+
+def test_the_command(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
+    client.create_producer("command").send(b"x")
+    options = [
+        "--service-url",
+        broker.service_url,
+        "--admin-url",
+        rest.url,
+        "--to",
+        str(tmp_path / "log.jsonl"),
+    ]
+    done = CliRunner().invoke(app, ["capture", "command", *options])
+    assert done.exit_code == 0, done.output
+    assert "1 topics, 1 entries, 0 subscriptions" in done.output
+    assert "acknowledgments of single messages in a batch" in done.output
+    refused = CliRunner().invoke(app, ["capture", "none", *options])
+    assert refused.exit_code != 0
+    assert "404" in refused.output
