@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -66,13 +66,16 @@ def values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     return st.lists(one, max_size=3) if field.is_repeated else one
 
 
+def later(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    """The same, for messages that contain each other."""
+    return st.deferred(lambda: values(field))
+
+
 @cache
 def fields(message: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
     """The fields of a message: what it must have, and some of the others."""
     required = {each.name: values(each) for each in message.fields if each.is_required}
-    optional = {
-        each.name: st.deferred(partial(values, each)) for each in message.fields if not each.is_required
-    }
+    optional = {each.name: later(each) for each in message.fields if not each.is_required}
     return st.fixed_dictionaries(required, optional=optional)
 
 
