@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.commands import MessageMetadata
-from schemas.effects import KINDS, RESPONSES, Message, SendReceipt
+from schemas.effects import KINDS, RESPONSES, AdminResponse, Message, SendReceipt
 from schemas.entries import EntryNotFound
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
@@ -138,9 +138,9 @@ class KafkaSink:
 class KafkaResponses(KafkaSink):
     """Sends the rows that respond to a client, keyed by connection to keep their order.
 
-    The value is JSON: the row's non-null columns, with ``fields`` as an object. MESSAGE also has the entry: ``metadata``
-    (an object with fields of `MessageMetadata`) and ``payload`` (base64). The entry comes from its ledger, or from the row
-    itself on non-persistent topics.
+    The value is JSON: the row's non-null columns, with ``fields`` as an object. MESSAGE, and the ADMIN_RESPONSE to a call that
+    asked for an entry, also have the entry: ``metadata`` (an object with fields of `MessageMetadata`) and ``payload`` (base64).
+    The entry comes from its ledger, or from the row itself on non-persistent topics.
     """
 
     _what = "responses"
@@ -168,7 +168,7 @@ class KafkaResponses(KafkaSink):
         """
         own: dict[_Position, int] = {}
         stored = None
-        if KINDS[Message] in rows and KINDS[SendReceipt] in rows:
+        if not rows.keys().isdisjoint(_WITH_ENTRIES) and KINDS[SendReceipt] in rows:
             receipts = rows[KINDS[SendReceipt]].select(_STORED)
             stored = receipts.filter(pc.greater(receipts["ledger_id"], 0))
             positions = zip(*(stored[name].to_pylist() for name in _STORED[:3]), strict=True)
@@ -184,8 +184,8 @@ class KafkaResponses(KafkaSink):
         stored: pa.Table | None,
         own: dict[_Position, int],
     ) -> dict[_Position, _Content]:
-        """The entries of the MESSAGE rows among `answers`, except those in the rows themselves."""
-        wanted = {_position(a) for a in answers if a["kind"] == KINDS[Message] and a["payload"] is None}
+        """The entries that `answers` deliver or were asked for, except those in the rows themselves."""
+        wanted = {_position(each) for each in answers if _has_entry(each) and each.get("payload") is None}
         here = sorted(own[p] for p in wanted & own.keys())
         contents = {}
         for entry in (
@@ -239,7 +239,7 @@ def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Cont
         value = {name: v for name, v in answer.items() if v is not None}
         if "fields" in value:
             value["fields"] = msgspec.Raw(value["fields"].encode())
-        if answer["kind"] == KINDS[Message]:
+        if _has_entry(answer):
             content = _carried(answer) or contents[_position(answer)]
             value |= content._asdict()
         yield Outgoing(answer, answer["connection"].encode(), msgspec.json.encode(value))
@@ -263,9 +263,17 @@ def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
         yield from own.to_pylist()
 
 
+_WITH_ENTRIES = (KINDS[Message], KINDS[AdminResponse])
+
+
+def _has_entry(answer: dict[str, Any]) -> bool:
+    """Does a row deliver an entry, or answer an admin call that asked for one?"""
+    return answer["kind"] in _WITH_ENTRIES and answer["ledger_id"] is not None
+
+
 def _carried(answer: dict[str, Any]) -> _Content | None:
-    """The entry in a MESSAGE row, or None if the row has none."""
-    if answer["payload"] is None:
+    """The entry in a row, or None if the row has none."""
+    if answer.get("payload") is None:
         return None
     return _Content(_decode(answer["metadata"]), answer["payload"])
 

@@ -16,6 +16,7 @@ from streaming.cli.app import app
 UNREACHABLE = "kafka://127.0.0.1:1/t"
 RUN = ("run", "--ingress", UNREACHABLE, "--checkpoint", "{w}/c", "--store", "{w}/s")
 SERVE = ("serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+QUERY = ("--ingress", UNREACHABLE, "--responses", "kafka://127.0.0.1:1/u")
 REPLAY = ("replay", "{w}/log.jsonl", "--out", "{w}/o")
 RESUBMIT = ("quarantine", "resubmit", "{w}/full")
 NO_URL = "expected kafka://HOST:PORT/TOPIC"
@@ -105,6 +106,25 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("serve", "data"): others(
         SERVE, "--data", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written")
     ),
+    ("serve", "engine"): [
+        *others(SERVE, "--engine", ("steam", "steam"), ("spark", "needs both --ingress and --responses")),
+        Wrong((*SERVE, *QUERY, "--engine", "spark"), "needs --data"),
+        Wrong((*SERVE, *QUERY, "--data", "{w}/d"), "add --engine spark"),
+        Wrong((*SERVE, *QUERY, "--test-double"), "only for the embedded engine"),
+    ],
+    ("serve", "ingress"): [
+        Wrong((*SERVE, "--ingress", UNREACHABLE), "needs both --ingress and --responses"),
+        *others((*SERVE, *QUERY), "--ingress", ("http://h:1/t", NO_URL), (UNREACHABLE, NO_KAFKA)),
+    ],
+    ("serve", "responses"): [
+        Wrong((*SERVE, "--responses", UNREACHABLE), "needs both --ingress and --responses"),
+        *others((*SERVE, *QUERY), "--responses", ("http://h:1/t", NO_URL)),
+    ],
+    ("serve", "name"): others((*SERVE, *QUERY), "--name", ("a.b", "expected up to 64 ASCII letters")),
+    ("serve", "kafka_config"): others((*SERVE, *QUERY), "--kafka-config", ("{w}/nope", "No such file")),
+    ("serve", "trigger"): [
+        Wrong((*SERVE, *QUERY, "--engine", "spark", "--data", "{w}/d", "--trigger", "soon"), "expected a number and a unit")
+    ],
     ("serve", "profile"): others(SERVE, "--profile", ("3.x", "expected 2.x or 4.x")),
     ("serve", "setting"): others(
         SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),

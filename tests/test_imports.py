@@ -59,8 +59,9 @@ ROOMS = {
         "kafka pyarrow numpy msgspec",
     ),
     "streaming.server": Room(
-        "streaming.fold streaming.protocol streaming.log streaming.broker streaming.rows sinks schemas",
-        "cryptography jwt msgspec starlette uvicorn",
+        "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.broker streaming.rows "
+        "sinks schemas",
+        "cryptography jwt kafka msgspec starlette uvicorn",
     ),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"

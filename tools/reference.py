@@ -486,6 +486,7 @@ For the PRODUCER_SUCCESS below, the value is
 
 * **A MESSAGE** also has the entry: `metadata`, an object with the fields of [MessageMetadata](commands.md#messagemetadata), and
   `payload` in base64, as it was published. The payload of a batch is therefore Pulsar's encoding of a batch.
+* **An ADMIN_RESPONSE** to a call that asks for an entry has them, too.
 * **A SEND_RECEIPT** has neither. The client knows what it sent.
 * **A message in the short form gets no answer**, because it has no connection. Its SEND_RECEIPT or SEND_ERROR is only in the
   tables. A client that needs receipts creates a producer with [PRODUCER](commands.md#producer) and publishes with

@@ -94,6 +94,10 @@ class ConnectionLost(Command, tag="CONNECTION_LOST"):
     It has no topic. In Kafka, write it to every ingress partition where the connection has a producer or a consumer.
     """
 
+    prefix: str = ""
+    """Instead of the connection, all connections whose names begin with this text are gone, except those whose names begin
+    with `connection`, unless that is empty. A server that starts says this of its former lives."""
+
 
 class Producer(Command, tag="PRODUCER"):
     """Create a producer on the topic. The answer is PRODUCER_SUCCESS or ERROR.

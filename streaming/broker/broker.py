@@ -198,7 +198,7 @@ class Broker:
                 self._restart()
                 return None
             case c.ConnectionLost():
-                self._ctx.lost.append(command.connection)
+                self._ctx.lost += self._lost(command)
                 return None
             case c.Admin() if not name and admin.topic_of(command.path) is None:
                 self._call_namespace(command)
@@ -420,6 +420,17 @@ class Broker:
         self._non_persistent.close()
         self._ctx.connections.clear()
         self._topics_of = None
+
+    def _lost(self, command: c.ConnectionLost) -> list[str]:
+        """The connections that a command says are gone."""
+        kept, prefix = command.connection, command.prefix
+        if not prefix:
+            return [kept]
+        return [
+            name
+            for name in self._ctx.connections
+            if name.startswith(prefix) and not (kept and name.startswith(kept))
+        ]
 
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""

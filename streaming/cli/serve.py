@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.errors import expected_errors
+from streaming.cli.options import KafkaConfigFile, credentials
 from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from socket import socket
+
+    from schemas.commands import BrokerConfig
+    from streaming.kafka.config import KafkaConfig
     from streaming.server.authentication import TokenAuthentication
+    from streaming.server.clock import HeldClock
+    from streaming.server.engine import Engine
     from streaming.server.server import Server
+
+    Run = Callable[..., None]
+    """Serves an engine, with its clock if that is held, until the end."""
+
+
+class EngineType(StrEnum):
+    """What folds the commands."""
+
+    embedded = "embedded"
+    spark = "spark"
 
 
 def serve_command(
@@ -29,11 +51,20 @@ def serve_command(
             help="Where the admin REST API and the HTTP lookup are. Port 0: any free one.",
         ),
     ] = "127.0.0.1:8080",
+    engine: Annotated[
+        EngineType,
+        typer.Option(
+            help="embedded: the broker runs in this process, and --data has its log. spark: a Spark query runs in this process, as "
+            "`magnetar run` runs it, on the Kafka topics --ingress and --responses. With these topics and no --engine, "
+            "the query runs elsewhere."
+        ),
+    ] = EngineType.embedded,
     data: Annotated[
         Path | None,
         typer.Option(
             help="A folder for the log of all commands and for the messages. With the same folder, the broker goes on where "
-            "it stopped, however it ended. Without one, everything is in memory and ends with the process."
+            "it stopped, however it ended. Without one, everything is in memory and ends with the process. With --engine spark: "
+            "the folder for the query's checkpoint and store."
         ),
     ] = None,
     fsync: Annotated[
@@ -43,9 +74,32 @@ def serve_command(
             "a crash of the machine may lose the last of them; a crash of the process does not."
         ),
     ] = True,
+    ingress: Annotated[
+        str | None,
+        typer.Option(help="The Kafka topic of a query's commands: kafka://HOST:PORT/TOPIC."),
+    ] = None,
+    responses: Annotated[
+        str | None,
+        typer.Option(help="The Kafka topic of the query's responses: kafka://HOST:PORT/TOPIC."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="The name of this server among those before a query. A server that starts closes what a former one of its "
+            "name had open. The default is made of the machine's name and the port.",
+        ),
+    ] = None,
+    kafka_config: KafkaConfigFile = None,
+    trigger: Annotated[
+        str, typer.Option(help="With --engine spark: the shortest time between micro-batches.")
+    ] = "0s",
     profile: Annotated[
-        str, typer.Option(help="The Pulsar version whose defaults apply: 2.x or 4.x.")
-    ] = "4.x",
+        str | None,
+        typer.Option(
+            help="The Pulsar version whose defaults apply: 2.x or 4.x (the default). Before a query, this option and --set "
+            "replace the configuration in its log, which otherwise stays as it is.",
+        ),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,92 +164,228 @@ def serve_command(
     """Serve Pulsar's clients until Ctrl-C or SIGTERM, as a standalone Pulsar does.
 
     A client of any language connects to pulsar://localhost:6650, and pulsar-admin to http://localhost:8080. The broker runs in
-    this process.
+    this process, or is a Spark query on Kafka: see docs/operations.md.
     """
     import asyncio
 
-    from sinks.lock import InUse, NotWritable
-    from sinks.storage import Damaged, NotStored
+    from schemas.commands import BrokerConfig
     from streaming.broker.config import BadSetting, configuration
-    from streaming.fold import FoldError
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
-    from streaming.server.clock import HeldClock, RealClock
-    from streaming.server.data_folder import BadData
-    from streaming.server.embedded import STANDALONE, EmbeddedEngine
-    from streaming.server.engine import EngineStopped
-    from streaming.server.server import (
-        Address,
-        ListenError,
-        Security,
-        allow_connections,
-        bound,
-        serve,
-        tls_context,
-    )
+    from streaming.server.server import ListenError, Security, allow_connections, serve, tls_context
 
-    if profile not in ("2.x", "4.x"):
+    topics = _topics(engine, ingress, responses, data, test_double)
+    if profile not in (None, "2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
     if token_secret_key is not None and token_public_key is not None:
         raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
     settings = {"namespacesMustExist": "true"} | dict(_setting(each, "--set") for each in setting or ())
+    broker = BrokerConfig(profile=profile or "4.x", settings=dict(settings))  # type: ignore[arg-type]
     try:
         bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))
     except BadLimit as error:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
-    with (
-        expected_errors(
-            BadData,
-            BadSetting,
-            InUse,
-            ListenError,
-            NotWritable,
-            TokenKeyError,
-            failed=(Damaged, EngineStopped, FoldError, NotStored),
-        ),
-        stop_signals() as stop,
-    ):
-        bounds = bounds.for_messages_of(configuration(profile, settings).maxMessageSize)
+    with expected_errors(BadSetting, ListenError, TokenKeyError), stop_signals() as stop:
+        config = configuration(broker.profile, broker.settings)
+        bounds = bounds.for_messages_of(config.maxMessageSize)
         allow_connections(bounds.connections)
         authentication = _authentication(token_secret_key, token_public_key)
         tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
-        listeners = []
-        for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
-            address = Address.parse(text)
-            if not (address.is_loopback or insecure or authentication):
-                raise ListenError(
-                    f"{option} {text}: other machines reach this address, and clients need no token: listen on 127.0.0.1, "
-                    "ask for tokens with --token-secret-key or --token-public-key, or add --insecure if your network "
-                    "protects it"
+        is_open = not (insecure or authentication)
+        listener = _bound("--listen", listen, only_loopback=is_open)
+        admin_listener = _bound("--admin-listen", admin_listen, only_loopback=is_open)
+        security = Security(tls, authentication)
+
+        def run(engine: Engine, clock: HeldClock | None = None) -> None:
+            asyncio.run(
+                serve(
+                    engine,
+                    listener,
+                    stop,
+                    _started,
+                    bounds,
+                    admin_listener=admin_listener,
+                    clock=clock,
+                    security=security,
                 )
-            listeners.append(bound(address, option))
-        listener, admin_listener = listeners
+            )
+
+        if topics is None:
+            _serve_embedded(run, data, broker, test_double, fsync)
+        else:
+            _serve_query(
+                run,
+                topics,
+                name,
+                listener.getsockname()[1],
+                broker,
+                bool(profile or setting),
+                kafka_config,
+                None if engine is EngineType.embedded else data,
+                trigger,
+                stop,
+            )
+    typer.echo("magnetar: stopped", err=True)
+
+
+def _topics(
+    engine: EngineType, ingress: str | None, responses: str | None, data: Path | None, test_double: bool
+) -> tuple[str, str] | None:
+    """The ingress and response topics, if a query folds the commands. Raises `typer.BadParameter`."""
+    if ingress is None or responses is None:
+        if ingress is not None or responses is not None or engine is EngineType.spark:
+            raise typer.BadParameter("a Spark query needs both --ingress and --responses")
+        return None
+    if test_double:
+        raise typer.BadParameter("--test-double is only for the embedded engine")
+    if engine is EngineType.spark and data is None:
+        raise typer.BadParameter("--engine spark needs --data, a folder for the query's checkpoint and store")
+    if engine is EngineType.embedded and data is not None:
+        raise typer.BadParameter(
+            "--data: a query that runs elsewhere has its own folders; to run it here, add --engine spark"
+        )
+    return ingress, responses
+
+
+def _bound(option: str, text: str, *, only_loopback: bool) -> socket:
+    from streaming.server.server import Address, ListenError, bound
+
+    address = Address.parse(text)
+    if only_loopback and not address.is_loopback:
+        raise ListenError(
+            f"{option} {text}: other machines reach this address, and clients need no token: listen on 127.0.0.1, "
+            "ask for tokens with --token-secret-key or --token-public-key, or add --insecure if your network "
+            "protects it"
+        )
+    return bound(address, option)
+
+
+def _serve_embedded(
+    run: Run, data: Path | None, broker: BrokerConfig, test_double: bool, fsync: bool
+) -> None:
+    from sinks.lock import InUse, NotWritable
+    from sinks.storage import Damaged, NotStored
+    from streaming.fold import FoldError
+    from streaming.server.clock import HeldClock, RealClock
+    from streaming.server.data_folder import BadData
+    from streaming.server.embedded import STANDALONE, EmbeddedEngine
+    from streaming.server.engine import EngineStopped
+
+    with expected_errors(BadData, InUse, NotWritable, failed=(Damaged, EngineStopped, FoldError, NotStored)):
         clock = HeldClock(RealClock().now()) if test_double else None
         engine = EmbeddedEngine(
             data,
             clock=clock,
-            profile=profile,
-            settings=settings,
+            profile=broker.profile,
+            settings=broker.settings,
             checkpoints=not test_double,
             fsync=fsync,
             begins_with=STANDALONE,
         )
-        security = Security(tls, authentication)
-        asyncio.run(
-            serve(
-                engine,
-                listener,
-                stop,
-                _started,
-                bounds,
-                admin_listener=admin_listener,
-                clock=clock,
-                security=security,
-            )
+        run(engine, clock)
+
+
+def _serve_query(
+    run: Run,
+    topics: tuple[str, str],
+    name: str | None,
+    port: int,
+    broker: BrokerConfig,
+    configure: bool,
+    kafka_config: Path | None,
+    data: Path | None,
+    trigger: str,
+    stop: Event,
+) -> None:
+    """Serve before a query, which runs in this process if there is a folder for its `data`."""
+    from sinks.base import ForeignFiles
+    from sinks.lock import InUse, LeaseLost, NotWritable
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.topics import NoSuchTopic
+    from streaming.kafka.url import KafkaUrl, KafkaUrlError
+    from streaming.kafka.writer import NotWritten
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.runtime.java import JavaNotFoundError
+    from streaming.server.embedded import STANDALONE
+    from streaming.server.query_engine import BadName, NameTaken, QueryEngine, TopicsChanged, server_name
+    from streaming.spark.failure import QueryFailed
+    from streaming.spark.trigger import BadTrigger
+
+    with expected_errors(
+        BadName,
+        BadTrigger,
+        InUse,
+        JarsUnavailableError,
+        JavaNotFoundError,
+        KafkaConfigError,
+        KafkaUnreachable,
+        KafkaUrlError,
+        NoSuchTopic,
+        NotWritable,
+        failed=(ForeignFiles, IngressChanged, LeaseLost, NameTaken, NotWritten, QueryFailed, TopicsChanged),
+    ):
+        config = credentials(kafka_config)
+        engine = QueryEngine(
+            KafkaUrl.parse(topics[0]),
+            KafkaUrl.parse(topics[1]),
+            server_name(name, port),
+            config=config,
+            broker=broker if configure else None,
+            begins_with=STANDALONE if configure else (broker, *STANDALONE),
         )
-    typer.echo("magnetar: stopped", err=True)
+        with _query(topics, data, trigger, config, stop):
+            if not stop.is_set():
+                run(engine)
+
+
+@contextmanager
+def _query(
+    topics: tuple[str, str], data: Path | None, trigger: str, config: KafkaConfig, stop: Event
+) -> Iterator[None]:
+    """Run the query beside the context, if it is to run in this process. Its end sets `stop`. Raises its error at the end."""
+    if data is None:
+        yield
+        return
+
+    from streaming.run import run_query
+    from streaming.spark.failure import explained
+
+    folder, running = data.absolute(), Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with explained("Nothing is lost: started again with the same --data, it repeats the micro-batch"):
+                run_query(
+                    topics[0],
+                    folder / "checkpoint",
+                    str(folder / "store"),
+                    responses=topics[1],
+                    config=config,
+                    trigger=trigger,
+                    on_start=lambda _: running.set(),
+                    stop=stop,
+                )
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            stop.set()
+            running.set()
+
+    thread = Thread(target=run, name="query")
+    thread.start()
+    running.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        if errors:
+            raise errors[0]
 
 
 def _authentication(secret_key: str | None, public_key: str | None) -> TokenAuthentication | None:

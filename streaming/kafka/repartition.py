@@ -149,6 +149,7 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
         bootstrap_servers=url.bootstrap.split(","),
         enable_auto_commit=False,
         allow_auto_create_topics=False,
+        isolation_level="read_committed",
         max_poll_records=_CHUNK,
         **config.client(),
     )

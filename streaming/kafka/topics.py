@@ -23,6 +23,11 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(LARGEST),
 }
 
+
+class NoSuchTopic(RuntimeError):
+    """A Kafka topic does not exist. The text says which, and who creates it."""
+
+
 Offsets = dict[int, tuple[int, int]]
 """By partition: the offset of the first record, and the offset after the last."""
 
@@ -41,6 +46,15 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
                 admin.create_topics({url.topic: spec}, wait_for_metadata=True)
         (topic,) = admin.describe_topics([url.topic])
         return len(topic["partitions"])
+
+
+def existing_topic(url: KafkaUrl, created_by: str, config: KafkaConfig = PLAIN) -> Offsets:
+    """What the partitions of a topic hold. Raises `NoSuchTopic` with what creates it, and `KafkaUnreachable`."""
+    with administration(url, config) as admin:
+        offsets = topic_offsets(admin, url.topic)
+    if not offsets:
+        raise NoSuchTopic(f"Kafka at {url.bootstrap} has no topic {url.topic!r}: {created_by}")
+    return offsets
 
 
 def are_distinct(topics: Iterable[KafkaUrl], config: KafkaConfig = PLAIN) -> bool:

@@ -41,7 +41,7 @@ from streaming.protocol.frames import (
 )
 from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
-from streaming.server.engine import Engine, EngineStopped
+from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.faults import Faults, FaultSpec, error_answer
 
 log = logging.getLogger(__name__)
@@ -407,7 +407,12 @@ class Connection(asyncio.Protocol):
             self._post(topic, value)
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
-        topics = await self._engine.topics(fields["namespace"])
+        try:
+            topics = await self._engine.topics(fields["namespace"])
+        except (EngineStopped, NoAnswer) as error:
+            refusal = {"error": "ServiceNotReady", "message": str(error)}
+            self._answer("ERROR", {"request_id": fields["request_id"], **refusal})
+            return
         self._answer("GET_TOPICS_OF_NAMESPACE_RESPONSE", topics_of_namespace(fields, topics))
 
     # -- to the client

@@ -168,10 +168,10 @@ class EmbeddedEngine:
         self._round()
         return self._fold.broker.listed_topics(namespace)
 
-    async def partitioned(self) -> Mapping[str, int]:
-        """See `Engine.partitioned`."""
+    async def partitions(self, topic: str) -> int:
+        """See `Engine.partitions`."""
         self._round()
-        return self._fold.broker.partitioned
+        return self._fold.broker.partitioned.get(topic, 0)
 
     def now(self) -> int:
         """See `Engine.now`."""

@@ -3,8 +3,9 @@
 An engine runs on one asyncio loop. Nothing here is safe to call from another thread.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn, Protocol, Self
 
 from schemas.commands import AnyCommand, MessageMetadata
 from schemas.effects import Row
@@ -12,6 +13,10 @@ from schemas.effects import Row
 
 class EngineStopped(RuntimeError):
     """The engine takes no more commands. The text says why."""
+
+
+class NoAnswer(RuntimeError):
+    """Whatever folds the commands has not answered one for a long time. The text says what to check."""
 
 
 class StoredEntry(NamedTuple):
@@ -28,13 +33,20 @@ Deliver = Callable[[Sequence[Row]], None]
 
 
 class Engine(Protocol):
-    """Appends commands to a log, folds them, and gives their rows."""
+    """Appends commands to a log, folds them, and gives their rows. It is an asynchronous context manager."""
+
+    failed: asyncio.Future[NoReturn]
+    """Has the error, as soon as no more commands can be appended or folded."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
 
     async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
         """Append a command, and give the rows of its record once it is durable.
 
         `topic`: as in a record, None for a command to the whole broker. Rows that name a connection were delivered there,
-        too. A record that the gate refuses has one row, Quarantined. Raises `EngineStopped`.
+        too. A record that the gate refuses has one row, Quarantined. Raises `EngineStopped`, `NoAnswer`.
         """
         ...
 
@@ -55,15 +67,15 @@ class Engine(Protocol):
         ...
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
-        """A stored entry. Raises `EntryNotFound`."""
+        """A stored entry that a row has named. Raises `EntryNotFound`."""
         ...
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names of the topics in ``tenant/namespace``, partitions included, sorted."""
+        """The full names of the topics in ``tenant/namespace``, partitions included, sorted. Raises as `submit` does."""
         ...
 
-    async def partitioned(self) -> Mapping[str, int]:
-        """The partitioned topics with their number of partitions."""
+    async def partitions(self, topic: str) -> int:
+        """The number of partitions of a partitioned topic; 0 for any other name. Raises as `submit` does."""
         ...
 
     def now(self) -> int:

@@ -198,7 +198,7 @@ def _named(address: Address) -> str:
 
 
 async def serve(
-    engine: EmbeddedEngine,
+    engine: Engine,
     listener: socket.socket,
     stop: threading.Event,
     on_start: Callable[[Server], None],

@@ -55,7 +55,7 @@ def kafka(
 ) -> DataFrame:
     """The stream of a Kafka topic, from its earliest record or from the checkpoint.
 
-    A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
+    Records of a transaction count when it is committed. A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
     without a value. If Kafka deleted records before they were read, the query stops, because
     the log would have a gap. `max_offsets_per_trigger` applies to all partitions of the topic together.
     `partitions`: their number, so that the field `topic` of a record's value may stand in for its key.
@@ -65,6 +65,7 @@ def kafka(
         "subscribe": topic,
         "startingOffsets": "earliest",
         "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_committed",
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)

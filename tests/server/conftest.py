@@ -1,24 +1,43 @@
-"""A server in a thread of its own, for clients that block."""
+"""A server in a thread of its own, for clients that block, on either engine."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pulsar
 import pytest
 
+from schemas.commands import BrokerConfig
+from streaming.kafka.url import KafkaUrl
 from streaming.server.clock import Clock
-from streaming.server.embedded import EmbeddedEngine
+from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.server.engine import Engine
+from streaming.server.query_engine import QueryEngine
 from streaming.server.server import OPEN, Address, Security, Server, bound
+
+ON_SPARK = {
+    "test_batches_and_compression[spark-CompressionType.ZSTD]",
+    "test_deduplication[spark]",
+}
+"""Tests that run on the Spark query by default, too. The others are slow there."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Most tests on the Spark query are slow."""
+    for item in items:
+        if item.get_closest_marker("spark") and "[spark" in item.name and item.name not in ON_SPARK:
+            item.add_marker(pytest.mark.slow)
 
 
 class Running:
     """A server that runs, and the loop on which it does."""
 
-    def __init__(self, server: Server, engine: EmbeddedEngine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Server, engine: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.server, self.engine, self._loop = server, engine, loop
         self.service_url = server.service_url.replace("localhost", "127.0.0.1")
 
@@ -29,13 +48,13 @@ class Running:
             found = function()
             return await found if asyncio.iscoroutine(found) else found
 
-        return asyncio.run_coroutine_threadsafe(result(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(result(), self._loop).result(120)
 
     @contextmanager
     def client(self, **settings: Any) -> Iterator[Any]:
         """An official client, closed at the end."""
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(self.service_url, logger=logger, **settings)
+        client = pulsar.Client(self.service_url, operation_timeout_seconds=120, logger=logger, **settings)
         try:
             yield client
         finally:
@@ -50,13 +69,20 @@ def running(
     security: Security = OPEN,
     **settings: Any,
 ) -> Iterator[Running]:
-    """Run a server with the broker settings `settings`."""
+    """Run a server on an embedded engine with the broker settings `settings`."""
+    with running_on(lambda: EmbeddedEngine(data, clock=clock, settings=settings), security) as found:
+        yield found
+
+
+@contextmanager
+def running_on(new_engine: Callable[[], Engine], security: Security = OPEN) -> Iterator[Running]:
+    """Run a server on an engine."""
     started: Any = threading.Event()
     found: list[Running] = []
     ends: list[asyncio.Event] = []
 
     async def serve() -> None:
-        engine = EmbeddedEngine(data, clock=clock, settings=settings)
+        engine = new_engine()
         sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
         async with engine, Server(engine, sockets[0], admin_listener=sockets[1], security=security) as server:
             ends.append(asyncio.Event())
@@ -80,9 +106,102 @@ def running(
         thread.join()
 
 
+STANDALONE_SETTINGS: dict[str, Any] = {"namespacesMustExist": True}
+
+
+class Query:
+    """A Spark query that runs, and servers before it."""
+
+    def __init__(self, ingress: KafkaUrl, responses: KafkaUrl) -> None:
+        self.ingress, self.responses = ingress, responses
+        self._servers = 0
+
+    @contextmanager
+    def server(self, name: str | None = None, **settings: Any) -> Iterator[Running]:
+        """Run a server before the query, whose broker gets the `settings`."""
+        self._servers += 1
+        config = BrokerConfig(settings={**STANDALONE_SETTINGS, **settings})
+        name = name or f"server-{self._servers}"
+
+        def engine() -> QueryEngine:
+            return QueryEngine(self.ingress, self.responses, name, broker=config, begins_with=STANDALONE)
+
+        with running_on(engine) as found:
+            found.call(lambda: found.engine.partitions("persistent://public/default/t"))  # it answers
+            yield found
+            if settings:
+                found.call(lambda: found.engine.submit(None, BrokerConfig(settings=STANDALONE_SETTINGS)))
+
+
+@pytest.fixture(scope="session")
+def query(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
+    """A Spark query on topics of its own, in this process."""
+    from streaming.run import run_query
+
+    kafka, spark = (request.getfixturevalue(each) for each in ("kafka", "spark"))
+    ingress, responses = (
+        f"kafka://{kafka.bootstrap}/{name}-{uuid4().hex}" for name in ("commands", "responses")
+    )
+    folder = tmp_path_factory.mktemp("query")
+    running, stop = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_query(
+                ingress,
+                folder / "checkpoint",
+                str(folder / "store"),
+                responses=responses,
+                spark=spark,
+                trigger="0s",
+                partitions=2,
+                tables=False,
+                quality=False,
+                shuffle_partitions=1,
+                on_start=lambda _: running.set(),
+                stop=stop,
+            )
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            running.set()
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr("streaming.server.query_engine.ANSWER_SECONDS", 110.0)  # the machine may be busy
+    thread = threading.Thread(target=run)
+    thread.start()
+    running.wait()
+    try:
+        yield Query(KafkaUrl.parse(ingress), KafkaUrl.parse(responses))
+    finally:
+        patch.undo()
+        stop.set()
+        thread.join()
+    assert errors == []
+
+
+BOTH = [
+    "embedded",
+    pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.kafka]),
+]
+"""The engines, for fixtures with parameters."""
+
+Configured = Callable[..., AbstractContextManager[Running]]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def configured(request: pytest.FixtureRequest) -> Configured:
+    """What runs a server whose broker has settings, given as keywords, on one engine and then on the other."""
+    if request.param == "embedded":
+        return running
+    found: Query = request.getfixturevalue("query")
+    return found.server
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Running]:
-    with running() as found:
+def broker(configured: Configured) -> Iterator[Running]:
+    with configured() as found:
         yield found
 
 

@@ -146,7 +146,7 @@ def test_bad_bodies(raw: bytes, status: int) -> None:
 
 def test_an_engine_that_stopped_is_unavailable() -> None:
     async def stop(api: Api) -> Answer:
-        await api.engine.__aexit__(None, None, None)  # type: ignore[attr-defined]
+        await api.engine.__aexit__(None, None, None)
         return await api.call("GET", "/tenants")
 
     assert on_api(stop).status == 503
@@ -299,8 +299,8 @@ class _Engine:
     async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
         return self._session.submit(topic, command)
 
-    async def partitioned(self) -> dict[str, int]:
-        return self._session.broker.partitioned
+    async def partitions(self, topic: str) -> int:
+        return self._session.broker.partitioned.get(topic, 0)
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         metadata, payload = self._session.stored(topic, ledger_id, entry_id)

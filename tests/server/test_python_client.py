@@ -1,9 +1,10 @@
-"""The official Python client, unchanged, on the embedded engine."""
+"""The official Python client, unchanged, on both engines."""
 
 import asyncio
 import re
 import threading
 from collections import Counter, defaultdict
+from datetime import timedelta
 from typing import Any
 
 import pulsar
@@ -12,7 +13,7 @@ import pytest
 from schemas.commands import Admin
 from streaming.protocol.codec import FrameReader, decode, encode
 from streaming.server.clock import HeldClock
-from tests.server.conftest import Running, running
+from tests.server.conftest import Configured, Running, running
 
 pytestmark = pytest.mark.feature("K1", "K2")
 
@@ -22,7 +23,7 @@ TYPES = [
     pulsar.ConsumerType.Failover,
     pulsar.ConsumerType.KeyShared,
 ]
-WAIT = 10_000
+WAIT = 60_000
 """ms to wait for a message that must come."""
 
 
@@ -50,7 +51,7 @@ def admin(broker: Running, method: Any, path: str, body: Any = None) -> Any:
             lambda: broker.engine.submit(topic, Admin(method=method, path=path, body=body))
         )
         if type(row.effect).__name__ == "AdminResponse"
-    ]
+    ][:1]
     assert row.status < 300, row
     return row.response
 
@@ -199,8 +200,8 @@ def test_cumulative_acks(client: Any, topic: str) -> None:
     assert received(client.subscribe(topic, "s"), 2) == payloads(5)[3:]
 
 
-def test_acks_of_messages_in_a_batch(topic: str) -> None:
-    with running(acknowledgmentAtBatchIndexLevelEnabled=True) as broker, broker.client() as client:
+def test_acks_of_messages_in_a_batch(configured: Configured, topic: str) -> None:
+    with configured(acknowledgmentAtBatchIndexLevelEnabled=True) as broker, broker.client() as client:
         consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
         producer = client.create_producer(topic, batching_enabled=True)
         for payload in payloads(4):
@@ -229,6 +230,14 @@ def test_a_delayed_message_comes_when_its_time_has_come(topic: str) -> None:
 
         broker.call(tomorrow)
         assert received(consumer, 1) == [b"late"]
+
+
+def test_a_delayed_message(client: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"late", deliver_after=timedelta(seconds=2))
+    producer.send(b"now")
+    assert received(consumer, 2) == [b"now", b"late"]
 
 
 def test_seek(client: Any, topic: str) -> None:
@@ -301,8 +310,8 @@ def test_a_schema_is_fetched_with_its_properties(broker: Running, topic: str) ->
     assert broker.call(fetch)["schema"] == schema
 
 
-def test_deduplication(topic: str) -> None:
-    with running(brokerDeduplicationEnabled=True) as broker, broker.client() as client:
+def test_deduplication(configured: Configured, topic: str) -> None:
+    with configured(brokerDeduplicationEnabled=True) as broker, broker.client() as client:
         consumer = client.subscribe(topic, "s")
         producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
         for number, payload in enumerate(payloads(3)):

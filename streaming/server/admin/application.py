@@ -21,7 +21,7 @@ from streaming.broker.context import CLUSTER
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.server.admin import merging
 from streaming.server.admin.routes import LOCAL, NEW_PARTITIONS, ROUTES, UNSUPPORTED, Route
-from streaming.server.engine import Engine, EngineStopped
+from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
 VERSION = "4.0.7"
 """The version of Pulsar that clients are told."""
@@ -29,6 +29,7 @@ VERSION = "4.0.7"
 MOST_BYTES = 1 << 20
 """Of a request's body."""
 
+_HEALTH = "persistent://public/default/healthcheck"
 _BUNDLE = "0x00000000_0xffffffff"
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
@@ -85,7 +86,7 @@ class _Api:
                 HttpRoute(of_topics, self._lookup, methods=["GET"]),
                 HttpRoute(f"{of_topics}/bundle", self._lookup_bundle, methods=["GET"]),
             ],
-            exception_handlers={HTTPException: _refused, EngineStopped: _stopped},
+            exception_handlers={HTTPException: _refused, EngineStopped: _stopped, NoAnswer: _stopped},
         )
 
     # -- calls that are commands
@@ -101,7 +102,7 @@ class _Api:
         topic = topic_of(command.path)
         if topic is None:
             return self._response(merging.first_failure(await self._call(None, command)))
-        partitions = (await self._engine.partitioned()).get(topic, 0)
+        partitions = await self._engine.partitions(topic)
         if route.path.endswith(("/partitioned-stats", "/partitioned-internalStats", "/terminate/partitions")):
             return await self._of_partitions(route, command, topic, partitions)
         if route.path.endswith("/internal-info"):
@@ -215,7 +216,7 @@ class _Api:
         return _json(200, {"serviceUrl": self._admin_url, "brokerId": self._broker})
 
     async def _health(self, request: Request) -> Response:
-        await self._engine.partitioned()  # which fails if the engine does
+        await self._engine.partitions(_HEALTH)  # which fails if the engine does
         return Response("ok", media_type="text/plain")
 
     async def _version(self, request: Request) -> Response:

@@ -1,0 +1,187 @@
+"""Writes commands to the ingress topic as they come, for servers, of which several may write to one topic.
+
+A command on a Pulsar topic goes to that topic's ingress partition, by an idempotent producer, so that they arrive once and in
+order. A command to the whole broker goes to all partitions in one transaction. All servers use the same transactional id, which
+Kafka gives to one producer at a time: so each such command is in all partitions or in none, and in the same order everywhere,
+which docs/operations.md requires.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from schemas.keys import key_of
+from schemas.records import LARGEST
+from streaming.kafka.client import connect
+from streaming.kafka.config import KafkaConfig
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import ingress_partition
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""How long a command waits for Kafka to take it. Then the writer fails."""
+
+_LINGER_MS = 2
+_TRANSACTION_MS = 10_000
+"""The end of a server in the middle of a transaction holds up the query for so long, unless another server begins one."""
+
+
+class NotWritten(RuntimeError):
+    """Kafka did not take a command. The text says which topic and why."""
+
+
+class _ToAll(NamedTuple):
+    """Commands for all partitions. `after`: the sends that must be done before. `timestamp`: in ms."""
+
+    values: Sequence[bytes]
+    timestamp: int
+    after: Sequence[Any]
+    done: Future[None]
+
+
+class CommandWriter:
+    """Writes to the ingress topic `url`, which must exist. Use it from one thread.
+
+    `failed` is called in another thread, once at least, when Kafka doesn't take a command. Nothing may be written afterwards.
+    """
+
+    def __init__(self, url: KafkaUrl, config: KafkaConfig, failed: Callable[[NotWritten], None]) -> None:
+        """Raises `KafkaUnreachable`."""
+        from kafka import KafkaProducer
+
+        self._url, self._config, self._failed = url, config, failed
+        self._settings: dict[str, Any] = {
+            "acks": "all",
+            "enable_idempotence": True,
+            "allow_auto_create_topics": False,
+            "linger_ms": _LINGER_MS,
+            "batch_size": 1 << 18,
+            "max_request_size": LARGEST,
+            "delivery_timeout_ms": int(PATIENCE_SECONDS * 1000),
+            "max_block_ms": int(PATIENCE_SECONDS * 1000),
+        }
+        self._producer: KafkaProducer = connect(KafkaProducer, url, config, **self._settings)
+        self._last: dict[int, Any] = {}
+        self._queue: queue.SimpleQueue[_ToAll | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="commands to all partitions", daemon=True)
+        self.partitions = self.count()
+        self._thread.start()
+
+    def count(self) -> int:
+        """The number of the topic's partitions, as Kafka last said."""
+        return len(self._producer.partitions_for(self._url.topic) or ())
+
+    def send(self, topic: str, value: bytes, timestamp: int, done: Callable[[], None] | None = None) -> None:
+        """Write a command on a Pulsar topic. `timestamp`: in ms. `done` is called in another thread when it is written.
+
+        Raises `NotWritten`.
+        """
+        from kafka.errors import KafkaError
+
+        partition = ingress_partition(topic, self.partitions)
+        try:
+            sent = self._producer.send(
+                self._url.topic, value, key=key_of(topic), partition=partition, timestamp_ms=timestamp
+            )
+        except KafkaError as error:
+            raise self._not_written(error) from error
+        if done is not None:
+            sent.add_callback(lambda _: done())
+        sent.add_errback(self._on_error)
+        self._last[partition] = sent
+
+    def send_to_all(self, values: Sequence[bytes], timestamp: int) -> Future[None]:
+        """Write commands to the whole broker, after all that was sent before. `timestamp`: in ms.
+
+        The result is done when they are written, and never if they can't be.
+        """
+        done: Future[None] = Future()
+        self._queue.put(_ToAll(values, timestamp, list(self._last.values()), done))
+        return done
+
+    def close(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Write what is pending, in `seconds` at most, and close the connections."""
+        self._queue.put(None)
+        self._thread.join(seconds)
+        self._producer.close(timeout=seconds)
+
+    def _not_written(self, error: Exception) -> NotWritten:
+        return NotWritten(
+            f"Kafka at {self._url.bootstrap} did not take a command for topic {self._url.topic!r} ({error!r}): check that it is "
+            "up and that the topic exists, and start the server again"
+        )
+
+    def _on_error(self, error: Exception) -> None:
+        self._failed(self._not_written(error))
+
+    def _run(self) -> None:
+        from kafka.errors import KafkaError
+
+        producer: KafkaProducer | None = None
+        while (pending := self._queue.get()) is not None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            try:
+                for sent in pending.after:
+                    sent.get(PATIENCE_SECONDS)
+            except KafkaError:
+                return  # `failed` was called
+            while True:
+                try:
+                    if producer is None:
+                        producer = self._transactional()
+                    self._transact(producer, pending)
+                    pending.done.set_result(None)
+                    break
+                except KafkaError as error:
+                    # Another server took its turn, which is usual, or Kafka is away.
+                    log.debug("a transaction is repeated: %r", error)
+                    if producer is not None:
+                        producer.close(timeout=0)
+                        producer = None
+                    if time.monotonic() > deadline:
+                        self._failed(self._not_written(error))
+                        return
+                    time.sleep(random.uniform(0, 0.3))
+        if producer is not None:
+            producer.close(timeout=PATIENCE_SECONDS)
+
+    def _transactional(self) -> KafkaProducer:
+        from kafka import KafkaProducer
+
+        producer: KafkaProducer = KafkaProducer(
+            bootstrap_servers=self._url.bootstrap.split(","),
+            transactional_id=f"magnetar-{self._url.topic}",
+            transaction_timeout_ms=_TRANSACTION_MS,
+            **{**self._settings, "linger_ms": 0},
+            **self._config.client(),
+        )
+        try:
+            producer.init_transactions()
+        except BaseException:
+            producer.close(timeout=0)
+            raise
+        return producer
+
+    def _transact(self, producer: KafkaProducer, pending: _ToAll) -> None:
+        producer.begin_transaction()
+        for value in pending.values:
+            for partition in range(self.partitions):
+                producer.send(
+                    self._url.topic, value, partition=partition, timestamp_ms=pending.timestamp
+                ).add_errback(_seen)
+        producer.commit_transaction()
+
+
+def _seen(error: Exception) -> None:
+    """The commit raises the error, too."""

@@ -1,0 +1,412 @@
+"""The engine of a server before a Spark query: commands go to the ingress topic, and answers come from the response topic.
+
+Any number of servers may stand before one query. Each has a name, and each of its lives an epoch: its connections are named
+``<name>.<epoch>.<number>``, so no two connections have the same name, and each server knows its own in the response topic. The
+first command of a life says that the connections of the lives before it are lost.
+
+The broker is not in this process. What the server itself wants to know, it asks by ADMIN commands, each with a connection of its
+own, to which the answer comes: one answer, or one from each ingress partition if the command concerns them all.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import quote
+
+import msgspec
+
+from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Refused, to_json
+from schemas.effects import AdminResponse, Quarantined, Row
+from schemas.entries import EntryNotFound
+from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.topics import are_distinct, existing_topic
+from streaming.kafka.url import KafkaUrl, KafkaUrlError
+from streaming.kafka.writer import CommandWriter
+from streaming.quality.gate import judge
+from streaming.server.clock import RealClock
+from streaming.server.engine import Deliver, EngineStopped, NoAnswer, StoredEntry
+from streaming.server.responses import Response, ResponseReader
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 45.0
+"""How long a call waits for its answer."""
+
+SILENCE_SECONDS = 15.0
+"""After so long without an answer, the log says so."""
+
+_LOOK_SECONDS = 5.0
+_ENTRIES = 64
+_CLOSE_SECONDS = 10.0
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_UNASKED = re.compile(rb'\{"command":"(?:FLOW|ACK|REDELIVER_UNACKNOWLEDGED_MESSAGES|CONNECTION_LOST)"')
+_CONFIGURATION = "/brokers/configuration/runtime"
+
+
+class BadName(ValueError):
+    """A text can't be the name of a server."""
+
+
+class NameTaken(RuntimeError):
+    """Another server with the same name has started."""
+
+
+class TopicsChanged(RuntimeError):
+    """The topics of the query can't be used any more. The text says why."""
+
+
+class _Pending(NamedTuple):
+    topic: str | None
+    value: bytes
+    call: "_Call | None"
+    done: Callable[[], None] | None
+
+
+class _Call:
+    """A call that waits for its answers: `expected` of them, of which each ingress partition gives one."""
+
+    def __init__(self, expected: int, done: asyncio.Future[list[Row]]) -> None:
+        self._expected, self._rows, self.done = expected, dict[int, Row](), done
+
+    def answer(self, partition: int, row: Row) -> None:
+        """Take an answer."""
+        self._rows[partition] = row
+        if len(self._rows) == self._expected and not self.done.done():
+            self.done.set_result([self._rows[each] for each in sorted(self._rows)])
+
+
+def server_name(text: str | None, port: int) -> str:
+    """The name of a server; by default made of the machine's name and the `port` on which it listens. Raises `BadName`."""
+    if text is None:
+        host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:58]
+        return f"{host}-{port}"
+    if not _NAME.fullmatch(text):
+        raise BadName(f"--name {text!r}: expected up to 64 ASCII letters, digits, '-' and '_'")
+    return text
+
+
+class QueryEngine:
+    """See `streaming.server.engine.Engine`. Use it as an asynchronous context manager.
+
+    Entering it raises `KafkaUrlError`, `KafkaConfigError`, `KafkaUnreachable` and `NoSuchTopic`. It fails with `NotWritten`,
+    `NameTaken` or `TopicsChanged`.
+    """
+
+    def __init__(
+        self,
+        ingress: KafkaUrl,
+        responses: KafkaUrl,
+        name: str,
+        *,
+        config: KafkaConfig = PLAIN,
+        broker: BrokerConfig | None = None,
+        begins_with: Sequence[AnyCommand] = (),
+    ) -> None:
+        """`broker`: the configuration that the broker gets now. `begins_with`: commands to the whole broker with which the log begins,
+        if it is empty."""
+        self._ingress, self._responses, self._config = ingress, responses, config
+        self._name, self._epoch = name, time.time_ns() // 1000
+        self._life = f"{name}.{self._epoch}."
+        self._broker, self._begins_with = broker, begins_with
+        self._clock = RealClock()
+        self._deliver: Deliver = _nobody
+        self._connections = 0
+        self._pending: list[_Pending] = []
+        self._scheduled = False
+        self._calls: dict[str, _Call] = {}
+        self._entries: dict[tuple[str, int, int], StoredEntry] = {}
+        self._received: deque[Response] = deque()
+        self._receiving = False
+        self._dones: deque[Callable[[], None]] = deque()
+        self._calling = False
+        self._stopped: str | None = None
+        self._unanswered_since: float | None = None
+        self._silent = False
+        self._look: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> "QueryEngine":
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[NoReturn] = self._loop.create_future()
+        run = "`magnetar run` with this --ingress and --responses creates it: start that first"
+        offsets = existing_topic(self._ingress, run, self._config)
+        existing_topic(self._responses, run, self._config)
+        if not are_distinct([self._ingress, self._responses], self._config):
+            raise KafkaUrlError(f"{self._ingress.topic}: ingress and responses need a topic each")
+        judge((), ())
+        self._reader = ResponseReader(
+            self._responses, self._config, self._is_own, self._receive, self._response_failed
+        )
+        try:
+            self._writer = CommandWriter(self._ingress, self._config, self._fail_soon)
+        except BaseException:
+            self._reader.close()
+            raise
+        first: list[AnyCommand] = [ConnectionLost(connection=self._life, prefix=f"{self._name}.")]
+        if self._broker is not None:
+            first.append(self._broker)
+        if not any(end for _, end in offsets.values()):
+            first += self._begins_with
+        first.append(Admin(connection=self.new_connection(), method="GET", path=_CONFIGURATION))
+        written = asyncio.wrap_future(self._writer.send_to_all([*map(to_json, first)], self.now()))
+        await asyncio.wait((written, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        if self.failed.done():
+            written.cancel()
+            await self.__aexit__()
+            self.failed.result()
+        self._asked()
+        self._look_after()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        seconds = 0.0
+        if self._stopped is None:
+            self._write()
+            self._writer.send_to_all([to_json(ConnectionLost(prefix=self._life))], self.now())
+            self._stopped = "the engine is closed"
+            seconds = _CLOSE_SECONDS
+        await self._loop.run_in_executor(None, self._writer.close, seconds)
+        await self._loop.run_in_executor(None, self._reader.close)
+
+    # -- the interface
+
+    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+        """See `Engine.submit`. The rows are the answers to an ADMIN command; another command has none, and is done on return."""
+        if not isinstance(command, Admin):
+            path = _CONFIGURATION if topic is None else _path(topic, "/partitions")
+            self._append(topic, to_json(command))
+            await self.submit(topic, Admin(method="GET", path=path))
+            return []
+        connection = self.new_connection()
+        call = _Call(self._writer.partitions if topic is None else 1, self._loop.create_future())
+        self._calls[connection] = call
+        try:
+            self._append(topic, to_json(msgspec.structs.replace(command, connection=connection)), call)
+            return await asyncio.wait_for(call.done, ANSWER_SECONDS)
+        except TimeoutError:
+            raise NoAnswer(f"no answer within {ANSWER_SECONDS:.0f} s: {self._check}") from None
+        finally:
+            del self._calls[connection]
+
+    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+        """See `Engine.post`."""
+        self._append(topic, value, None, done)
+
+    def connect(self, deliver: Deliver) -> None:
+        """See `Engine.connect`."""
+        self._deliver = deliver
+
+    def new_connection(self) -> str:
+        """See `Engine.new_connection`."""
+        self._connections += 1
+        return f"{self._life}{self._connections}"
+
+    def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        """See `Engine.entry`. Only those that calls have asked for lately are here: other rows carry their entry."""
+        try:
+            return self._entries[topic, ledger_id, entry_id]
+        except KeyError:
+            raise EntryNotFound(f"{topic} {ledger_id}:{entry_id} did not come with the answer") from None
+
+    async def topics(self, namespace: str) -> list[str]:
+        """See `Engine.topics`."""
+        path = f"/namespaces/{quote(namespace, safe='/')}/topics?mode=ALL"
+        answers = await self._answers(None, Admin(method="GET", path=path))
+        lists: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
+        return sorted({name for found in lists for name in found})
+
+    async def partitions(self, topic: str) -> int:
+        """See `Engine.partitions`."""
+        answers = await self._answers(topic, Admin(method="GET", path=_path(topic, "/partitions")))
+        found: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
+        return int(found[0]["partitions"]) if found else 0
+
+    def now(self) -> int:
+        """See `Engine.now`."""
+        return self._clock.now()
+
+    async def _answers(self, topic: str | None, command: Admin) -> list[AdminResponse]:
+        rows = await self.submit(topic, command)
+        return [row.effect for row in rows if isinstance(row.effect, AdminResponse)]
+
+    # -- to Kafka
+
+    def _append(
+        self,
+        topic: str | None,
+        value: bytes,
+        call: _Call | None = None,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        if self._stopped is not None:
+            raise EngineStopped(self._stopped)
+        self._pending.append(_Pending(topic, value, call, done))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._scheduled = False
+        if self._stopped is not None or not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        now = self.now()
+        to_all: list[_Pending] = []
+        refused: list[Row] = []
+        judged = judge([each.topic for each in pending], [each.value for each in pending])
+        try:
+            for each, command in zip(pending, judged, strict=True):
+                if isinstance(command, Refused):
+                    # The query would refuse it, too, but nobody hears of what is in its quarantine.
+                    row = Row(-1, 0, now, Quarantined(each.topic, command.rule, command.cause, each.value))
+                    refused.append(row)
+                    if each.call is not None:
+                        each.call.done.set_result([row])
+                    if each.done is not None:
+                        each.done()
+                    continue
+                if each.topic is None:
+                    to_all.append(each)
+                elif each.done is None:
+                    self._writer.send(each.topic, each.value, now)
+                else:
+                    self._writer.send(each.topic, each.value, now, partial(self._written, each.done))
+                if not _UNASKED.match(each.value):
+                    self._asked()
+        except Exception as error:
+            self._fail(error)
+            return
+        if to_all:
+            written = self._writer.send_to_all([each.value for each in to_all], now)
+            for each in to_all:
+                if each.done is not None:
+                    written.add_done_callback(partial(self._written, each.done))
+        self._deliver(refused)
+
+    # -- when Kafka has a command: in the writer's threads
+
+    def _written(self, done: Callable[[], None], _: object = None) -> None:
+        self._dones.append(done)
+        if not self._calling:
+            self._calling = True
+            self._soon(self._call_dones)
+
+    def _call_dones(self) -> None:
+        self._calling = False
+        while self._dones:
+            self._dones.popleft()()
+
+    # -- from Kafka: in the reader's thread
+
+    def _is_own(self, connection: str) -> bool:
+        if connection.startswith(self._life):
+            return True
+        name, _, rest = connection.partition(".")
+        epoch = rest.partition(".")[0]
+        if name == self._name and epoch.isdecimal() and int(epoch) > self._epoch:
+            self._fail_soon(
+                NameTaken(
+                    f"another server with the name {self._name!r} has started before the same query, which closed this one's "
+                    "connections: give each server a --name of its own"
+                )
+            )
+        return False
+
+    def _receive(self, response: Response) -> None:
+        self._received.append(response)
+        if not self._receiving:
+            self._receiving = True
+            self._soon(self._take)
+
+    def _response_failed(self, error: Exception) -> None:
+        self._fail_soon(
+            TopicsChanged(
+                f"topic {self._responses.topic!r} of Kafka at {self._responses.bootstrap} can't be read: {error!r}"
+            )
+        )
+
+    def _fail_soon(self, error: Exception) -> None:
+        self._soon(lambda: self._fail(error))
+
+    def _soon(self, function: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    # -- on the loop again
+
+    def _take(self) -> None:
+        self._receiving = False
+        rows: list[Row] = []
+        while self._received:
+            partition, row, entry = self._received.popleft()
+            effect: Any = row.effect
+            if entry is not None:
+                self._entries[effect.topic, effect.ledger_id, effect.entry_id] = entry
+                if len(self._entries) > _ENTRIES:
+                    del self._entries[next(iter(self._entries))]
+            if (call := self._calls.get(effect.connection)) is not None:
+                call.answer(partition, row)
+            else:
+                rows.append(row)
+        if self._silent:
+            log.warning("magnetar: the query answers again")
+        self._unanswered_since, self._silent = None, False
+        if self._stopped is None:
+            self._deliver(rows)
+
+    def _asked(self) -> None:
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
+
+    @property
+    def _check(self) -> str:
+        ingress, responses = (
+            f"kafka://{url.bootstrap}/{url.topic}" for url in (self._ingress, self._responses)
+        )
+        return f"check that `magnetar run --ingress {ingress} --responses {responses}` runs"
+
+    def _look_after(self) -> None:
+        self._look = self._loop.call_later(_LOOK_SECONDS, self._look_after)
+        since = self._unanswered_since
+        if since is not None and not self._silent and time.monotonic() - since > SILENCE_SECONDS:
+            self._silent = True
+            log.warning(
+                "magnetar: the query has not answered for %.0f s, and clients wait: %s",
+                SILENCE_SECONDS,
+                self._check,
+            )
+        if (count := self._writer.count()) != self._writer.partitions:
+            self._fail(
+                TopicsChanged(
+                    f"topic {self._ingress.topic!r} has {count} partitions, and had {self._writer.partitions} when the server "
+                    "started: docs/operations.md says how to get more ingress partitions"
+                )
+            )
+
+    def _fail(self, error: Exception) -> None:
+        if self._stopped is not None:
+            return
+        self._stopped = str(error)
+        for call in self._calls.values():
+            if not call.done.done():
+                call.done.set_exception(EngineStopped(str(error)))
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+
+def _path(topic: str, call: str) -> str:
+    domain, _, rest = topic.partition("://")
+    tenant, _, rest = rest.partition("/")
+    namespace, _, name = rest.partition("/")
+    return f"/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}{call}"
+
+
+def _nobody(rows: Sequence[Row]) -> None:
+    pass

@@ -1,0 +1,264 @@
+"""Servers before a Spark query: what they do without one, beside each other, and after an end by force."""
+
+import asyncio
+import logging
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from schemas.commands import Admin, BrokerConfig, ConnectionLost, RunCheck, decode, to_json
+from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
+from schemas.effects import AdminResponse, Effect, ProducerSuccess, Quarantined, Row
+from schemas.entries import EntryNotFound
+from sinks.kafka import KafkaResponses
+from streaming.kafka.config import PLAIN
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.topics import NoSuchTopic, ensure_topic
+from streaming.kafka.url import KafkaUrl, KafkaUrlError
+from streaming.kafka.writer import CommandWriter
+from streaming.log.partition import ingress_partition
+from streaming.server import query_engine
+from streaming.server.embedded import STANDALONE
+from streaming.server.engine import EngineStopped, NoAnswer
+from streaming.server.query_engine import BadName, NameTaken, QueryEngine, server_name
+from tests.sinks.helpers import TOPIC, metadata_of, output, payload_of, receipts
+
+pytestmark = [pytest.mark.feature("K1"), pytest.mark.kafka]
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def topics(kafka: LocalKafka) -> tuple[KafkaUrl, KafkaUrl]:
+    """An ingress and a response topic, which no query reads or writes."""
+    found = [KafkaUrl(kafka.bootstrap, f"{name}-{uuid4().hex}") for name in ("commands", "responses")]
+    for url in found:
+        ensure_topic(url, PARTITIONS)
+    return found[0], found[1]
+
+
+def committed(url: KafkaUrl) -> list[list[tuple[str | None, Any]]]:
+    """The key and the command of each record, by partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=url.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1500,
+    )
+    consumer.assign([TopicPartition(url.topic, partition) for partition in range(PARTITIONS)])
+    found: list[list[tuple[str | None, Any]]] = [[] for _ in range(PARTITIONS)]
+    for record in consumer:
+        key = None if record.key is None else record.key.decode()
+        found[record.partition].append((key, decode(record.value)))
+    consumer.close()
+    return found
+
+
+def answer(topics: tuple[KafkaUrl, KafkaUrl], batch: int, partition: int, *effects: Effect) -> None:
+    """Answer as the query does."""
+    url = topics[1]
+    KafkaResponses(url.bootstrap, url.topic).write(
+        batch, partition, output(list(effects), partition=partition)
+    )
+
+
+class TestTheLog:
+    def test_it_begins_as_a_standalone_pulsar(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        config = BrokerConfig(settings={"namespacesMustExist": True})
+
+        async def twice() -> list[str]:
+            connections = []
+            for _ in range(2):
+                async with QueryEngine(*topics, "a", begins_with=(config, *STANDALONE)) as engine:
+                    connections.append(engine.new_connection())
+            return connections
+
+        first, second = asyncio.run(twice())
+        assert first != second
+        partitions = committed(topics[0])
+        assert partitions[0] == partitions[1] == partitions[2]
+        commands = [command for _, command in partitions[0]]
+        lives = [connection.rpartition(".")[0] + "." for connection in (first, second)]
+        assert [each for each in commands if not isinstance(each, Admin) or each.method != "GET"] == [
+            ConnectionLost(connection=lives[0], prefix="a."),
+            config,
+            *STANDALONE,
+            ConnectionLost(prefix=lives[0]),
+            ConnectionLost(connection=lives[1], prefix="a."),
+            ConnectionLost(prefix=lives[1]),
+        ]
+
+    def test_a_topic_has_one_partition_and_the_whole_broker_has_all(
+        self, topics: tuple[KafkaUrl, KafkaUrl]
+    ) -> None:
+        names = [f"persistent://public/default/{number}" for number in range(9)]
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                for number in range(5):
+                    for name in names:
+                        engine.post(name, to_json(ConnectionLost(connection=f"{number}")))
+                engine.post(None, to_json(RunCheck(check="messageExpiry")))
+
+        asyncio.run(run())
+        for partition, records in enumerate(committed(topics[0])):
+            own = [name for name in names if ingress_partition(name, PARTITIONS) == partition]
+            assert [(key, command.connection) for key, command in records if key] == [
+                (name, str(number)) for number in range(5) for name in own
+            ]
+            assert [type(command) for key, command in records if key is None][-2:] == [
+                RunCheck,
+                ConnectionLost,
+            ]
+
+    def test_servers_beside_each_other_write_in_one_order(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        errors: list[Exception] = []
+        writers = [CommandWriter(topics[0], PLAIN, errors.append) for _ in range(3)]
+        done = [
+            writer.send_to_all([to_json(ConnectionLost(connection=f"{number}.{place}"))], 1_700_000_000_000)
+            for place in range(5)
+            for number, writer in enumerate(writers)
+        ]
+        for each in done:
+            each.result(60)
+        for writer in writers:
+            writer.close()
+        assert errors == []
+        partitions = committed(topics[0])
+        assert partitions[0] == partitions[1] == partitions[2]
+        connections = [command.connection for _, command in partitions[0]]
+        assert sorted(connections) == [f"{number}.{place}" for number in range(3) for place in range(5)]
+        for number in range(3):
+            own = [each for each in connections if each.startswith(f"{number}.")]
+            assert own == sorted(own)
+
+
+class TestAnswers:
+    def test_a_call_takes_one_answer_from_each_partition_that_it_concerns(
+        self, topics: tuple[KafkaUrl, KafkaUrl]
+    ) -> None:
+        def of(connection: str, **more: Any) -> AdminResponse:
+            return AdminResponse(None, connection, "GET /x", AdminResponseFields(status=200, **more))
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine, QueryEngine(*topics, "b") as other:
+                rows: list[Row] = []
+                engine.connect(rows.extend)
+                other.connect(lambda _: pytest.fail("these are not its rows"))
+                life = engine.new_connection().rpartition(".")[0]
+                call = asyncio.ensure_future(engine.submit(None, Admin(method="GET", path="/x")))
+                whole = asyncio.ensure_future(engine.partitions("persistent://public/default/t"))
+                await asyncio.sleep(0)
+                names = [f"{life}.{number}" for number in (3, 4)]
+                fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
+                success = ProducerSuccess(TOPIC, f"{life}.1", 1, 1, "p", fields)
+                await asyncio.to_thread(answer, topics, 0, 2, success, of(names[0], response=[2]))
+                await asyncio.to_thread(answer, topics, 0, 2, success, of(names[0], response=[2]))  # repeated
+                assert not call.done()
+                await asyncio.to_thread(answer, topics, 0, 0, of(names[0], response=[0]))
+                await asyncio.to_thread(answer, topics, 0, 1, of(names[0], response=[1]))
+                found = [row.effect.fields.response for row in await call]  # type: ignore[union-attr]
+                assert found == [[0], [1], [2]]
+                await asyncio.to_thread(answer, topics, 1, 1, of(names[1], response={"partitions": 7}))
+                assert await whole == 7
+                assert [row.effect for row in rows] == [success]
+
+        asyncio.run(run())
+
+    def test_an_entry_comes_with_the_answer_that_names_it(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                life = engine.new_connection().rpartition(".")[0]
+                call = asyncio.ensure_future(engine.submit(TOPIC, Admin(method="GET", path="/x")))
+                named = AdminResponse(TOPIC, f"{life}.3", "GET /x", AdminResponseFields(status=200), 1, 0)
+                await asyncio.to_thread(answer, topics, 0, 0, *receipts(1, 0, 0), named)
+                assert [row.effect for row in await call] == [named]
+                found = engine.entry(TOPIC, 1, 0)
+                assert (found.metadata, found.payload) == (metadata_of(TOPIC, 1, 0), payload_of(TOPIC, 1, 0))
+                with pytest.raises(EntryNotFound):
+                    engine.entry(TOPIC, 1, 1)
+
+        asyncio.run(run())
+
+    def test_what_the_gate_refuses_does_not_reach_kafka(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                rows: list[Row] = []
+                engine.connect(rows.extend)
+                engine.post(TOPIC, b'{"command": "FLY", "connection": "c"}')
+                (row,) = await engine.submit(None, Admin(method="GET", path="/" + "x" * 100_000))
+                assert isinstance(row.effect, Quarantined)
+                assert [type(each.effect) for each in rows] == [Quarantined, Quarantined]
+
+        asyncio.run(run())
+        assert [key for records in committed(topics[0]) for key, _ in records if key is not None] == []
+
+
+class TestErrors:
+    def test_topics_that_do_not_exist(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def run(ingress: KafkaUrl, responses: KafkaUrl) -> None:
+            async with QueryEngine(ingress, responses, "a"):
+                pytest.fail("it started")
+
+        none = topics[0]._replace(topic="none")
+        for urls in ((none, topics[1]), (topics[0], none)):
+            with pytest.raises(NoSuchTopic, match="has no topic 'none': `magnetar run` with .* creates it"):
+                asyncio.run(run(*urls))
+        with pytest.raises(KafkaUrlError, match="need a topic each"):
+            asyncio.run(run(topics[0], topics[0]))
+
+    def test_a_query_that_does_not_run(
+        self,
+        topics: tuple[KafkaUrl, KafkaUrl],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        for name in ("ANSWER_SECONDS", "SILENCE_SECONDS", "_LOOK_SECONDS"):
+            monkeypatch.setattr(query_engine, name, 0.2)
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                with pytest.raises(
+                    NoAnswer, match="no answer within 0 s: check that `magnetar run --ingress kafka://"
+                ):
+                    await engine.topics("public/default")
+                await asyncio.sleep(0.6)
+                (said,) = [each.getMessage() for each in caplog.records if each.name == query_engine.__name__]
+                assert "the query has not answered for 0 s, and clients wait: check that" in said
+                life = engine.new_connection().rpartition(".")[0]
+                fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
+                success = ProducerSuccess(TOPIC, f"{life}.9", 1, 1, "p", fields)
+                await asyncio.to_thread(answer, topics, 0, 0, success)
+                await asyncio.sleep(0.5)
+                assert caplog.records[-1].getMessage() == "magnetar: the query answers again"
+
+        with caplog.at_level(logging.WARNING, query_engine.__name__):
+            asyncio.run(run())
+
+    def test_another_server_of_the_same_name(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                call = asyncio.ensure_future(engine.submit(None, Admin(method="GET", path="/x")))
+                async with QueryEngine(*topics, "a") as second:
+                    response = AdminResponse(
+                        None, second.new_connection(), "", AdminResponseFields(status=200)
+                    )
+                    await asyncio.to_thread(answer, topics, 0, 0, response)
+                    with pytest.raises(NameTaken, match="another server with the name 'a' has started"):
+                        await asyncio.wait_for(asyncio.shield(engine.failed), 60)
+                    with pytest.raises(EngineStopped):
+                        await call
+                    with pytest.raises(EngineStopped):
+                        engine.post(None, b"{}")
+                    assert not second.failed.done()
+
+        asyncio.run(run())
+
+    def test_names(self) -> None:
+        assert server_name("a-1_B", 1) == "a-1_B"
+        assert server_name(None, 6650).endswith("-6650")
+        for name in ("", "a.b", "ä", "x" * 65):
+            with pytest.raises(BadName, match="expected up to 64"):
+                server_name(name, 1)

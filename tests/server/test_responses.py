@@ -1,0 +1,79 @@
+"""The rows in the response topic are those that the broker gave."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from schemas.effect_fields import AdminResponseFields
+from schemas.effects import (
+    KINDS,
+    RESPONSES,
+    AdminResponse,
+    Effect,
+    Message,
+    ReachedEndOfTopic,
+    Row,
+    SendReceipt,
+)
+from sinks.kafka import KafkaResponses, Outgoing
+from streaming.rows import to_tables
+from streaming.server.responses import decode
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+
+class Collected(KafkaResponses):
+    """Collects what it would send."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere:1", "nothing")
+        self.values: list[bytes] = []
+
+    def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
+        self.values += [record.value for record in records]
+
+
+@pytest.mark.feature("J5", "K1")
+def test_each_row_is_read_as_it_was_written() -> None:
+    kinds = set()
+    for theme, seed in NAMES[::12]:
+        rows = [row for own in live(theme, seed).rows for row in own]
+        stored = {
+            (row.effect.topic, row.effect.ledger_id, row.effect.entry_id): row.effect.payload
+            for row in rows
+            if isinstance(row.effect, SendReceipt) and row.effect.ledger_id > 0
+        }
+        fields = AdminResponseFields(status=200)
+        asked: list[Effect] = [
+            AdminResponse(topic, "c", "GET", fields, *at) for topic, *at in list(stored)[:1]
+        ]
+        asked.append(
+            AdminResponse(None, "c", "GET", AdminResponseFields(status=404, response={"reason": "ä"}))
+        )
+        asked.append(ReachedEndOfTopic("persistent://a/b/c", "c", 7))
+        rows += [Row(1 << 30, ordinal, 1, effect) for ordinal, effect in enumerate(asked)]
+        sink = Collected()
+        sink.write(0, 0, to_tables(0, rows))
+        wanted = [row for row in rows if KINDS[type(row.effect)] in RESPONSES and row.effect.connection]  # type: ignore[union-attr]
+        found = [decode(value) for value in sink.values]
+        assert len(found) == len(wanted)
+        for response, row in zip(found, wanted, strict=True):
+            assert response.partition == 0
+            assert _without_entry(response.row) == _without_entry(row)
+            kinds.add(KINDS[type(row.effect)])
+            effect = response.row.effect
+            if isinstance(effect, Message) and effect.ledger_id > 0:
+                assert effect.payload == stored[effect.topic, effect.ledger_id, effect.entry_id]
+            if isinstance(effect, AdminResponse) and effect.ledger_id is not None:
+                assert response.entry is not None
+                assert (
+                    response.entry.payload
+                    == stored[effect.topic or "", effect.ledger_id, effect.entry_id or 0]
+                )
+    assert kinds == RESPONSES
+
+
+def _without_entry(row: Row) -> Row:
+    if isinstance(row.effect, SendReceipt | Message):
+        return row._replace(effect=row.effect._replace(metadata=None, payload=None))
+    return row
