@@ -25,6 +25,9 @@ from streaming.log.files import write_log
 from streaming.spark.session import spark_session
 
 
+BACKLOG = "backlog"
+
+
 class Result(msgspec.Struct):
     """A line of the table: what was wanted and what was measured, once per round. `processor`: by processor time."""
 
@@ -154,6 +157,13 @@ class Bench:
                 f"{rule} takes 10 million entries in one check", "< 100 ms", [1000 * r.seconds for r in runs],
                 f"ms of processor time, {runs[0].reads:,} entries read",
             )  # fmt: skip
+        fresh, later = (
+            core.restart(size, self.folder / f"restart-{size}") for size in (10_000, 10 * self.scale + 10_000)
+        )
+        self.add(
+            f"restart with {later.entries // 10**6} million entries: the first batch of a partition", "1.5 × of none", [1000 * later.seconds],
+            f"ms of processor time ({1000 * fresh.seconds:.0f} ms with {fresh.entries:,})",
+        )  # fmt: skip
         read = [core.reading(self.scale // 5, self.folder / f"reading-{n}") for n in range(self.rounds)]
         self.add(
             "a slow consumer reads a stored backlog: core and store", "", [1e6 * r.seconds / r.entries for r in read],
@@ -238,20 +248,33 @@ class Bench:
                 self.add(f"growth: {what} {value:,}", "", [each.microseconds], f"µs per publish (fold alone), {each.state:,} bytes of state",
                          peak_worker=each.resident)  # fmt: skip
                 found.append(each)
+        for entries in (1_000, 100_000, 10_000_000):
+            behind = _alone(core.Backlog, "backlog", entries)
+            found.append(
+                core.Growth(
+                    BACKLOG, entries, 1e6 * behind.seconds / core.BATCH, behind.state, behind.resident
+                )
+            )
+            self.add(f"growth: backlog {entries:,}", "", [found[-1].microseconds], "µs per publish, delivery and ack (fold alone)",
+                     peak_worker=behind.resident)  # fmt: skip
         plot(found, Path("docs/growth.svg"))
+
+
+LABELS = {"payload": "bytes of payload", BACKLOG: "unread entries\n(delivered and acked elsewhere)"}
 
 
 def plot(found: Sequence[core.Growth], file: Path) -> None:
     """One panel for each quantity that grows."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 2.8), layout="constrained")
-    for axis, what in zip(figure.subplots(1, len(core.SHAPES), sharey=True), core.SHAPES, strict=True):
+    figure = Figure(figsize=(12, 2.8), layout="constrained")
+    shapes = list(dict.fromkeys(each.what for each in found))
+    for axis, what in zip(figure.subplots(1, len(shapes), sharey=True), shapes, strict=True):
         own = [each for each in found if each.what == what]
         axis.plot([each.value for each in own], [each.microseconds for each in own], marker="o")
         axis.set_xscale("log")
         axis.set_ylim(bottom=0)
-        axis.set_xlabel("bytes of payload" if what == "payload" else what)
+        axis.set_xlabel(LABELS.get(what, what))
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("µs per publish, fold alone")
     figure.savefig(file)

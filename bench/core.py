@@ -202,6 +202,45 @@ def reading(entries: int, folder: Path) -> Reading:
     return Reading(len(rows["MESSAGE"]), time.process_time() - begun)
 
 
+class Restart(NamedTuple):
+    """What a partition's first batch after a restart cost: entries stored, seconds of processor time, files of the store."""
+
+    entries: int
+    seconds: float
+    files: int
+
+
+def restart(entries: int, folder: Path) -> Restart:
+    """Publish to a store, with a subscription that acknowledges nothing, then let a new process's worker take one publish."""
+    store = LedgerStore(str(folder))
+    subscribe = Subscribe(
+        connection="c", consumer_id=1, request_id=1, subscription="stuck", subType="Exclusive", initialPosition="Earliest"
+    )  # fmt: skip
+    first = PartitionFold(0, store, None)
+    concat(first.apply(Records([0], [logs.START], [TOPIC], [to_binary(subscribe)])))
+    state = first.state()
+    batch, written = 0, 0
+    while written < entries:
+        numbers = range(written + 1, min(written + 100_000, entries) + 1)
+        values = [to_binary(Publish(producer="p", sequence_id=n, payload="x" * 100)) for n in numbers]
+        records = Records(list(numbers), [logs.START] * len(numbers), [TOPIC] * len(numbers), values)
+        fold = PartitionFold(0, store, state)
+        store.begin(batch)
+        store.write(batch, 0, concat(fold.apply(records)))
+        state, batch, written = fold.state(), batch + 1, numbers[-1]
+    one = Records(
+        [written + 1], [logs.START], [TOPIC], [to_binary(Publish(producer="q", sequence_id=0, payload="x"))]
+    )
+    begun = time.process_time()
+    again = LedgerStore(str(folder))
+    again.begin(batch)
+    fold = PartitionFold(0, again, state)
+    again.write(batch, 0, concat(fold.apply(one)))
+    fold.state()
+    seconds = time.process_time() - begun
+    return Restart(entries, seconds, sum(1 for each in folder.rglob("*") if each.is_file()))
+
+
 class Growth(NamedTuple):
     """What a shape of the load costs: microseconds of processor time per publish, bytes of state of all partitions, bytes of
     memory that the folds took at most."""
