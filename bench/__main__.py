@@ -24,7 +24,6 @@ from streaming.kafka.local import LocalKafka
 from streaming.log.files import write_log
 from streaming.spark.session import spark_session
 
-
 BACKLOG = "backlog"
 
 
