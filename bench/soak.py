@@ -111,7 +111,14 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
         command = [sys.executable, "-m", "bench.soak_client", bootstrap, str(rate)]
         clients.append(subprocess.Popen(command, stdin=subprocess.PIPE))
         sampler.begin(query)
-        threading.Timer(minutes * 60, stop.set).start()
+        threading.Thread(target=end, args=(query,), daemon=True).start()
+
+    def end(query: StreamingQuery) -> None:
+        # The first micro-batches of a busy machine can take longer than a short soak.
+        while not any(progress.numInputRows for progress in query.recentProgress):
+            time.sleep(0.5)
+        stop.wait(minutes * 60)
+        stop.set()
 
     try:
         run_query(
