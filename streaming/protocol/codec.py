@@ -167,6 +167,7 @@ class _Field(NamedTuple):
     values: dict[int, str] | None
     table: "_Table | None"
     is_bytes: bool
+    is_text: bool
 
 
 class _Table(NamedTuple):
@@ -190,7 +191,9 @@ def _table(message: Descriptor, known: dict[str, _Table]) -> _Table:
     for field in message.fields:
         values = None if field.enum_type is None else {v.number: v.name for v in field.enum_type.values}
         nested = None if field.message_type is None else _table(field.message_type, known)
-        own = _Field(field.name, field.is_repeated, values, nested, field.type == FieldDescriptor.TYPE_BYTES)
+        is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+        is_text = field.type == FieldDescriptor.TYPE_STRING
+        own = _Field(field.name, field.is_repeated, values, nested, is_bytes, is_text)
         table.fields[field.number] = own
         if own.is_bytes or nested is not None:
             table.other[field.name] = own
@@ -221,10 +224,11 @@ def _parsed(message: Callable[..., Any], data: bytes) -> Any:
 
 
 def _read(message: Message, table: _Table) -> dict[str, Any]:
+    """The fields of a message. Raises `FrameError` for text that is not UTF-8, which protobuf gives as bytes or refuses."""
     try:
         return _plain(message, table)
     except UnicodeDecodeError as error:
-        raise FrameError(f"a text that is not UTF-8: {error}") from None
+        raise FrameError(f"text that is not UTF-8: {error}") from None
 
 
 def _plain(message: Message, table: _Table) -> dict[str, Any]:
@@ -240,6 +244,10 @@ def _plain(message: Message, table: _Table) -> dict[str, Any]:
                 value = _plain(value, field.table)
         elif field.repeated:
             value = list(value)
+            if field.is_text and any(type(each) is bytes for each in value):
+                raise FrameError(f"{field.name}: text that is not UTF-8")
+        elif field.is_text and type(value) is bytes:
+            raise FrameError(f"{field.name}: text that is not UTF-8")
         found[field.name] = value
     return found
 

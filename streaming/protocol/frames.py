@@ -158,8 +158,12 @@ def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
     return payload
 
 
-def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[str, Any]:
-    """The fields of GET_TOPICS_OF_NAMESPACE_RESPONSE (protocol.md §4). `topics`: those of the namespace."""
+LONGEST_PATTERN = 50
+"""The characters of a longest pattern that the broker applies, Pulsar's subscriptionPatternMaxLength. It ignores a longer one."""
+
+
+def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The answer to GET_TOPICS_OF_NAMESPACE and its fields (protocol.md §4). `topics`: those of the namespace."""
     mode = fields.get("mode", "PERSISTENT")
     found = sorted(
         topic
@@ -167,16 +171,24 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> dict[s
         if mode == "ALL" or topic.startswith("non-persistent://") == (mode == "NON_PERSISTENT")
     )
     pattern = fields.get("topics_pattern")
-    if (
-        pattern is not None
-    ):  # it says nothing of the kind of topic, and partitions go by the name without theirs
-        wanted = re.compile(pattern.partition("://")[2] or pattern)
+    is_applied = pattern is not None and len(pattern) <= LONGEST_PATTERN
+    if pattern is not None and is_applied:
+        # it says nothing of the kind of topic, and partitions go by the name without theirs
+        try:
+            wanted = re.compile(pattern.partition("://")[2] or pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            refusal = {"error": "MetadataError", "message": f"the pattern can't be read: {error}"}
+            return "ERROR", {"request_id": fields["request_id"], **refusal}
         found = [topic for topic in found if wanted.fullmatch(PARTITION.sub("", topic.partition("://")[2]))]
     hash_ = crc32c(",".join(found).encode()).to_bytes(4, "little").hex()
     known = fields.get("topics_hash") == hash_
-    answer = {"request_id": fields["request_id"], "topics_hash": hash_, "filtered": pattern is not None,
-              "changed": not known}  # fmt: skip
-    return {**answer, "topics": found} if found and not known else answer
+    answer = {
+        "request_id": fields["request_id"],
+        "topics_hash": hash_,
+        "filtered": is_applied,
+        "changed": not known,
+    }
+    return "GET_TOPICS_OF_NAMESPACE_RESPONSE", {**answer, "topics": found} if found and not known else answer
 
 
 def connected(fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE) -> dict[str, Any]:

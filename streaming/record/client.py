@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from streaming.protocol.codec import (
-    LARGEST_FRAME,
     MAX_MESSAGE_SIZE,
     Frame,
     FrameError,
@@ -56,7 +55,7 @@ class _Connection:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
         self.send("CONNECT", fields)
         size = self.until("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
-        self._frames.largest = size + LARGEST_FRAME - MAX_MESSAGE_SIZE
+        self._frames.largest = size + HEADROOM
 
     def close(self) -> None:
         self._socket.close()

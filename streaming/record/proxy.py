@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from streaming.protocol.codec import (
-    LARGEST_FRAME,
     MAX_MESSAGE_SIZE,
     Frame,
     FrameError,
@@ -218,4 +217,4 @@ class _Limits:
 
     def set(self, max_message_size: int) -> None:
         for reader in self._readers:
-            reader.largest = max_message_size + LARGEST_FRAME - MAX_MESSAGE_SIZE
+            reader.largest = max_message_size + HEADROOM

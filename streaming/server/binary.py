@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
             refusal = {"error": "ServiceNotReady", "message": str(error)}
             self._answer("ERROR", {"request_id": fields["request_id"], **refusal})
             return
-        self._answer("GET_TOPICS_OF_NAMESPACE_RESPONSE", topics_of_namespace(fields, topics))
+        self._answer(*topics_of_namespace(fields, topics))
 
     # -- to the client
 

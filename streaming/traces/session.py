@@ -317,8 +317,8 @@ class Session:
         if name == "CONNECT":
             self._answer(Frame(connection, "CONNECTED", connected(fields)))
         if name == "GET_TOPICS_OF_NAMESPACE":
-            answer = topics_of_namespace(fields, self.broker.listed_topics(fields["namespace"]))
-            self._answer(Frame(connection, f"{name}_RESPONSE", answer))
+            topics = self.broker.listed_topics(fields["namespace"])
+            self._answer(Frame(connection, *topics_of_namespace(fields, topics)))
 
     def _ids(self, topic: str, ids: Any) -> Any:
         if isinstance(ids, list):

@@ -140,6 +140,18 @@ def test_a_damaged_frame_is_an_error_or_another_frame(at: int, damage: bytes) ->
 
 
 @pytest.mark.parametrize(
+    ("cmd", "fields", "text"),
+    [
+        ("PRODUCER", {"topic": "t-XXX", "producer_id": 1, "request_id": 1}, "topic"),
+        ("GET_TOPICS_OF_NAMESPACE_RESPONSE", {"request_id": 1, "topics": ["a", "t-XXX"]}, "topics"),
+    ],
+)
+def test_text_that_is_not_utf_8_is_an_error(cmd: str, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(FrameError, match=f"{text}: text that is not UTF-8"):
+        decode(encode(cmd, fields)[4:].replace(b"XXX", b"\xff\xfe\x80"))
+
+
+@pytest.mark.parametrize(
     ("stream", "text"),
     [(b"\0\0\0\0", "a frame of 0 bytes"), (b"\x7f\0\0\0", "a frame of 2130706432 bytes")],
 )

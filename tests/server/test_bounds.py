@@ -178,6 +178,36 @@ def test_what_is_not_supported_is_answered(cmd: str, fields: dict[str, Any], ans
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "answer", "filtered"),
+    [
+        ("persistent://public/default/no.*", "GET_TOPICS_OF_NAMESPACE_RESPONSE", True),
+        ("[", "ERROR", None),
+        ("\\", "ERROR", None),
+        ("persistent://public/default/" + "x?" * 20, "GET_TOPICS_OF_NAMESPACE_RESPONSE", False),
+    ],
+    ids=["none", "no pattern", "cut off", "too long to be applied"],
+)
+def test_patterns_of_topics(pattern: str, answer: str, filtered: bool | None) -> None:
+    """As Pulsar 4.0.7 answers them."""
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer())
+        await peer.until("PRODUCER_SUCCESS")
+        asked = {"request_id": 7, "namespace": "public/default", "topics_pattern": pattern}
+        peer.send(encode("GET_TOPICS_OF_NAMESPACE", asked))
+        frame = await peer.until(answer)
+        assert frame.fields["request_id"] == 7
+        if filtered is None:
+            assert frame.fields["error"] == "MetadataError"
+        else:
+            assert frame.fields["filtered"] == filtered
+            assert frame.fields.get("topics", []) == ([] if filtered else [TOPIC])
+
+    run(work)
+
+
 def test_so_many_connections_and_no_more() -> None:
     async def work(scene: Scene) -> None:
         peers = [await scene.connected() for _ in range(3)]
