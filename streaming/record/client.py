@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from streaming.protocol.codec import (
+    HEADROOM,
     MAX_MESSAGE_SIZE,
     Frame,
     FrameError,

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from streaming.protocol.codec import (
+    HEADROOM,
     MAX_MESSAGE_SIZE,
     Frame,
     FrameError,
