@@ -127,7 +127,8 @@ def publish_columns(
         keyed = pa.array(keys, pa.string())
         sizes += np.where(keyed.is_valid(), 1 + _texts(keyed), 0)
     rows = Publishes(
-        list(offsets), clock_list, list(topics), producers, ids, times, keys, sizes.tolist(), int(lengths.max())
+        list(offsets), clock_list, list(topics), producers, ids, times, keys, sizes.tolist(),
+        (int(sizes.max()), int(lengths.max())),
     )  # fmt: skip
     return PublishColumns(records, rows, payloads)
 

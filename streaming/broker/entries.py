@@ -1,7 +1,6 @@
 """The entries of one micro-batch, and access to those of earlier ones."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 
 from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.position import Position
@@ -15,8 +14,9 @@ class NoEntries:
         raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
-_Late = tuple[Callable[[int], Entry], int]
-"""An entry that is made when it is read: by a function, of a number."""
+_MAKER = 32
+"""An entry that is made when it is read is the number of its maker, shifted by so many bits, and its own number: no objects
+for Python to collect."""
 
 
 class Entries:
@@ -24,7 +24,8 @@ class Entries:
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
-        self._recent: dict[tuple[str, int], tuple[int, list[Entry | _Late]]] = {}
+        self._recent: dict[tuple[str, int], tuple[int, list[Entry | int]]] = {}
+        self._makers: list[Callable[[int], Entry]] = []
 
     def add(self, topic: str, position: Position, entry: Entry) -> None:
         """Remember an entry that was just written."""
@@ -38,8 +39,11 @@ class Entries:
         self, topic: str, ledger_id: int, first: int, make: Callable[[int], Entry], rows: Iterable[int]
     ) -> None:
         """Remember entries from `first` on. Each is made of its number in `rows`, and only when it is read."""
+        if not self._makers or self._makers[-1] != make:
+            self._makers.append(make)
+        maker = len(self._makers) - 1 << _MAKER
         _, recent = self._recent.setdefault((topic, ledger_id), (first, []))
-        recent.extend(zip(repeat(make), rows))
+        recent.extend([maker | row for row in rows])
 
     def forget(self, topic: str, ledger_id: int) -> None:
         """Forget a deleted ledger. Its entries must not be read again."""
@@ -48,12 +52,13 @@ class Entries:
     def stored(self) -> None:
         """The entries that were written so far can be read through the reader from now on."""
         self._recent.clear()
+        self._makers.clear()
 
     def get(self, topic: str, position: Position) -> Entry:
         """One entry. Raises `EntryNotFound`."""
         first, recent = self._recent.get((topic, position.ledger), (position.entry + 1, ()))
         if position.entry >= first:
-            return _made(recent[position.entry - first])
+            return self._made(recent[position.entry - first])
         return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
 
     def get_all(self, topic: str, positions: Iterable[Position]) -> list[Entry]:
@@ -69,16 +74,14 @@ class Entries:
                 found.extend(self._reader.read(topic, ledger, begin, end))
                 begin = -1
             if position.entry >= first:
-                found.append(_made(recent[position.entry - first]))
+                found.append(self._made(recent[position.entry - first]))
             else:
                 ledger, begin, end = position.ledger, position.entry, position.entry
         if begin >= 0:
             found.extend(self._reader.read(topic, ledger, begin, end))
         return found
 
-
-def _made(entry: Entry | _Late) -> Entry:
-    if isinstance(entry, Entry):
-        return entry
-    make, row = entry
-    return make(row)
+    def _made(self, entry: Entry | int) -> Entry:
+        if isinstance(entry, Entry):
+            return entry
+        return self._makers[entry >> _MAKER](entry & (1 << _MAKER) - 1)

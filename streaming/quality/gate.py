@@ -7,6 +7,7 @@ The result for a record depends only on that record, not on batches or slices.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,17 +67,20 @@ class Gate:
 
         A refusal has the name of the first broken rule, and what is wrong for every broken rule.
         """
-        for start in range(0, len(values), SLICE):
-            judged: list[Any] = decode_all(values[start : start + SLICE])
-            lines: dict[int, Line] = {}
-            if Line in set(map(type, judged)):
-                lines = {row: each for row, each in enumerate(judged) if type(each) is Line}
-                judged = [each.command if type(each) is Line else each for each in judged]
-            longest = max(map(len, values[start : start + SLICE]))
-            refused = self._refused(topics[start : start + SLICE], judged, longest)
-            for row, given in (lines | refused).items():
-                judged[row] = given
-            yield from judged
+        starts = range(0, len(values), SLICE)
+        slices = (self._judge(topics[at : at + SLICE], values[at : at + SLICE]) for at in starts)
+        return chain.from_iterable(slices)
+
+    def _judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> list[Decoded]:
+        judged: list[Any] = decode_all(values)
+        lines: dict[int, Line] = {}
+        if Line in set(map(type, judged)):
+            lines = {row: each for row, each in enumerate(judged) if type(each) is Line}
+            judged = [each.command if type(each) is Line else each for each in judged]
+        refused = self._refused(topics, judged, max(map(len, values)))
+        for row, given in (lines | refused).items():
+            judged[row] = given
+        return judged
 
     def _refused(self, topics: Sequence[str | None], commands: list[Any], longest: int) -> dict[int, Refused]:
         refused: dict[int, Refused] = {}

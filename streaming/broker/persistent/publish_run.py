@@ -29,7 +29,7 @@ class Publishes(NamedTuple):
     """Publishes in the short form with nothing but a key and a publish time, as columns, by rising offset.
 
     `clocks` (ms): the partition's clock at each record. `publish_times` (ms) are those of the metadata, `sizes` the stored
-    sizes in bytes. `largest`: the bytes of the largest payload.
+    sizes in bytes. `largest`: the bytes of the largest entry and of the largest payload.
     """
 
     offsets: list[int]
@@ -40,7 +40,7 @@ class Publishes(NamedTuple):
     publish_times: list[int]
     keys: list[str | None]
     sizes: list[int]
-    largest: int
+    largest: tuple[int, int]
 
     def entry(self, row: int) -> Entry:
         """The entry of a publish."""
@@ -61,12 +61,13 @@ class Receipts(NamedTuple):
 class _Topic:
     """A topic in a run: where its next entry goes, and the rows that it took.
 
-    `stop`: the first entry, and `room`: the bytes, that need the scalar step, for a ledger or snapshot is due.
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due.
     """
 
-    __slots__ = ("duplicates", "enabled", "entry", "lanes", "ledger", "room", "rows", "stop", "topic")
+    __slots__ = ("duplicates", "enabled", "entry", "lanes", "ledger", "rows", "stop", "topic")
 
-    def __init__(self, topic: PersistentTopic, ctx: Context) -> None:
+    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int) -> None:
+        """`largest`: the size of the largest entry (bytes)."""
         ledger, config, dedup = topic.ledger, ctx.config, topic.dedup
         self.topic = topic
         self.enabled = dedup.status == "Enabled"
@@ -75,7 +76,8 @@ class _Topic:
         if self.enabled:
             left = config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter
             self.stop = min(self.stop, self.entry + left)
-        self.room = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE - ledger.current_size
+        room = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE - ledger.current_size
+        self.stop = min(self.stop, self.entry + (room - 1) // largest)
         self.duplicates = 0
         self.rows: list[int] = []
         self.lanes: list[_Lane] = []
@@ -108,7 +110,8 @@ class PublishRun:
         self._ctx, self._awake, self._next_due, self._publishes = ctx, awake, next_due, rows
         self._topics: dict[str | None, _Topic] = {}
         self._lanes: dict[_Key, _Lane] = {}
-        self._end = _NEVER if rows.largest <= ctx.config.maxMessageSize else -1
+        self._largest, payload = rows.largest
+        self._end = _NEVER if payload <= ctx.config.maxMessageSize else -1
         self._limit = -1
 
     def fold(self, start: int, stop: int, step: Callable[[int], object], receipts: Receipts) -> None:
@@ -116,7 +119,7 @@ class PublishRun:
         others are added to `receipts`."""
         ctx, rows, lanes = self._ctx, self._publishes, self._lanes
         add_row, add_ledger, add_entry = (column.append for column in receipts)
-        limit, stepped = self._limit, True
+        limit, stepped = self._limit, start - 1
         keys = zip(islice(rows.topics, start, stop), islice(rows.producers, start, stop), strict=True)
         columns = (islice(column, start, stop) for column in (rows.sequence_ids, rows.sizes, rows.clocks))
         for row, key, id_, size, clock in zip(range(start, stop), keys, *columns, strict=True):
@@ -124,15 +127,14 @@ class PublishRun:
             if lane is None or clock >= limit:
                 lane = self._open(key, clock)
                 limit = self._limit
-            if lane is None or (run := lane.run).entry >= run.stop or size >= run.room:
+            if lane is None or (entry := (run := lane.run).entry) >= run.stop:
                 self._settle(key[0])
                 if row > start:
                     ctx.clock = rows.clocks[row - 1]
                 step(row)
                 limit = self._limit = min(limit, self._next_due())
-                stepped = True
+                stepped = row
                 continue
-            stepped = False
             lane.messages += 1
             lane.size += size
             add_row(row)
@@ -144,13 +146,12 @@ class PublishRun:
             if run.enabled:
                 lane.mark = id_
             add_ledger(run.ledger)
-            add_entry(run.entry)
+            add_entry(entry)
             run.rows.append(row)
-            run.entry += 1
-            run.room -= size
+            run.entry = entry + 1
         for name in list(self._topics):
             self._settle(name)
-        if not stepped:
+        if stepped < stop - 1:
             ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, rows.clocks[stop - 1]
 
     def _open(self, key: _Key, clock: int) -> "_Lane | None":
@@ -168,7 +169,7 @@ class PublishRun:
             if topic is None or (until := _plain_until(self._ctx, topic)) <= clock:
                 return None
             self._limit = min(self._limit, until)
-            run = self._topics[name] = _Topic(topic, self._ctx)
+            run = self._topics[name] = _Topic(topic, self._ctx, self._largest)
         topic = run.topic
         counters = topic.producer_counters.get(producer)
         if counters is None or producer not in topic.producers or producer in topic.closing_producers:
