@@ -36,5 +36,7 @@ class Quiet:
 if __name__ == "__main__":
     # A worker collects garbage after every task. Without this, it would go through all that was imported each time.
     gc.freeze()
+    # Until then there is little to find: the columns and effects of a micro-batch are many, but hold no cycles.
+    gc.set_threshold(1 << 20)
     daemon.traceback = Quiet  # type: ignore[assignment,attr-defined]
     daemon.manager()
