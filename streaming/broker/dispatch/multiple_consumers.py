@@ -463,7 +463,19 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.pending_read = sub.waiting(wanted)
             return False
         self._deal_out(sub, positions, from_replay=False)
+        return len(positions) == wanted or not self._waits(sub)
+
+    def _waits(self, sub: SubscriptionContext) -> bool:
+        """All entries have been read. Does what the next round would do, if that is at most to leave a read waiting."""
+        if self.replay.length or self.delayed.waiting.length:
+            return False
+        wanted = self._wanted(sub)
+        if wanted and not self.blocked and not sub.subscription.broker_blocked:
+            self._wait(sub, wanted)
         return True
+
+    def _wait(self, sub: SubscriptionContext, wanted: int) -> None:
+        self.pending_read = sub.waiting(wanted)
 
     def _wanted(self, sub: SubscriptionContext) -> int:
         """How many entries a round may read. 0: none, as nobody can receive, deliveries are paused, or a rate is used up."""

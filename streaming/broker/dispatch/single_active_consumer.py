@@ -211,7 +211,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
     def read_more(self, sub: SubscriptionContext) -> None:
         """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
-        active, config = self.active_consumer(sub.consumers), sub.ctx.config
+        active, config, at_end = self.active_consumer(sub.consumers), sub.ctx.config, False
         while active is not None and active.permits > 0:
             wanted = min(active.permits, config.dispatcherMaxReadBatchSize)
             if config.preciseDispatcherFlowControl and active.average:
@@ -219,14 +219,16 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
                 wanted = min(-(-active.permits // per_entry), config.dispatcherMaxReadBatchSize)
             if not (wanted := sub.readable(wanted)):
                 return
-            if not self._read(sub, active, wanted):
+            if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return
+            at_end = count < wanted
 
-    def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> bool:
+    def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> int:
+        """Read and send up to so many entries. Returns how many there were."""
         positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
-            return False
+            return 0
         found = read(sub, positions)
         if active.hash_ranges and not self.failover:
             found = _in_ranges(found, active)
@@ -237,7 +239,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
                 self.redeliver_at.append(due)
                 sub.wake(due)
         send(sub, active, found, None)
-        return True
+        return len(positions)
 
     # -- stats ----------------------------------------------------------------------------------------------------
 

@@ -374,7 +374,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             if hash_ is None:
                 taken.append(position)
             elif hash_ not in blocked:
-                if handle is None or self._waits(handle, position, hash_):
+                if handle is None or self._must_wait(handle, position, hash_):
                     blocked.add(hash_)
                 else:
                     budgets[handle] -= 1
@@ -423,7 +423,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             self.pending_read = sub.waiting(wanted)
             return False
         self._deal_out(sub, positions, from_replay=False)
-        return True
+        return len(positions) == wanted or not self._waits(sub)
+
+    def _wait(self, sub: SubscriptionContext, wanted: int) -> None:
+        self.stuck = True  # there is nothing to replay
+        if self._anyone(sub):
+            super()._wait(sub, min(wanted, self._look_ahead(sub)))
 
     def _look_ahead(self, sub: SubscriptionContext) -> int:
         """How many positions to replay stop the reading of new entries (§7)."""
@@ -451,7 +456,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return False
         return True
 
-    def _waits(self, handle: Handle, position: Position, hash_: int) -> bool:
+    def _must_wait(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Whether an entry must wait although its consumer has room."""
         return self._drains and self.draining.blocks(handle, hash_)
 
@@ -472,7 +477,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 seen.add(handle)
                 if budgets[handle] <= 0:
                     handle = None
-                elif (not from_replay and not self.out_of_order and slot in self.held) or self._waits(
+                elif (not from_replay and not self.out_of_order and slot in self.held) or self._must_wait(
                     handle, position, slot
                 ):
                     blocked_by_hash.add(handle)
@@ -498,9 +503,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
             limit = sub.consumer_limit
-            self.stuck = self.stuck and not any(
-                budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer in receivers
-            )
+            if self.stuck:
+                self.stuck = not any(
+                    budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer in receivers
+                )
         elif room > 0:
             self.skip_replay = any(
                 budgets[consumer.handle] > 0
