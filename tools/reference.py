@@ -21,18 +21,22 @@ from schemas.records import RECORD
 from sinks.tables import TABLES
 from streaming.broker import schema_registry
 from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
-from streaming.broker.namespaces import FIXED
 from streaming.broker.persistent.admin_operations import ROUTES
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
+    AutoSubscriptionCreationOverride,
+    AutoTopicCreationOverride,
     BacklogQuota,
     DelayedDeliveryPolicies,
     DispatchRate,
+    InactiveTopicPolicies,
     Policies,
     PublishRate,
     RetentionPolicies,
     SubscribeRate,
 )
+from streaming.broker.policies.kept import KEPT
+from streaming.broker.resources import CALLS as CLUSTER_CALLS
 from tools import example
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
 from tools.json_schema import command_schema
@@ -222,6 +226,13 @@ def _admin_calls() -> str:
             if policy in names
         ),
     )
+    cluster_calls = table(
+        ("path", "methods"),
+        (
+            (f"`{path}`", ", ".join(f"`{method}`" for method, other, _ in CLUSTER_CALLS if other == path))
+            for path in dict.fromkeys(path for _, path, _ in CLUSTER_CALLS)
+        ),
+    )
     schemas = table(
         ("call", "what it does"),
         (
@@ -229,7 +240,9 @@ def _admin_calls() -> str:
             for method, pattern, handler in schema_registry.ROUTES
         ),
     )
-    fixed = ", ".join(f"`{name}`" for name in FIXED)
+    kept = ", ".join(
+        f"`{name}`" for name in KEPT if name not in ("entryFilters", "shadowTopics", "removeOffloadPolicies")
+    )
     calls = table(
         ("call", "what it does"),
         [
@@ -266,6 +279,12 @@ The type of a backlog quota is a parameter, `?backlogQuotaType=destination_stora
 `messageTTL`, `retention`, `backlogQuotaMap`, `deduplicationEnabled`, `maxProducers`, `maxConsumers`, the limits of
 unacknowledged messages, `delayedDelivery`, and the rates but `publishRate`. Other policies and namespaces ignore the parameter.
 
+#### Policies without effect
+
+These are kept and returned, and have no effect, since what they govern does not exist here: bookies, replication, offloading,
+compaction, authorization. {kept}. So are the [bundles](#calls-on-a-namespace) of a namespace, its `properties`, `replication` and `allowedClusters` (`standalone` is the only cluster),
+and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a namespace would have an effect, so setting one is answered with 501.
+
 #### RetentionPolicies
 
 {doc(RetentionPolicies)}
@@ -281,6 +300,21 @@ unacknowledged messages, `delayedDelivery`, and the rates but `publishRate`. Oth
 {doc(DelayedDeliveryPolicies)}
 
 {_fields(DelayedDeliveryPolicies)}
+#### InactiveTopicPolicies
+
+{doc(InactiveTopicPolicies)}
+
+{_fields(InactiveTopicPolicies)}
+#### AutoTopicCreationOverride
+
+{doc(AutoTopicCreationOverride)}
+
+{_fields(AutoTopicCreationOverride)}
+#### AutoSubscriptionCreationOverride
+
+{doc(AutoSubscriptionCreationOverride)}
+
+{_fields(AutoSubscriptionCreationOverride)}
 #### DispatchRate
 
 {doc(DispatchRate)}
@@ -345,14 +379,23 @@ Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace. 
 | `PUT /unload` | Close the topics and load them again. |
 | `POST /clearBacklog` | Clear the backlog of every subscription. |
 | `POST /clearBacklog/{{subscription}}` | Clear the backlog of the subscriptions of this name. |
+| `GET /bundles`, `PUT /{{bundle}}/split` | The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog` and `unsubscribe` may follow `/{{bundle}}`. |
+| `GET /properties`, `PUT /properties`, `DELETE /properties` | Any texts by name. `/property/{{key}}` and `PUT /property/{{key}}/{{value}}` are those of one. |
+| `GET /permissions/subscription`, `POST /permissions/subscription/{{subscription}}`, `DELETE /permissions/{{subscription}}/{{role}}` | Which roles may use a subscription. Nothing enforces it. |
 | `GET /topics` | The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all. |
 
 `GET /persistent/TENANT/NAMESPACE` lists the persistent topics of a namespace, and `GET /non-persistent/TENANT/NAMESPACE` those
 that store nothing. Followed by `/partitioned`, both list the partitioned topics instead. Each ingress partition answers with
 its own topics.
 
-These have one value only, which `GET` shows; setting another is answered with 501: {fixed}.
 
+
+### Calls on the cluster
+
+All but the dynamic settings is kept and returned without effect. Below `/brokers/configuration`: `GET` lists the settings that can change while the broker runs, `POST /{{name}}/{{value}}` changes one, `DELETE /{{name}}` takes that back, `GET /values` shows what was
+changed, and `GET /runtime` all settings in force. A setting that Magnetar does not have, or a bad value, has no effect.
+
+{cluster_calls}
 ### Calls on a topic
 
 Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `PUT`, `GET /stats`,

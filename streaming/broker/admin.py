@@ -13,15 +13,17 @@ from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.admin_calls import (
+    ALL_POLICIES,
     POLICY_CALLS,
     LowerLevels,
     call_subscription_rate,
-    convert,
     get_policy,
     rated_subscription,
     set_policy,
 )
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import NO_POLICIES
+from streaming.broker.policies.kept import KEPT
 from streaming.broker.position import Position
 
 _TOPIC = re.compile(
@@ -57,7 +59,13 @@ def creates_topic(command: Admin) -> bool:
 def is_policy_call(command: Admin) -> bool:
     """Is a call about a policy of a topic?"""
     call = call_of(command)[1:]
-    return call in (*POLICY_CALLS, "backlogQuota", "backlogQuotaMap") or rated_subscription(call) is not None
+    return (
+        call in POLICY_CALLS
+        or call in KEPT
+        or call == ALL_POLICIES
+        or call in ("backlogQuota", "backlogQuotaMap")
+        or rated_subscription(call) is not None
+    )
 
 
 def subscribes(command: Admin) -> bool:

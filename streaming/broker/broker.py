@@ -15,9 +15,11 @@ from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from streaming.broker import (
     admin,
+    dynamic_settings,
     lookup,
     namespaces,
     partitioned_topics,
+    resources,
     schema_registry,
     tenants,
     topic_commands,
@@ -28,7 +30,7 @@ from streaming.broker.codec import (
     decode_state,
     encode_state,
 )
-from streaming.broker.config import BadSetting, configuration
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
@@ -36,8 +38,8 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_per
 from streaming.broker.persistent import lifecycle, rate_limits
 from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.admin_calls import query
-from streaming.broker.policies.hierarchy import NO_POLICIES, max_topics
+from streaming.broker.policies.arguments import query
+from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, max_topics
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
@@ -85,7 +87,8 @@ class Broker:
         ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip
-        ctx.schema_times = state.schema_times
+        ctx.topic_policies = self._topic_policies
+        ctx.schema_times, ctx.resources = state.schema_times, state.resources
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
 
@@ -285,7 +288,7 @@ class Broker:
         if exists:
             self._domain(name).carry_out(name, command)
             return None
-        if self._creates(command):
+        if self._creates(name, command):
             if self._is_full(name):
                 if isinstance(command, c.Admin):
                     admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
@@ -301,14 +304,14 @@ class Broker:
             self._domain(name).answer_missing(name, command)
         return None
 
-    def _creates(self, command: TopicCommand) -> bool:
+    def _creates(self, name: str, command: TopicCommand) -> bool:
         """Does a command create its topic, which does not exist?"""
         if isinstance(command, c.Admin) and admin.creates_only(command):
             return True
-        config = self._ctx.config
+        ctx, config = self._ctx, self._ctx.config
         if isinstance(command, c.Admin) and config.namespacesMustExist and not admin.subscribes(command):
             return False
-        return topic_commands.creates_topic(command) and config.allowAutoTopicCreation
+        return topic_commands.creates_topic(command) and lookup.auto_topic_creation(ctx, name).allowed
 
     def _refuse_creation(self, name: str, exists: bool) -> tuple[int, str] | None:
         """Status and reason if PUT must not create a topic."""
@@ -410,6 +413,12 @@ class Broker:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
         return self._topics_of[namespace] >= most
 
+    def _topic_policies(self, name: str) -> Policies:
+        """The policies that a topic sets, whether it exists or not."""
+        if name in self._ctx.partitioned_topics:
+            return self._ctx.partitioned_topics[name].policies
+        return self._domain(name).load(name).policies if name in self._state.topics else NO_POLICIES
+
     def _domain(self, name: str) -> PersistentTopics | NonPersistentTopics:
         """The topics of the domain to which a topic belongs."""
         return self._non_persistent if is_non_persistent(name) else self._persistent
@@ -439,11 +448,15 @@ class Broker:
                 self._domain(topic_name).connection_lost(topic_name, connection)
 
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
-        ctx, topics = self._ctx, self._persistent
         try:
             config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
+        self._reconfigure(config)
+        return None
+
+    def _reconfigure(self, config: ServiceConfiguration) -> None:
+        ctx, topics = self._ctx, self._persistent
         for name in topics.open_names():
             topics.touch(name)  # until now, the former configuration held
         ctx.config = config
@@ -451,16 +464,14 @@ class Broker:
         rate_limits.configure_broker(ctx)
         topics.configured()
         topics.recount_unacked()
-        return None
 
     def _call_namespace(self, command: c.Admin) -> None:
         """Answer a call that is not about a topic."""
         ctx, state = self._ctx, self._state
-        if (command.method, command.path) == ("GET", "/brokers/configuration/runtime"):
-            admin.respond(ctx, None, command, 200, ctx.config.as_texts())
-            return
         if (
-            tenants.call_tenants(ctx, command)
+            dynamic_settings.call_settings(ctx, command, self._reconfigure)
+            or resources.call_resources(ctx, command)
+            or tenants.call_tenants(ctx, command)
             or namespaces.list_namespaces(ctx, command)
             or namespaces.list_topics(ctx, command, state.topics, state.deleted)
         ):

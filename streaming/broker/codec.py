@@ -51,7 +51,8 @@ class PartitionState(msgspec.Struct, array_like=True):
 
     `deleted`: deleted topics of which something is left. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
-    by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions.
+    by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions;
+    `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it.
     """
 
     partition: int
@@ -72,6 +73,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     tenants: dict[str, TenantInfo] = {}
     permissions: dict[str, dict[str, list[str]]] = {}
     schema_times: dict[str, list[int]] = {}
+    resources: dict[str, dict[str, Any]] = {}
 
 
 def _encode_hook(value: Any) -> Any:

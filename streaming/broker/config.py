@@ -10,6 +10,11 @@ import msgspec
 from schemas.commands.parts import LARGEST_BATCH
 from streaming.broker import entry_filters
 
+SchemaCompatibilityStrategy = Literal[
+    "UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
+]  # fmt: skip
+InactiveTopicDeleteMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
 MOST = 2**31 - 1
@@ -133,6 +138,26 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Whether SUBSCRIBE creates a subscription that does not exist. If not, it is refused (SubscriptionNotFound)."""
     allowAutoTopicCreation: bool = True
     """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
+    allowAutoTopicCreationType: Literal["non-partitioned", "partitioned"] = "non-partitioned"
+    """What use creates: a topic, or a partitioned topic once a client asks for its partitions."""
+    defaultNumPartitions: Annotated[int, between(1, 100_000, "partitions")] = 1
+    """The number of partitions of a partitioned topic that use creates."""
+    isAllowAutoUpdateSchemaEnabled: bool = True
+    """Whether producers may add a schema to a topic. If not, they are refused (IncompatibleSchema)."""
+    schemaCompatibilityStrategy: SchemaCompatibilityStrategy = "ALWAYS_COMPATIBLE"
+    """With which of a topic's schemas a new one must be compatible, and how. Pulsar's default is FULL, and `magnetar serve`
+    has it."""
+    isSchemaValidationEnforced: bool = False
+    """Whether producers without a schema are refused (IncompatibleSchema) on a topic that has one."""
+    brokerDeleteInactiveTopicsEnabled: bool = False
+    """Whether topics that nobody uses are deleted. Pulsar's default is true, and `magnetar serve` has it."""
+    brokerDeleteInactiveTopicsFrequencySeconds: Annotated[int, between(1, MOST, "s")] = 60
+    """How often that is checked (`inactiveTopics`)."""
+    brokerDeleteInactiveTopicsMode: InactiveTopicDeleteMode = "delete_when_no_subscriptions"
+    """delete_when_no_subscriptions: only topics without subscriptions. delete_when_subscriptions_caught_up: also those whose
+    subscriptions have no backlog."""
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: Annotated[int, between(0, MOST, "s")] = 0
+    """How long nobody must have used a topic. 0: as long as between two checks."""
     maxTopicsPerNamespace: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
     maxSubscriptionsPerTopic: Annotated[int, between(-1, MOST)] = 0
@@ -362,7 +387,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 WITHOUT_EFFECT = frozenset(
-    {"allowAutoTopicCreationType", "brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
+    {"managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
      "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from sys import maxsize
+from typing import Any
 
 import msgspec
 
@@ -84,11 +85,13 @@ class Context:
         "partitioned",
         "partitioned_topics",
         "permissions",
+        "resources",
         "rows",
         "schema_times",
         "schemas",
         "tenants",
         "timers",
+        "topic_policies",
     )
 
     def __init__(self, reader: EntryReader) -> None:
@@ -99,6 +102,8 @@ class Context:
         self.tenants: dict[str, TenantInfo] = {}
         self.namespaces: dict[str, Policies] = {}
         self.permissions: dict[str, dict[str, list[str]]] = {}
+        self.resources: dict[str, dict[str, Any]] = {}
+        self.topic_policies: Callable[[str], Policies] = lambda name: NO_POLICIES
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}

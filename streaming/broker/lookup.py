@@ -1,6 +1,7 @@
 """What clients ask before they use a topic: its partitions, its broker, its schema (protocol.md §4, §7)."""
 
 import re
+from typing import NamedTuple
 
 from schemas import commands as c
 from schemas.effect_fields import (
@@ -16,7 +17,7 @@ from schemas.effects import (
     PartitionedMetadataResponse,
 )
 from streaming.broker import schema_registry
-from streaming.broker.context import Context
+from streaming.broker.context import Context, namespace_of
 
 NAMED_ENTITY = r"(?!\.{1,2}(?:/|\Z))[-=:.A-Za-z0-9_]+"
 """A pattern: how tenants and namespaces may be named."""
@@ -82,13 +83,46 @@ def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: s
 
 
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
+    creatable = command.metadata_auto_creation_enabled and auto_topic_creation(ctx, name).allowed
     partitions = ctx.partitioned.get(name, 0)
-    creatable = command.metadata_auto_creation_enabled and ctx.config.allowAutoTopicCreation
-    if not (exists or partitions or creatable or PARTITION.fullmatch(name)):
+    partition = PARTITION.fullmatch(name) is not None
+    if creatable and not (exists or partitions):
+        partitions = create_by_use(ctx, name)
+    if not (exists or partitions or creatable or partition):
         refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist")
         return
     fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)
     ctx.emit(PartitionedMetadataResponse(name, command.connection, command.request_id, fields))
+
+
+class AutoTopicCreation(NamedTuple):
+    """Whether use creates a topic, and with how many partitions; 0: it is not partitioned."""
+
+    allowed: bool
+    partitions: int
+
+
+def auto_topic_creation(ctx: Context, name: str) -> AutoTopicCreation:
+    """What use of a topic that does not exist creates: as its namespace says, or else the broker."""
+    config, policies = ctx.config, ctx.namespaces.get(namespace_of(name))
+    override = None if policies is None else policies.autoTopicCreation
+    if override is None:
+        partitions = config.defaultNumPartitions if config.allowAutoTopicCreationType == "partitioned" else 0
+        return AutoTopicCreation(config.allowAutoTopicCreation, partitions)
+    partitions = (override.defaultNumPartitions or 0) if override.topicType == "partitioned" else 0
+    return AutoTopicCreation(bool(override.allowAutoTopicCreation), partitions)
+
+
+def create_by_use(ctx: Context, name: str) -> int:
+    """Create a partitioned topic if use of a topic that does not exist does. The number of its partitions; 0: it does not.
+
+    Other ingress partitions do not learn of it: with several, let operators create partitioned topics.
+    """
+    allowed, partitions = auto_topic_creation(ctx, name)
+    if not allowed or not partitions or PARTITION.fullmatch(name):
+        return 0
+    ctx.partitioned[name] = partitions
+    return partitions
 
 
 def partition_index(name: str) -> int:

@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
+from streaming.broker import bundles
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import CLUSTER, Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.admin_calls import convert, quota_map, set_policy
+from streaming.broker.policies.admin_calls import quota_map, set_policy
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import Policies
 
-BUNDLES = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
-"""The only bundle."""
+SUBSCRIPTION_PERMISSIONS = "permissions/subscription"
+"""Where a namespace keeps who may use its subscriptions."""
 
 _FIELDS = {
     "message_ttl_in_seconds": "messageTTL",
@@ -32,6 +34,12 @@ _FIELDS = {
     "subscription_expiration_time_minutes": "subscriptionExpirationTime",
     "delayed_delivery_policies": "delayedDelivery",
     "subscription_types_enabled": "subscriptionTypesEnabled",
+    "autoTopicCreationOverride": "autoTopicCreation",
+    "autoSubscriptionCreationOverride": "autoSubscriptionCreation",
+    "schema_validation_enforced": "schemaValidationEnforced",
+    "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
+    "inactive_topic_policies": "inactiveTopicPolicies",
+    "schema_compatibility_strategy": "schemaCompatibilityStrategy",
 }
 """Name in the object → name of the policy, besides the quotas and the rates."""
 
@@ -43,11 +51,24 @@ _RATES = {
 }
 """The same for rates, which the object has by cluster."""
 
+_KEPT = {
+    "persistence": "persistence",
+    "antiAffinityGroup": "antiAffinity",
+    "compaction_threshold": "compactionThreshold",
+    "offload_policies": "offloadPolicies",
+    "offload_deletion_lag_ms": "offloadDeletionLagMs",
+    "offload_threshold": "offloadThreshold",
+    "offload_threshold_in_seconds": "offloadThresholdInSeconds",
+    "subscription_auth_mode": "subscriptionAuthMode",
+    "schema_auto_update_compatibility_strategy": "schemaAutoUpdateCompatibilityStrategy",
+    "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistent",
+}
+"""The same for policies without effect."""
+
 _EMPTY: dict[str, Any] = {
     "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "replication_clusters": [CLUSTER],
     "allowed_clusters": [],
-    "bundles": BUNDLES,
     "backlog_quota_map": {},
     "clusterDispatchRate": {},
     "topicDispatchRate": {},
@@ -61,7 +82,7 @@ _EMPTY: dict[str, Any] = {
     "subscription_auth_mode": "None",
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
-    "schema_compatibility_strategy": "ALWAYS_COMPATIBLE",
+    "schema_compatibility_strategy": "UNDEFINED",
     "is_allow_auto_update_schema": True,
     "schema_validation_enforced": False,
     "subscription_types_enabled": [],
@@ -70,10 +91,7 @@ _EMPTY: dict[str, Any] = {
 }
 """The object of a namespace without policies."""
 
-_CLIENTS = frozenset(
-    {"bundles", "schema_compatibility_strategy", "schema_auto_update_compatibility_strategy"}
-)
-"""What clients send with every new namespace, at the values of their own version."""
+_IGNORED = frozenset({"deleted", "migrated", "latency_stats_sample_rate"})
 
 
 def shown(ctx: Context, namespace: str) -> dict[str, Any]:
@@ -84,10 +102,19 @@ def shown(ctx: Context, namespace: str) -> dict[str, Any]:
         "auth_policies": {
             "namespace_auth": ctx.permissions.get(namespace, {}),
             "destination_auth": {name: topics[name] for name in topics if namespace_of(name) == namespace},
-            "subscription_auth_roles": {},
+            "subscription_auth_roles": policies.kept.get(SUBSCRIPTION_PERMISSIONS, {}),
         },
+        "replication_clusters": policies.kept.get("replication", [CLUSTER]),
+        "allowed_clusters": policies.kept.get("allowedClusters", []),
+        "bundles": bundles.shown(policies),
         "backlog_quota_map": quota_map(policies.backlogQuota),
+        "properties": policies.properties,
     }
+    for name, field in _KEPT.items():
+        if field in policies.kept:
+            found[name] = policies.kept[field]
+    if (rate := policies.kept.get("replicatorDispatchRate")) is not None:
+        found["replicatorDispatchRate"] = {CLUSTER: rate}
     for name, field in (_FIELDS | _RATES).items():
         if (value := getattr(policies, field)) is not None:
             built = msgspec.to_builtins(value)
@@ -104,9 +131,15 @@ def read(body: Any, config: ServiceConfiguration) -> Policies:
         set_policy(policies, Admin(method="POST", path=parameters, body=value), field, config)
 
     for name, value in convert({} if body is None else body, dict[str, Any]).items():
-        if value is None or value == _EMPTY.get(name) or name in _CLIENTS:
+        if value is None or value == _EMPTY.get(name) or name in _IGNORED:
             continue
-        if name == "backlog_quota_map":
+        if name == "bundles":
+            bundles.create(policies, convert(value, dict[str, Any]).get("numBundles") or 0)
+        elif name == "properties":
+            policies.properties = convert(value, dict[str, str])
+        elif name in _KEPT:
+            set_(_KEPT[name], value)
+        elif name == "backlog_quota_map":
             for type_, quota in convert(value, dict[str, Any]).items():
                 set_("backlogQuota", quota, f"?backlogQuotaType={type_}")
         elif name in _FIELDS:
@@ -114,6 +147,8 @@ def read(body: Any, config: ServiceConfiguration) -> Policies:
         elif name in _RATES:
             for rate in convert(value, dict[str, Any]).values():  # of each cluster, and there is only one
                 set_(_RATES[name], rate)
-        elif value:
+        elif name == "replication_clusters" and set(convert(value, list[str])) <= {CLUSTER}:
+            continue
+        elif value and name in _EMPTY:
             raise AdminError(501, f"{name} of a new namespace is not supported")
     return policies

@@ -5,19 +5,20 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from msgspec import json
-
 from schemas.commands import Admin
+from streaming.broker import bundles
 from streaming.broker.admin import PARTITIONED, call_permissions, refuse_as_unsupported, respond
 from streaming.broker.context import CLUSTER, Context, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import is_namespace_name, partitions_of
-from streaming.broker.namespace_policies import BUNDLES, read, shown
+from streaming.broker.namespace_policies import SUBSCRIPTION_PERMISSIONS, read, shown
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.admin_calls import get_policy, query, set_policy
+from streaming.broker.policies.admin_calls import get_policy, is_policy, set_policy
+from streaming.broker.policies.arguments import convert, query
 from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.kept import check_clusters
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 
@@ -116,21 +117,31 @@ def call_namespace(
             respond(ctx, None, command, *_call_whole(ctx, namespace, command, delete))
             return None
         if not exists(ctx, namespace):
-            raise AdminError(404, "Namespace does not exist")
-        if (action := _on_each_topic(command, call, lambda: touch(namespace))) is not None:
+            tenant = (
+                call.startswith("propert")
+                and command.method != "GET"
+                and tenant_of(namespace) not in ctx.tenants
+            )
+            raise AdminError(404, f"{'Tenant' if tenant else 'Namespace'} does not exist")
+        if (action := _on_each_topic(ctx, namespace, command, call, lambda: touch(namespace))) is not None:
             respond(ctx, None, command, 204)
             return namespace, action
-        if (found := _permissions(ctx, namespace, command, call) or _fixed(command, call)) is not None:
-            respond(ctx, None, command, *found)
-            return None
+        for answer in (_permissions, _properties, _clusters, _resource_group):
+            if (found := answer(ctx, namespace, command, call)) is not None:
+                respond(ctx, None, command, *found)
+                return None
         policies = ctx.namespaces.get(namespace) or Policies()
         if (found := get_policy(policies, command, call)) is not None:
             respond(ctx, None, command, *found)
             return None
-        touch(namespace)
-        if not set_policy(policies, command, call, ctx.config):
-            refuse_as_unsupported(ctx, None, command)
+        if not is_policy(call):
+            if (found := _bundle_call(ctx, namespace, command, call)) is None:
+                refuse_as_unsupported(ctx, None, command)
+            else:
+                respond(ctx, None, command, *found)
             return None
+        touch(namespace)
+        set_policy(policies, command, call, ctx.config)
     except AdminError as error:
         respond(ctx, None, command, error.status, {"reason": error.reason})
         return None
@@ -172,55 +183,146 @@ def _call_whole(
     return 204, None
 
 
-FIXED: dict[str, Any] = {
-    "bundles": BUNDLES,
-    "replication": [CLUSTER],
-    "allowedClusters": [],
-    "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE",
-    "schemaValidationEnforced": False,
-    "isAllowAutoUpdateSchema": True,
-    "subscriptionAuthMode": "None",
-    "compactionThreshold": None,
-    "offloadThreshold": -1,
-    "offloadThresholdInSeconds": -1,
-    "offloadPolicies": None,
-    "replicatorDispatchRate": None,
-    "resourcegroup": None,
-    "entryFilters": None,
-    "autoTopicCreation": None,
-    "autoSubscriptionCreation": None,
-    "dispatcherPauseOnAckStatePersistent": False,
-    "properties": {},
-}
-"""What Magnetar supports with one value only. A call that sets another one is refused."""
+def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Answer a call on the bundles of a namespace: they are kept, and topics belong to them, but one broker has them all."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    if (command.method, call) == ("GET", "bundles"):
+        return 200, bundles.shown(policies)
+    name, _, rest = call.partition("/")
+    if command.method == "DELETE" and not rest:
+        bundles.check(policies, namespace, name)
+        return 204, None
+    match command.method, rest:
+        case "PUT", "split":
+            bundles.split(policies, namespace, name)
+            ctx.namespaces[namespace] = policies
+            return 204, None
+        case "GET", "topicHashPositions":
+            bundles.check(policies, namespace, name)
+            return 200, {"namespace": namespace, "bundle": name, "topicHashPositions": {}}
+    return None
 
 
-def _fixed(command: Admin, call: str) -> tuple[int, Any] | None:
-    if call not in FIXED:
-        return None
-    if command.method == "GET":
-        return 200, FIXED[call]
-    if command.method != "DELETE" and command.body != FIXED[call]:
-        raise AdminError(501, f"{call} other than {json.encode(FIXED[call]).decode()} is not supported")
+def _properties(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Answer a call on the properties of a namespace, or on one of them."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    name, _, rest = call.partition("/")
+    key, _, value = (unquote(part) for part in rest.partition("/"))
+    found = policies.properties
+    match command.method, name:
+        case "GET", "properties":
+            return 200, found
+        case "GET", "property":
+            return 200, found.get(key)
+        case "PUT", "properties":
+            policies.properties = {**found, **convert(command.body, dict[str, str])}
+        case "PUT", "property":
+            policies.properties = {**found, key: value}
+        case "DELETE", "properties":
+            policies.properties = {}
+        case "DELETE", "property":
+            policies.properties = {other: found[other] for other in found if other != key}
+            ctx.namespaces[namespace] = policies
+            return 200, found.get(key)
+        case _:
+            return None
+    ctx.namespaces[namespace] = policies
     return 204, None
+
+
+def _clusters(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Answer a call on the clusters of a namespace: this one is the only one that it can have."""
+    if call not in ("replication", "allowedClusters") or command.method not in ("GET", "POST"):
+        return None
+    policies = ctx.namespaces.get(namespace) or Policies()
+    if command.method == "GET":
+        return 200, policies.kept.get(call, [CLUSTER] if call == "replication" else [])
+    clusters: list[str] = convert(command.body, list[str])
+    if call == "replication":
+        check_clusters(clusters)
+        if foreign := [name for name in clusters if name != CLUSTER]:
+            raise AdminError(403, f"Invalid cluster id: {foreign[0]}")
+    elif foreign := [name for name in clusters if name != CLUSTER]:
+        raise AdminError(
+            403,
+            f"Cluster [{foreign[0]}] is not in the list of allowed clusters list for tenant [{tenant_of(namespace)}]",
+        )
+    policies.kept = {**policies.kept, call: clusters}
+    ctx.namespaces[namespace] = policies
+    return 200, None
+
+
+def _resource_group(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Answer a call on the resource group of a namespace. It can have none, since nothing would hold its limits."""
+    name, _, group = call.partition("/")
+    if name != "resourcegroup":
+        return None
+    if command.method in ("GET", "DELETE") and not group:
+        return (200 if command.method == "GET" else 204), None
+    if unquote(group) not in ctx.resources.get("resourcegroups", {}):
+        raise AdminError(412, "ResourceGroup does not exist")
+    raise AdminError(
+        501, "the resource group of a namespace is not supported: use publishRate and dispatchRate"
+    )
 
 
 def _permissions(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
     """Answer a call on who may do what. It is kept and shown; nothing enforces it, as in a Pulsar without authorization."""
-    name, _, role = call.partition("/")
-    return call_permissions(ctx, namespace, command, unquote(role)) if name == "permissions" else None
+    name, _, rest = call.partition("/")
+    role, _, last = rest.partition("/")
+    if name != "permissions":
+        return None
+    if role != "subscription" and not last:
+        return call_permissions(ctx, namespace, command, unquote(role))
+    return _subscription_permissions(ctx, namespace, command, unquote(role), unquote(last))
+
+
+def _subscription_permissions(
+    ctx: Context, namespace: str, command: Admin, role: str, last: str
+) -> tuple[int, Any]:
+    """Who may use a subscription: GET and POST have it after ``subscription``, DELETE has it before the role."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    found: dict[str, list[str]] = policies.kept.get(SUBSCRIPTION_PERMISSIONS, {})
+    match command.method:
+        case "GET":
+            return 200, found
+        case "POST" | "PUT" if role == "subscription" and last:
+            roles = convert(command.body, list[str])
+            found = {**found, last: sorted({*found.get(last, []), *roles})}
+        case "DELETE" if last:
+            found = {**found, role: [each for each in found.get(role, []) if each != last]}
+        case _:
+            raise AdminError(405, f"{command.method} of permissions is not allowed")
+    policies.kept = {**policies.kept, SUBSCRIPTION_PERMISSIONS: found}
+    ctx.namespaces[namespace] = policies
+    return 204, None
 
 
 def _on_each_topic(
-    command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]
+    ctx: Context, namespace: str, command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]
 ) -> OnTopic | None:
-    bundle = _BUNDLE.fullmatch(call)
-    if bundle is not None:
-        if bundle["bundle"] != "0x00000000_0xffffffff":
-            raise AdminError(
-                412, f"Invalid bundle range {bundle['bundle']}: there is one bundle, 0x00000000_0xffffffff"
-            )
-        call = bundle["call"]
+    """What a call does to each topic of a namespace, or of a bundle. None: it does nothing to topics."""
+    bundle, _, rest = call.partition("/")
+    of_bundle = bundle.startswith("0x") and rest.partition("/")[0] in (
+        "unload",
+        "clearBacklog",
+        "unsubscribe",
+    )
+    if of_bundle:
+        bundles.check(ctx.namespaces.get(namespace) or Policies(), namespace, bundle)
+        call = rest
+    action = _action(command, call, topics)
+    if action is None or not of_bundle:
+        return action
+
+    def in_bundle(ctx: Context, topic: PersistentTopic) -> None:
+        if bundles.contains(bundle, topic.name):
+            action(ctx, topic)
+
+    return in_bundle
+
+
+def _action(command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic | None:
     name, _, wanted = call.partition("/")
     wanted = unquote(wanted)
     if (command.method, call) == ("PUT", "unload"):
@@ -242,6 +344,3 @@ def _on_each_topic(
     ):
         raise AdminError(412, "Subscription has active connected consumers")
     return {"clearBacklog": clear_backlogs, "unsubscribe": unsubscribe}.get(name)
-
-
-_BUNDLE = re.compile(r"(?P<bundle>0x[^/]*)/(?P<call>.+)")

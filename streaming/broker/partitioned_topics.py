@@ -16,21 +16,22 @@ from streaming.broker import schema_registry
 from streaming.broker.admin import call_of, is_schema_call, respond
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.lookup import PARTITION
+from streaming.broker.lookup import PARTITION, create_by_use
 from streaming.broker.persistent.admin_operations import read_properties
 from streaming.broker.policies.admin_calls import (
+    ALL_POLICIES,
     POLICY_CALLS,
     LowerLevels,
-    convert,
     get_policy,
-    query,
     set_policy,
 )
+from streaming.broker.policies.arguments import convert, query
 from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic
+from streaming.broker.policies.kept import KEPT
 
 _CALL = re.compile(
     r"/(partitions|properties|permissions(?:/[^/]+)?|backlogQuota|backlogQuotaMap|"
-    + "|".join(POLICY_CALLS)
+    + "|".join((*POLICY_CALLS, *KEPT, ALL_POLICIES, "createMissedPartitions"))
     + ")"
 )
 
@@ -49,6 +50,9 @@ def call_whole(ctx: Context, name: str, command: Admin, before_change: Callable[
     lower = LowerLevels(ctx.namespaces.get(namespace_of(name), NO_POLICIES), ctx.config)
     call = call_of(command)[1:]
     try:
+        if call == "createMissedPartitions":  # none is ever missing
+            respond(ctx, name, command, 204 if command.method == "POST" else 405)
+            return False
         if call == "properties":
             respond(ctx, name, command, *_properties(found, command))
             changed = False
@@ -112,7 +116,9 @@ def _partitions(
     count, properties = (0, {}) if command.method in ("GET", "DELETE") else _metadata(command.body)
     match command.method:
         case "GET":
-            if now is None and not exists:
+            if now is None and not exists and query(command.path).get("checkAllowAutoCreation") == "true":
+                now = create_by_use(ctx, name)
+            elif now is None and not exists:
                 raise AdminError(404, f"Topic {name} not found")
             kept = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
             shown = {"properties": kept} if kept else {}

@@ -1,13 +1,12 @@
 """The schemas of topics, numbered from 0 and kept (protocol.md §7; mirrors `SchemaRegistryServiceImpl`, `SchemasResource`).
 
-Every new schema is compatible (`ALWAYS_COMPATIBLE`). The partitions of a topic share its schemas; those in other ingress
+`schema_compatibility` says which schemas may follow which. The partitions of a topic share its schemas; those in other ingress
 partitions number theirs on their own.
 """
 
 import base64
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,9 +16,12 @@ from schemas.commands.nesting import is_deep
 from schemas.effect_fields import GetOrCreateSchemaResponseFields, GetSchemaResponseFields, SchemaFields
 from schemas.effects import GetOrCreateSchemaResponse, GetSchemaResponse
 from streaming.broker.admin import call_of, is_schema_call, refuse_as_unsupported, respond
+from streaming.broker.config import SchemaCompatibilityStrategy
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.policies.admin_calls import convert, query
+from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.hierarchy import HasPolicies, Policies
+from streaming.broker.schema_compatibility import for_consumers, halves, incompatibility
 
 DELETED = SchemaData()
 """A version by which all versions before it were deleted."""
@@ -47,23 +49,71 @@ def name_of(topic: str) -> str:
     return whole if found and index.isdigit() else topic
 
 
-def register(ctx: Context, topic: str, schema: SchemaData | None) -> int | None:
-    """The version (0, 1, …) of a schema, a new one if the topic does not have it; None for no schema (plain bytes)."""
+class SchemaPolicies(NamedTuple):
+    """What a topic's policies say of its schemas: the strategy, whether producers may add one, and whether they need one."""
+
+    strategy: SchemaCompatibilityStrategy
+    updates: bool
+    required: bool
+
+
+def policies_of(ctx: Context, topic: HasPolicies) -> SchemaPolicies:
+    """The policies of a topic."""
+    found = ctx.policies_of(topic)
+    return SchemaPolicies(
+        found.schemaCompatibilityStrategy, found.isAllowAutoUpdateSchema, found.schemaValidationEnforced
+    )
+
+
+def register(
+    ctx: Context,
+    topic: str,
+    schema: SchemaData | None,
+    policies: SchemaPolicies,
+    *,
+    by_operator: bool = False,
+) -> int | None:
+    """The version (0, 1, …) of a schema, a new one if the topic does not have it; None for no schema (plain bytes).
+
+    Raises `BrokerError` if the policies refuse the schema. `by_operator`: through the admin API, which may always add one.
+    """
+    known = _known(ctx, topic)
     if schema is None or schema.type in _WITHOUT_SCHEMA:
+        if known and policies.required and schema is None:
+            raise BrokerError(
+                "IncompatibleSchema",
+                "Producers cannot connect or send message without a schema to topics with a schema when SchemaValidationEnforced is enabled",
+            )
         return None
     if (version := _version_of(ctx, topic, schema)) is not None:
         return version
+    if not policies.updates and not by_operator:
+        raise BrokerError("IncompatibleSchema", "Schema not found and schema auto updating is disabled.")
+    _check(known, schema, policies.strategy)
     return _append(ctx, topic, schema)
 
 
-def check_consumer(ctx: Context, topic: str, schema: SchemaData | None, *, idle: bool) -> None:
+def check_consumer(
+    ctx: Context, topic: str, schema: SchemaData | None, policies: SchemaPolicies, *, idle: bool
+) -> None:
     """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none. Raises
-    `BrokerError` if another topic has none."""
-    if schema is None or schema.type in _WITHOUT_SCHEMA or _known(ctx, topic):
+    `BrokerError` if another topic has none, or if it can't read what the topic's schemas write."""
+    if schema is None or schema.type in _WITHOUT_SCHEMA:
+        return
+    known = _known(ctx, topic)
+    if known:
+        if _version_of(ctx, topic, schema) is None:
+            _check(known, schema, for_consumers(policies.strategy))
         return
     if not idle:
         raise BrokerError("IncompatibleSchema", "Topic does not have schema to check")
-    _append(ctx, topic, schema)
+    register(ctx, topic, schema, policies)
+
+
+def _check(known: dict[int, SchemaData], schema: SchemaData, strategy: SchemaCompatibilityStrategy) -> None:
+    """Raises `BrokerError` if a schema is not compatible with the known ones."""
+    if (reason := incompatibility([*known.values()], schema, strategy)) is not None:
+        raise BrokerError("IncompatibleSchema", reason)
 
 
 def _append(ctx: Context, topic: str, schema: SchemaData) -> int:
@@ -109,10 +159,27 @@ def version_text(version: int | None) -> str:
 
 def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema) -> None:
     """GET_OR_CREATE_SCHEMA: register the schema and answer its version."""
-    fields = GetOrCreateSchemaResponseFields(
-        schema_version=version_text(register(ctx, topic, command.schema))
-    )
-    ctx.emit(GetOrCreateSchemaResponse(topic, command.connection, command.request_id, fields))
+    connection, request_id = command.connection, command.request_id
+    try:
+        version = register(ctx, topic, command.schema, _policies(ctx, topic))
+    except BrokerError as error:
+        nothing = GetOrCreateSchemaResponseFields()
+        ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, nothing, error.code, error.cause))
+        return
+    fields = GetOrCreateSchemaResponseFields(schema_version=version_text(version))
+    ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, fields))
+
+
+def _policies(ctx: Context, topic: str) -> SchemaPolicies:
+    """The policies of a topic that may not exist."""
+    return policies_of(ctx, _Named(name_of(topic), ctx.topic_policies(topic)))
+
+
+class _Named(msgspec.Struct):
+    """A topic by its name, for `Context.policies_of`."""
+
+    name: str
+    policies: Policies
 
 
 def get_schema(ctx: Context, topic: str, command: c.GetSchema) -> None:
@@ -189,7 +256,10 @@ def _get_all(ctx: Context, topic: str, command: Admin, match: dict[str, str]) ->
 
 def _post(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
     """Add a schema, if the topic does not have it. The answer is its version."""
-    version = register(ctx, topic, _read(command))
+    try:
+        version = register(ctx, topic, _read(command), _policies(ctx, topic), by_operator=True)
+    except BrokerError as error:
+        raise AdminError(409, error.cause) from None
     return 200, {"version": {"version": -1 if version is None else version}}
 
 
@@ -203,9 +273,16 @@ def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> 
 
 
 def _compatibility(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
-    """Whether the schema in the body may be added: always."""
-    _read(command)
-    return 202, {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE", "compatibility": True}
+    """Whether the schema in the body may be added."""
+    schema, strategy = _read(command), _policies(ctx, topic).strategy
+    reason = incompatibility([*_known(ctx, topic).values()], schema, strategy)
+    return 202, {"schemaCompatibilityStrategy": strategy, "compatibility": reason is None}
+
+
+def _metadata(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+    """Where the schemas are stored: in the state."""
+    entries = [{"ledgerId": -1, "entryId": -1, "version": version} for version in _known(ctx, topic)]
+    return 200, {"info": entries[-1], "index": entries} if entries else None
 
 
 def _find_version(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
@@ -238,16 +315,8 @@ def _definition(schema: SchemaData) -> str:
     """A schema's definition as text. That of keys and values is JSON with both."""
     if schema.type != "KeyValue":
         return schema.schema_data.decode("utf-8", "replace")
-    key, value = _halves(schema.schema_data)
+    key, value = halves(schema.schema_data)
     return msgspec.json.encode({"key": _from_json(key), "value": _from_json(value)}).decode()
-
-
-def _halves(data: bytes) -> Iterator[bytes]:
-    """The definitions of the key and of the value: each with its size in 4 bytes; −1 for none."""
-    for _ in range(2):
-        size = max(int.from_bytes(data[:4], "big", signed=True), 0)
-        yield data[4 : 4 + size]
-        data = data[4 + size :]
 
 
 def _from_json(data: bytes) -> Any:
@@ -300,6 +369,7 @@ ROUTES = [
         ("DELETE", r"/schema", _delete),
         ("POST", r"/compatibility", _compatibility),
         ("POST", r"/version", _find_version),
+        ("GET", r"/metadata", _metadata),
     )
 ]
 """The calls below ``/schemas/TENANT/NAMESPACE/TOPIC``: method, pattern, handler."""

@@ -10,7 +10,7 @@ from streaming.broker.admin import respond
 from streaming.broker.context import CLUSTER, Context, TenantInfo, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import NAMED_ENTITY
-from streaming.broker.policies.admin_calls import convert, query
+from streaming.broker.policies.arguments import convert, query
 
 _TENANTS = re.compile(r"/tenants(?:/(?P<tenant>[^/?]+))?(?:\?.*)?")
 

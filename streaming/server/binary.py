@@ -40,7 +40,9 @@ from streaming.protocol.frames import (
     topics_of_namespace,
 )
 from streaming.protocol.requests import OF_THE_BROKER, Requests
+from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
+from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.faults import Faults, FaultSpec, error_answer
 
@@ -107,6 +109,7 @@ class BinaryServer:
         self.authentication = authentication
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
+        self.clients = Clients()
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -187,6 +190,7 @@ class Connection(asyncio.Protocol):
         self._posted = self._carried_out  # a bound method, made once
         self._expires: float | None = None
         self._refreshes = self._challenged = False
+        self._shown: dict[str, Any] = {}
 
     # -- asyncio
 
@@ -232,6 +236,7 @@ class Connection(asyncio.Protocol):
         """The connection is closed, by either side."""
         self._closing = True
         self._waiting.clear()
+        self._server.clients.lost(self.name)
         for task in self._tasks:
             task.cancel()
         if self._server.connections.pop(self.name, None) is not None and self._known:
@@ -311,6 +316,9 @@ class Connection(asyncio.Protocol):
                 return False
             self._ready = True
             self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
+            address = self._transport.get_extra_info("peername")
+            version = asked.fields.get("client_version", "")
+            self._shown = clients.connection(address, version, self._engine.now())
             self._answer("CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM))
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked)
@@ -353,6 +361,12 @@ class Connection(asyncio.Protocol):
             self.close(f"more than {self._limits.opened} producers and consumers")
             return
         self._known = True
+        if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
+            self._server.clients.opened(self.name, self._shown, topic, command)
+        elif asked.cmd == "CLOSE_PRODUCER":
+            self._server.clients.closed(self.name, "producer", asked.fields["producer_id"])
+        elif asked.cmd == "CLOSE_CONSUMER":
+            self._server.clients.closed(self.name, "consumer", asked.fields["consumer_id"])
         if asked.cmd == "SEND" and self._server.sets_times:
             command["metadata"] = _published(command["metadata"], self._engine.now())
         fault = self._server.faults.hit(topic, command)
@@ -461,6 +475,8 @@ class Connection(asyncio.Protocol):
         """The frame of an effect, or nothing if there is none."""
         if isinstance(effect, e.Message):
             return self._message(effect)
+        if isinstance(effect, e.ProducerSuccess):
+            self._server.clients.named(effect)
         found = frame(effect, _no_entries)
         if found is None:
             return b""

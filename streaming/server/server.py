@@ -152,7 +152,7 @@ class Server:
         self._http: HttpServer | None = None
         if admin_listener is not None:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]))}"
-            app = application(engine, self.service_url, self.admin_url)
+            app = application(engine, self.service_url, self.admin_url, self.binary.clients)
             app = app if clock is None else self._with_control(app, clock)
             app = app if security.authentication is None else security.authentication.guarded(app)
             self._http = HttpServer(app, admin_listener, security.tls)

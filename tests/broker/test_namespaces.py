@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from schemas.commands import Admin, Lookup, PartitionedMetadata
+from schemas.commands import Admin, Lookup, PartitionedMetadata, Subscribe
 from schemas.effects import (
     AdminResponse,
     CloseProducer,
@@ -13,13 +14,17 @@ from schemas.effects import (
     LookupResponse,
     PartitionedMetadataResponse,
     ProducerSuccess,
+    Success,
     Unsupported,
 )
+from streaming.broker import bundles
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from tests.broker.kit import TOPIC, Run, of, one
 
 pytestmark = pytest.mark.feature("I5")
+
+AT = "/" + TOPIC.replace("://", "/")
 
 INFO = {"adminRoles": ["admin"], "allowedClusters": ["standalone"]}
 
@@ -194,7 +199,9 @@ def test_a_namespace_is_created_with_policies(strict: Run) -> None:
     assert shown["retention_policies"] == body["retention_policies"]
     assert shown["backlog_quota_map"]["message_age"]["limitTime"] == 9
     assert shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"] == 3
-    assert shown["bundles"] == {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+    assert shown["bundles"] == {
+        "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"], "numBundles": 4,
+    }  # fmt: skip
     assert "max_producers_per_topic" not in shown
 
 
@@ -206,7 +213,7 @@ def test_a_namespace_is_created_with_policies(strict: Run) -> None:
         ({"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}}, 400),
         ({"backlog_quota_map": {"bogus": {"limitSize": 1}}}, 404),
         ({"clusterDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 3}}}, 501),
-        ({"offload_policies": {"offloadersDirectory": "x"}}, 501),
+        ({"offload_policies": {"offloadersDirectory": "x"}}, 412),
         ({"topicDispatchRate": 3}, 400),
         ([1], 400),
     ],
@@ -260,24 +267,146 @@ def test_a_subscription_with_consumers_stays(strict: Run) -> None:
     assert strict.broker.topic(TOPIC).known_subscriptions() == ["s"]
 
 
-def test_there_is_one_bundle(strict: Run) -> None:
-    path = "/namespaces/public/default"
+# -- bundles ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:
+    path, whole = "/namespaces/public/default", "0x00000000_0xffffffff"
     assert call(strict, "GET", f"{path}/bundles")[1]["numBundles"] == 1
-    assert status(strict, "PUT", f"{path}/0x00000000_0xffffffff/unload") == 204
-    assert status(strict, "POST", f"{path}/0x00000000_0xffffffff/clearBacklog/s") == 204
-    assert status(strict, "PUT", f"{path}/0x00000000_0x7fffffff/unload") == 412
-
-
-def test_what_has_one_value_only(strict: Run) -> None:
-    path = "/namespaces/public/default"
-    assert call(strict, "GET", f"{path}/replication") == (200, ["standalone"])
-    assert status(strict, "POST", f"{path}/replication", ["standalone"]) == 204
-    assert reason(strict, "POST", f"{path}/replication", ["other"]) == (
-        501, 'replication other than ["standalone"] is not supported',
+    assert status(strict, "PUT", f"{path}/{whole}/unload") == 204
+    assert status(strict, "POST", f"{path}/{whole}/clearBacklog/s") == 204
+    assert reason(strict, "PUT", f"{path}/0x00000000_0x7fffffff/unload") == (
+        412, "Failed to find ownership for ServiceUnit:public/default/0x00000000_0x7fffffff",
     )  # fmt: skip
-    assert status(strict, "PUT", f"{path}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE") == 204
-    assert status(strict, "PUT", f"{path}/schemaCompatibilityStrategy", "FULL") == 501
-    assert status(strict, "DELETE", f"{path}/offloadPolicies") == 204
+    assert status(strict, "PUT", f"{path}/{whole}/split") == 204
+    assert call(strict, "GET", f"{path}/bundles") == (
+        200, {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2},
+    )  # fmt: skip
+    halves = ["0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"]
+    strict.do(Admin(method="PUT", path=f"{AT}/subscription/s"), TOPIC)
+    has_it = [bundles.contains(half, TOPIC) for half in halves]
+    assert sorted(has_it) == [False, True]
+    other = halves[has_it.index(False)]
+    assert status(strict, "POST", f"{path}/{other}/unsubscribe/s") == 204
+    assert strict.broker.topic(TOPIC).known_subscriptions() == ["s"]
+    assert status(strict, "POST", f"{path}/{halves[has_it.index(True)]}/unsubscribe/s") == 204
+    assert strict.broker.topic(TOPIC).known_subscriptions() == []
+    assert reason(strict, "DELETE", f"{path}/nonsense") == (412, "Invalid bundle range: nonsense")
+
+
+# -- policies without effect ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "unset"),
+    [
+        ("persistence", {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1, "managedLedgerMaxMarkDeleteRate": 0.8}, None),
+        ("persistence/bookieAffinity", {"bookkeeperAffinityGroupPrimary": "a"}, None),
+        ("antiAffinity", "group", None),
+        ("compactionThreshold", 100, None),
+        ("dispatcherPauseOnAckStatePersistent", None, False),
+        ("replicatorDispatchRate", {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 0, "relativeToPublishRate": False, "ratePeriodInSecond": 0}, None),
+        ("offloadDeletionLagMs", 1000, None),
+    ],
+)  # fmt: skip
+def test_a_policy_without_effect_is_kept(strict: Run, policy: str, body: Any, unset: Any) -> None:
+    path = f"/namespaces/public/default/{policy}"
+    shown = {"status": 200, "body": body if body is not None else True}
+    assert call(strict, "GET", path)[1] in (unset, msgspec.UNSET)
+    assert status(strict, "POST", path, body) == 204
+    assert call(strict, "GET", path) == (shown["status"], shown["body"])
+    strict.broker = Broker.decode(strict.broker.encode(), NoEntries())
+    assert call(strict, "GET", path) == (shown["status"], shown["body"])
+    assert status(strict, "DELETE", path) == 204
+    assert call(strict, "GET", path)[1] in (unset, msgspec.UNSET)
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "expected"),
+    [
+        ("persistence", None, (400, "persistence policies should not be null")),
+        ("persistence", {"bookkeeperEnsemble": 0}, (400, "Bookkeeper-Ensemble must be <= 5 and > 0.")),
+        ("persistence", {"bookkeeperEnsemble": 1}, (400, "Bookkeeper Ensemble (1) >= WriteQuorum (2) >= AckQuorum (2)")),
+        ("compactionThreshold", -1, (412, "compactionThreshold must be 0 or more")),
+        ("replication", [], (412, "ClusterIds should not be null or empty")),
+        ("replication", ["global"], (412, "Cannot specify global in the list of replication clusters")),
+        ("replication", ["other"], (403, "Invalid cluster id: other")),
+        ("allowedClusters", ["x"], (403, "Cluster [x] is not in the list of allowed clusters list for tenant [public]")),
+        ("entryFilters", {"entryFilterNames": ""}, (400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")),
+        ("entryFilters", {"entryFilterNames": "x"}, (400, "Entry filter 'x' not found")),
+        ("offloadPolicies", {"managedLedgerOffloadDriver": "x"}, (412, "The driver is not supported, support value: S3,aws-s3,google-cloud-storage,filesystem,azureblob,aliyun-oss")),
+        ("offloadPolicies", {"managedLedgerOffloadDriver": "S3"}, (412, "The bucket must be specified for namespace offload.")),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is Unknown topic type [null]")),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] cannot be null when the type is partitioned.")),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 0}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] cannot be less than 1 for partition type.")),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 1}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] is not allowed to be set when the type is non-partition.")),
+        ("resourcegroup/none", None, (412, "ResourceGroup does not exist")),
+    ],
+)  # fmt: skip
+def test_a_bad_policy_is_refused_as_pulsar_does(strict: Run, policy: str, body: Any, expected: Any) -> None:
+    assert reason(strict, "POST", f"/namespaces/public/default/{policy}", body) == expected
+
+
+def test_offload_policies_are_one_object(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    assert call(strict, "GET", f"{path}/offloadThreshold") == (200, -1)
+    assert status(strict, "PUT", f"{path}/offloadThreshold", 100) == 204
+    assert status(strict, "PUT", f"{path}/offloadThresholdInSeconds", 60) == 204
+    shown = call(strict, "GET", f"{path}/offloadPolicies")[1]
+    assert shown["managedLedgerOffloadThresholdInBytes"] == 100
+    assert shown["managedLedgerOffloadThresholdInSeconds"] == 60
+    assert status(strict, "DELETE", f"{path}/removeOffloadPolicies") == 204
+    assert call(strict, "GET", f"{path}/offloadThreshold") == (200, -1)
+
+
+def test_properties_of_a_namespace(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    assert call(strict, "GET", f"{path}/properties") == (200, {})
+    assert status(strict, "PUT", f"{path}/properties", {"a": "b"}) == 204
+    assert status(strict, "PUT", f"{path}/property/k/v%2Fw") == 204
+    assert call(strict, "GET", f"{path}/properties") == (200, {"a": "b", "k": "v/w"})
+    assert call(strict, "GET", f"{path}/property/a") == (200, "b")
+    assert call(strict, "DELETE", f"{path}/property/a") == (200, "b")
+    assert call(strict, "GET", path)[1]["properties"] == {"k": "v/w"}
+    assert status(strict, "DELETE", f"{path}/properties") == 204
+    assert call(strict, "GET", f"{path}/properties") == (200, {})
+
+
+def test_permissions_of_subscriptions(strict: Run) -> None:
+    path = "/namespaces/public/default/permissions"
+    assert call(strict, "GET", f"{path}/subscription") == (200, {})
+    assert status(strict, "POST", f"{path}/subscription/s", ["r", "q"]) == 204
+    assert call(strict, "GET", f"{path}/subscription") == (200, {"s": ["q", "r"]})
+    assert status(strict, "DELETE", f"{path}/s/r") == 204
+    assert call(strict, "GET", f"{path}/subscription") == (200, {"s": ["q"]})
+
+
+# -- what use creates -------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_decides_what_use_creates(strict: Run) -> None:
+    path = "/namespaces/public/default/autoTopicCreation"
+    ask = PartitionedMetadata(connection="c", request_id=1)
+    assert status(strict, "POST", path, {"allowAutoTopicCreation": False}) == 204
+    assert one(strict.do(ask), PartitionedMetadataResponse).error == "TopicNotFound"
+    override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+    assert status(strict, "POST", path, override) == 204
+    assert one(strict.do(ask), PartitionedMetadataResponse).fields.partitions == 3
+    assert strict.broker.partitioned == {TOPIC: 3}
+    assert status(strict, "DELETE", path) == 204
+    assert call(strict, "GET", path)[1] is msgspec.UNSET
+
+
+def test_a_namespace_and_a_topic_decide_whether_subscribe_creates(strict: Run) -> None:
+    refused, allowed = ({"allowAutoSubscriptionCreation": value} for value in (False, True))
+    assert status(strict, "POST", "/namespaces/public/default/autoSubscriptionCreation", refused) == 204
+    strict.do(Admin(method="PUT", path=AT), TOPIC)
+    request = Subscribe(connection="c", consumer_id=1, request_id=2, subscription="s", subType="Exclusive")
+    assert one(strict.do(request), Error).error == "SubscriptionNotFound"
+    assert status(strict, "POST", f"{AT}/autoSubscriptionCreation", allowed, TOPIC) == 204
+    assert one(strict.do(request), Success)
+    assert status(strict, "DELETE", f"{AT}/policies", None, TOPIC) == 204
+    assert one(strict.do(msgspec.structs.replace(request, subscription="t", consumer_id=2)), Error)
 
 
 @pytest.mark.parametrize(

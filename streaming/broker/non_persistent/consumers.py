@@ -54,7 +54,8 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     may always be created, their number is not limited, and durable or not makes no difference. Raises `BrokerError`.
     """
     name = command.subscription
-    schema_registry.check_consumer(ctx, topic.name, command.schema, idle=not topic.producers)
+    policies = schema_registry.policies_of(ctx, topic)
+    schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=not topic.producers)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")

@@ -30,7 +30,7 @@ from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.persistent.trimming import move_cursor, trim
-from streaming.broker.policies.admin_calls import convert, query
+from streaming.broker.policies.arguments import convert, query
 from streaming.broker.position import EARLIEST, LATEST, Position
 from streaming.broker.stats import internal_stats
 

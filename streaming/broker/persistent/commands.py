@@ -71,7 +71,7 @@ def _create_initial_subscription(ctx: Context, topic: PersistentTopic, command: 
     name = command.initial_subscription_name
     if not name or name in topic.subscriptions:
         return
-    if not ctx.config.allowAutoSubscriptionCreation:
+    if not ctx.policies_of(topic).autoSubscriptionCreation:
         raise BrokerError(
             "NotAllowedError",
             "Could not create the initial subscription due to the auto subscription creation is not allowed",

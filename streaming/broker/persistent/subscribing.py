@@ -38,11 +38,12 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
     idle = not topic.producers and not topic.ledger.total_size
-    schema_registry.check_consumer(ctx, topic.name, command.schema, idle=idle)
+    policies = schema_registry.policies_of(ctx, topic)
+    schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
-    if command.durable and existing is None and not config.allowAutoSubscriptionCreation:
+    if command.durable and existing is None and not ctx.policies_of(topic).autoSubscriptionCreation:
         raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
     if command.read_compacted and command.subType not in ("Exclusive", "Failover"):
         raise BrokerError(

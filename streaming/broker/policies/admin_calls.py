@@ -2,18 +2,22 @@
 
 import re
 from typing import Any, NamedTuple, get_args
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from schemas.commands import Admin, SubType
 from schemas.units import Int32
-from streaming.broker.config import ServiceConfiguration
+from streaming.broker.config import InactiveTopicDeleteMode, SchemaCompatibilityStrategy, ServiceConfiguration
 from streaming.broker.errors import AdminError
+from streaming.broker.policies.arguments import convert, is_applied, query
 from streaming.broker.policies.hierarchy import (
+    AutoSubscriptionCreationOverride,
+    AutoTopicCreationOverride,
     BacklogQuota,
     DelayedDeliveryPolicies,
     DispatchRate,
+    InactiveTopicPolicies,
     Policies,
     PublishRate,
     QuotaType,
@@ -22,6 +26,7 @@ from streaming.broker.policies.hierarchy import (
     broker_level,
     default_quota,
 )
+from streaming.broker.policies.kept import KEPT, get_kept, set_kept
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "messageTTL": ("messageTTL", Int32),
@@ -49,6 +54,12 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "subscribeRate": ("subscribeRate", SubscribeRate),
     "delayedDelivery": ("delayedDelivery", DelayedDeliveryPolicies | None),
     "subscriptionTypesEnabled": ("subscriptionTypesEnabled", list[SubType]),
+    "autoTopicCreation": ("autoTopicCreation", AutoTopicCreationOverride | None),
+    "autoSubscriptionCreation": ("autoSubscriptionCreation", AutoSubscriptionCreationOverride | None),
+    "inactiveTopicPolicies": ("inactiveTopicPolicies", InactiveTopicPolicies | None),
+    "schemaCompatibilityStrategy": ("schemaCompatibilityStrategy", SchemaCompatibilityStrategy | None),
+    "schemaValidationEnforced": ("schemaValidationEnforced", bool),
+    "isAllowAutoUpdateSchema": ("isAllowAutoUpdateSchema", bool),
 }
 """Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
 
@@ -56,6 +67,9 @@ _UNSET_OF_NAMESPACE: dict[str, tuple[int, Any]] = {
     "encryptionRequired": (200, False),
     "maxTopicsPerNamespace": (200, 0),
     "subscriptionTypesEnabled": (200, []),
+    "schemaCompatibilityStrategy": (200, "UNDEFINED"),
+    "schemaValidationEnforced": (200, False),
+    "isAllowAutoUpdateSchema": (200, True),
 }
 _UNSET_OF_TOPIC: dict[str, tuple[int, Any]] = {
     "maxConsumersPerSubscription": (204, None),
@@ -63,17 +77,16 @@ _UNSET_OF_TOPIC: dict[str, tuple[int, Any]] = {
     "maxMessageSize": (204, None),
     "publishRate": (204, None),
     "subscriptionTypesEnabled": (200, []),
+    "schemaValidationEnforced": (200, False),
 }
 """quirk: the answers to GET of a policy that is not set, where they are not 200 without a body."""
 
 _SUBSCRIPTION_RATE = re.compile(r"(?P<name>[^/]+)/dispatchRate")
 
+ALL_POLICIES = "policies"
+"""The call that removes all policies of a topic."""
+
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
-
-
-def query(path: str) -> dict[str, str]:
-    """The query parameters of a path."""
-    return dict(parse_qsl(urlsplit(path).query))
 
 
 def policy_of(call: str, path: str) -> str | None:
@@ -83,7 +96,14 @@ def policy_of(call: str, path: str) -> str | None:
         return f"{call} {query(path).get('backlogQuotaType', QUOTA_TYPES[0])}"
     if (subscription := rated_subscription(call)) is not None:
         return f"subscriptionDispatchRates {subscription}"
+    if call in KEPT:
+        return call
     return POLICY_CALLS[call][0] if call in POLICY_CALLS else None
+
+
+def is_policy(call: str) -> bool:
+    """Whether a path below a namespace is that of a policy."""
+    return call in POLICY_CALLS or call in KEPT or call in ("backlogQuota", "backlogQuotaMap")
 
 
 def rated_subscription(call: str) -> str | None:
@@ -99,7 +119,7 @@ def call_subscription_rate(
     rates = policies.subscriptionDispatchRates
     if command.method == "GET":
         rate = rates.get(subscription)
-        if rate is None and _applied(command):
+        if rate is None and is_applied(command):
             rate = lower.find(policies, "subscriptionDispatchRate", command)
         return 200, msgspec.to_builtins(rate)
     if command.method == "DELETE":
@@ -127,6 +147,8 @@ def get_policy(
     """
     if command.method != "GET":
         return None
+    if name in KEPT:
+        return get_kept(policies, name, command, None if lower is None else lower.config)
     if name != "backlogQuotaMap" and name not in POLICY_CALLS:
         return None
     field = "backlogQuota" if name == "backlogQuotaMap" else POLICY_CALLS[name][0]
@@ -166,6 +188,15 @@ def set_policy(
             check.quota(policies, quota_type, quota)
             policies.backlogQuota = {**policies.backlogQuota, quota_type: quota}
         return True
+    if name == ALL_POLICIES:
+        if command.method != "DELETE":
+            return False
+        for field, default in msgspec.structs.asdict(Policies()).items():
+            setattr(policies, field, default)
+        return True
+    if name in KEPT:
+        set_kept(policies, name, command, of_topic=lower is not None)
+        return True
     if name not in POLICY_CALLS:
         return False
     field, type_ = POLICY_CALLS[name]
@@ -175,6 +206,10 @@ def set_policy(
     given = query(command.path)
     # quirk: a topic's TTL is a query parameter, a namespace's is the body
     body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
+    if field == "schemaCompatibilityStrategy" and body not in get_args(SchemaCompatibilityStrategy):
+        body = "UNDEFINED"  # quirk: Pulsar takes any other text for this
+    if field == "inactiveTopicPolicies":
+        body = _with_known_mode(body)
     value = convert(body, type_)
     if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
         raise AdminError(412, reason.format(name=name))
@@ -185,8 +220,27 @@ def set_policy(
     if isinstance(value, RetentionPolicies):
         _check_retention(value)
         check.retention(policies, value)
+    if isinstance(value, AutoTopicCreationOverride):
+        _check_auto_topic_creation(value)
     setattr(policies, field, value)
     return True
+
+
+def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
+    partitions, reason = value.defaultNumPartitions, ""
+    if not value.allowAutoTopicCreation:
+        return
+    if value.topicType not in ("partitioned", "non-partitioned"):
+        reason = f"Unknown topic type [{value.topicType or 'null'}]"
+    elif value.topicType == "non-partitioned":
+        if partitions is not None:
+            reason = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+    elif partitions is None:
+        reason = "[defaultNumPartitions] cannot be null when the type is partitioned."
+    elif partitions < 1:
+        reason = "[defaultNumPartitions] cannot be less than 1 for partition type."
+    if reason:
+        raise AdminError(412, f"Invalid configuration for autoTopicCreationOverride. the detail is {reason}")
 
 
 _NOT_NEGATIVE = {
@@ -200,20 +254,21 @@ _NOT_NEGATIVE = {
 """Policies that must not be negative, with the reason that a negative one is refused with."""
 
 
-def convert(body: Any, type_: Any) -> Any:
-    """A body as `type_`. A body of text is converted, as in a path. Raises `AdminError`."""
-    try:
-        return msgspec.convert(body, type_, strict=not isinstance(body, str))
-    except msgspec.ValidationError as error:
-        raise AdminError(400, str(error)) from None
-
-
 def _with_limit_size(body: Any) -> Any:
     """A quota in the body of a call: older clients call its `limitSize` `limit`."""
     if not isinstance(body, dict) or "limit" not in body:
         return body
     limit = body["limit"]
     return {"limitSize": limit} | {name: value for name, value in body.items() if name != "limit"}
+
+
+def _with_known_mode(body: Any) -> Any:
+    """quirk: Pulsar takes a mode that it does not know for none."""
+    if isinstance(body, dict) and body.get("inactiveTopicDeleteMode") not in get_args(
+        InactiveTopicDeleteMode
+    ):
+        return {name: value for name, value in body.items() if name != "inactiveTopicDeleteMode"}
+    return body
 
 
 def _check_retention(retention: RetentionPolicies) -> None:
@@ -233,14 +288,10 @@ class LowerLevels(NamedTuple):
         the policies for which Pulsar has this parameter."""
         value = getattr(policies, field)
         broker = getattr(broker_level(self.config), field)
-        if value not in (None, {}) or broker is None or not _applied(command):
+        if value not in (None, {}) or broker is None or not is_applied(command):
             return value
         namespace = getattr(self.namespace, field)
         return broker if namespace in (None, {}) else namespace
-
-
-def _applied(command: Admin) -> bool:
-    return query(command.path).get("applied") == "true"
 
 
 class RetentionCheck(msgspec.Struct, frozen=True):

@@ -3,13 +3,18 @@
 Names are those of Pulsar's admin API.
 """
 
-from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from schemas.commands import SubType
 from schemas.units import Int32, Int64, unit
-from streaming.broker.config import QuotaPolicy, ServiceConfiguration
+from streaming.broker.config import (
+    InactiveTopicDeleteMode,
+    QuotaPolicy,
+    SchemaCompatibilityStrategy,
+    ServiceConfiguration,
+)
 
 QuotaType = Literal["destination_storage", "message_age"]
 Level = Literal["topic", "namespace", "broker"]
@@ -95,6 +100,48 @@ class DelayedDeliveryPolicies(msgspec.Struct, frozen=True):
     """A message with a longer delay is refused (NotAllowedError). 0 or negative: no limit."""
 
 
+class PersistencePolicies(msgspec.Struct, frozen=True):
+    """How bookies keep a topic. Magnetar has none: the policy is kept and returned."""
+
+    bookkeeperEnsemble: Annotated[Int32, unit("bookies")] = 2
+    """Bookies that a ledger is spread over."""
+    bookkeeperWriteQuorum: Annotated[Int32, unit("bookies")] = 2
+    """Copies of an entry."""
+    bookkeeperAckQuorum: Annotated[Int32, unit("bookies")] = 2
+    """Copies that must be written before an entry counts."""
+    managedLedgerMaxMarkDeleteRate: float = 0.0
+    """How often a cursor is written, per second."""
+
+
+class AutoTopicCreationOverride(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether use creates topics, and what kind."""
+
+    allowAutoTopicCreation: bool | None = None
+    """Whether it does."""
+    topicType: str | None = None
+    """partitioned or non-partitioned."""
+    defaultNumPartitions: Annotated[Int32 | None, unit("partitions")] = None
+    """The number of partitions of a partitioned topic."""
+
+
+class AutoSubscriptionCreationOverride(msgspec.Struct, frozen=True):
+    """Whether SUBSCRIBE creates subscriptions."""
+
+    allowAutoSubscriptionCreation: bool = False
+    """Whether it does."""
+
+
+class InactiveTopicPolicies(msgspec.Struct, frozen=True):
+    """Whether and when a topic that nobody uses is deleted."""
+
+    inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
+    """delete_when_no_subscriptions: only without subscriptions. delete_when_subscriptions_caught_up: without backlog."""
+    maxInactiveDurationSeconds: Annotated[Int32, unit("s")] = 0
+    """How long nobody must have used it."""
+    deleteWhileInactive: bool = False
+    """Whether it is deleted."""
+
+
 class Policies(msgspec.Struct, omit_defaults=True):
     """What one level sets. None: the level does not set this policy."""
 
@@ -143,6 +190,22 @@ class Policies(msgspec.Struct, omit_defaults=True):
     [rate limits](#rate-limits)."""
     subscribeRate: SubscribeRate | None = None
     """How often each consumer, known by its name and id, may subscribe to a topic."""
+    autoTopicCreation: AutoTopicCreationOverride | None = None
+    """Whether use creates topics, and what kind. Of a namespace only."""
+    autoSubscriptionCreation: AutoSubscriptionCreationOverride | None = None
+    """Whether SUBSCRIBE creates subscriptions."""
+    inactiveTopicPolicies: InactiveTopicPolicies | None = None
+    """Whether and when a topic that nobody uses is deleted."""
+    schemaCompatibilityStrategy: SchemaCompatibilityStrategy | None = None
+    """With which of a topic's schemas a new one must be compatible, and how."""
+    schemaValidationEnforced: bool | None = None
+    """Whether producers without a schema are refused on a topic that has one."""
+    isAllowAutoUpdateSchema: bool | None = None
+    """Whether producers may add a schema to a topic. Of a namespace only."""
+    properties: dict[str, str] = {}
+    """Any texts by name. Of a namespace only."""
+    kept: dict[str, Any] = {}
+    """The policies that have [no effect](#policies-without-effect), by name."""
 
 
 class PartitionedTopic(msgspec.Struct, array_like=True):
@@ -194,6 +257,11 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     subscriptionDispatchRates: dict[str, DispatchRate]
     publishRate: PublishRate | None
     subscribeRate: SubscribeRate | None
+    autoSubscriptionCreation: bool
+    inactiveTopicPolicies: InactiveTopicPolicies
+    schemaCompatibilityStrategy: SchemaCompatibilityStrategy
+    schemaValidationEnforced: bool
+    isAllowAutoUpdateSchema: bool
     delayedDelivery: Effective[DelayedDeliveryPolicies]
     subscriptionTypesEnabled: frozenset[str]
     throttled: bool
@@ -290,6 +358,18 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             topic.subscribeRate, namespace.subscribeRate,
             SubscribeRate(config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond),
         ),
+        autoSubscriptionCreation=_first(
+            topic.autoSubscriptionCreation, namespace.autoSubscriptionCreation,
+            AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
+        ).allowAutoSubscriptionCreation,
+        inactiveTopicPolicies=_first(
+            topic.inactiveTopicPolicies, namespace.inactiveTopicPolicies, _inactive_topic_policies(config)
+        ),
+        schemaCompatibilityStrategy=_strategy(topic, namespace, config),
+        schemaValidationEnforced=bool(
+            topic.schemaValidationEnforced or namespace.schemaValidationEnforced or config.isSchemaValidationEnforced
+        ),
+        isAllowAutoUpdateSchema=_first(None, namespace.isAllowAutoUpdateSchema, config.isAllowAutoUpdateSchemaEnabled),
         throttled=bool(
             dispatch_rate or subscription_dispatch_rate or topic.subscriptionDispatchRates or broker_dispatch_rate(config)
         ),
@@ -333,7 +413,32 @@ def broker_level(config: ServiceConfiguration) -> Policies:
         subscribeRate=SubscribeRate(
             config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond
         ),
+        autoSubscriptionCreation=AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
+        inactiveTopicPolicies=_inactive_topic_policies(config),
+        schemaCompatibilityStrategy=config.schemaCompatibilityStrategy,
+        schemaValidationEnforced=config.isSchemaValidationEnforced,
     )  # fmt: skip
+
+
+def _inactive_topic_policies(config: ServiceConfiguration) -> InactiveTopicPolicies:
+    return InactiveTopicPolicies(
+        config.brokerDeleteInactiveTopicsMode,
+        config.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+        or config.brokerDeleteInactiveTopicsFrequencySeconds,
+        config.brokerDeleteInactiveTopicsEnabled,
+    )
+
+
+def _strategy(
+    topic: Policies, namespace: Policies, config: ServiceConfiguration
+) -> SchemaCompatibilityStrategy:
+    """The first strategy that is not UNDEFINED."""
+    levels = (
+        topic.schemaCompatibilityStrategy,
+        namespace.schemaCompatibilityStrategy,
+        config.schemaCompatibilityStrategy,
+    )
+    return next((found for found in levels if found is not None and found != "UNDEFINED"), "FULL")
 
 
 def broker_publish_rate(config: ServiceConfiguration) -> PublishRate | None:
@@ -356,7 +461,7 @@ def over(own: Policies, whole: Policies) -> Policies:
         name: getattr(whole if getattr(own, name) is None else own, name)
         for name in Policies.__struct_fields__
     }
-    both = ("backlogQuota", "subscriptionDispatchRates")
+    both = ("backlogQuota", "subscriptionDispatchRates", "properties", "kept")
     return Policies(**merged | {name: getattr(whole, name) | getattr(own, name) for name in both})
 
 

@@ -82,7 +82,9 @@ def check_encryption(ctx: Context, topic: AbstractTopic, command: ProducerComman
 
 def register_schema(ctx: Context, topic: AbstractTopic, command: ProducerCommand, producer: Producer) -> None:
     """Register the producer's schema, and note its version on the producer."""
-    version = schema_registry.register(ctx, topic.name, command.schema)
+    version = schema_registry.register(
+        ctx, topic.name, command.schema, schema_registry.policies_of(ctx, topic)
+    )
     producer.schema_version = schema_registry.version_text(version)
 
 

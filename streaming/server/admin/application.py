@@ -18,9 +18,11 @@ from schemas.effects import AdminResponse, Quarantined
 from schemas.entries import EntryNotFound
 from streaming.broker.admin import topic_of
 from streaming.broker.context import CLUSTER
+from streaming.broker.policies.arguments import query
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.server.admin import merging
-from streaming.server.admin.routes import LOCAL, NEW_PARTITIONS, ROUTES, UNSUPPORTED, Route
+from streaming.server.admin.routes import ABSENT, LOCAL, NEW_PARTITIONS, ROUTES, UNSUPPORTED, Route
+from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
 VERSION = "4.0.7"
@@ -36,9 +38,10 @@ _METHODS = ("GET", "PUT", "POST", "DELETE")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(engine: Engine, service_url: str, admin_url: str) -> ASGIApp:
-    """The application. `service_url` and `admin_url`: where clients reach the binary protocol and this API."""
-    return _Encoded(_Api(engine, service_url, admin_url).starlette())
+def application(engine: Engine, service_url: str, admin_url: str, clients: Clients | None = None) -> ASGIApp:
+    """The application. `service_url` and `admin_url`: where clients reach the binary protocol and this API. `clients`: what
+    is known of them."""
+    return _Encoded(_Api(engine, service_url, admin_url, clients or Clients()).starlette())
 
 
 class _Encoded:
@@ -55,8 +58,8 @@ class _Encoded:
 
 
 class _Api:
-    def __init__(self, engine: Engine, service_url: str, admin_url: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, service_url: str, admin_url: str, clients: Clients) -> None:
+        self._engine, self._clients = engine, clients
         self._service_url, self._admin_url = service_url, admin_url
         scheme, _, self._broker = admin_url.partition("://")
         self._tls = "Tls" if scheme == "https" else ""
@@ -69,13 +72,12 @@ class _Api:
             routes=[
                 *(
                     http
-                    for route in LOCAL[::-1]
-                    for http in _http(route.method, route.path, local[route.path])
-                ),
-                *(
-                    http
-                    for route in _literal_first(ROUTES)
-                    for http in _http(route.method, route.path, self._of_engine(route))
+                    for route in _literal_first({*LOCAL, *ROUTES})
+                    for http in _http(
+                        route.method,
+                        route.path,
+                        local[route.path] if route in LOCAL else self._of_engine(route),
+                    )
                 ),
                 *(
                     http
@@ -83,6 +85,7 @@ class _Api:
                     for method in _METHODS
                     for http in _http(method, path, _unsupported if method != "GET" else _unset(unset))
                 ),
+                *(HttpRoute(path, _absent(*answer), methods=_METHODS) for path, answer in ABSENT.items()),
                 HttpRoute(of_topics, self._lookup, methods=["GET"]),
                 HttpRoute(f"{of_topics}/bundle", self._lookup_bundle, methods=["GET"]),
             ],
@@ -144,8 +147,12 @@ class _Api:
             return _json(200, {partition.rpartition("-")[2]: each for partition, each in found.items()})
         metadata = await self._call(None, Admin(method="GET", path=f"{base}/partitions"))
         shown = {"metadata": metadata[0].fields.response}
-        complete = merging.internal_stats if rest == "partitioned-internalStats" else merging.stats
-        parts = {partition: complete(each) for partition, each in found.items()}
+        parts = {
+            partition: merging.internal_stats(each)
+            if rest == "partitioned-internalStats"
+            else self._stats(partition, each, command.path)
+            for partition, each in found.items()
+        }
         total = {} if rest == "partitioned-internalStats" else merging.sum_of([*parts.values()])
         return _json(200, {**total, **shown, "partitions": parts})
 
@@ -177,7 +184,7 @@ class _Api:
         cause = answer.cause.partition("?")[0]
         value = answer.fields.response
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/stats"):
-            return _json(200, merging.stats(value))
+            return _json(200, self._stats(answer.topic or "", value, answer.cause))
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/internalStats"):
             return _json(200, merging.internal_stats(value))
         try:
@@ -187,25 +194,30 @@ class _Api:
         headers = {name: _header(text) for name, text in found.headers.items()}
         return Response(found.body, found.status, headers)
 
+    def _stats(self, topic: str, found: Any, path: str) -> Any:
+        shown = self._clients.describe(topic, merging.stats(found))
+        asked = query(path)
+        if asked.get("excludePublishers") == "true":
+            shown["publishers"] = []
+        if asked.get("excludeConsumers") == "true":
+            shown["subscriptions"] = {
+                name: each | {"consumers": []} for name, each in shown["subscriptions"].items()
+            }
+        return shown
+
     def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes]:
         found = self._engine.entry(topic, ledger, entry)
         return found.metadata, found.payload
 
     # -- calls without state
 
-    async def _clusters(self, request: Request) -> Response:
-        return _json(200, [CLUSTER])
-
     async def _cluster(self, request: Request) -> Response:
-        if request.path_params["cluster"] != CLUSTER:
-            return _reason(404, "Cluster does not exist")
+        answer = merging.first_failure(await self._call(None, Admin(method="GET", path=_path(request))))
+        if answer.fields.response != {} or request.path_params["cluster"] != CLUSTER:
+            return self._response(answer)
         tls = self._tls
-        return _json(200, {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url})
-
-    async def _failure_domains(self, request: Request) -> Response:
-        if request.path_params["cluster"] != CLUSTER:
-            return _reason(412, f"Cluster {request.path_params['cluster']} does not exist.")
-        return _json(200, {})
+        urls = {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url}
+        return _json(200, {**urls, "brokerClientTlsEnabled": False, "tlsAllowInsecureConnection": False})
 
     async def _brokers(self, request: Request) -> Response:
         if request.path_params.get("cluster", CLUSTER) != CLUSTER:
@@ -222,11 +234,22 @@ class _Api:
     async def _version(self, request: Request) -> Response:
         return Response(VERSION, media_type="text/plain")
 
-    async def _dynamic_settings(self, request: Request) -> Response:
-        return _json(200, [])
+    async def _internal(self, request: Request) -> Response:
+        return _json(200, {"ledgersRootPath": "/ledgers"})
 
-    async def _dynamic_values(self, request: Request) -> Response:
-        return _json(200, {})
+    async def _owned(self, request: Request) -> Response:
+        if request.path_params["broker"] != self._broker:
+            return _reason(
+                404, f"Broker id '{request.path_params['broker']}' not found in available brokers."
+            )
+        tenants = await self._found("/tenants")
+        names = [name for tenant in tenants for name in await self._found(f"/namespaces/{tenant}")]
+        owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return _json(200, {f"{name}/{_BUNDLE}": owned for name in names})
+
+    async def _found(self, path: str) -> list[str]:
+        found = merging.first_failure(await self._call(None, Admin(method="GET", path=path))).fields.response
+        return found if isinstance(found, list) else []
 
     async def _check_quotas(self, request: Request) -> Response:
         await self._engine.submit(None, RunCheck(check="backlogQuota"))
@@ -260,8 +283,7 @@ class _Api:
 
 
 _LOCAL = (
-    "_clusters", "_cluster", "_failure_domains", "_brokers", "_brokers", "_leader", "_health", "_health", "_version",
-    "_dynamic_settings", "_dynamic_values", "_check_quotas",
+    "_cluster", "_brokers", "_brokers", "_leader", "_health", "_health", "_version", "_internal", "_owned", "_check_quotas",
 )  # fmt: skip
 """The handlers of `LOCAL`, in its order."""
 
@@ -319,6 +341,13 @@ def _reason(status: int, reason: str) -> Response:
 
 async def _unsupported(request: Request) -> Response:
     return _reason(501, f"{request.method} {_path(request)} is not supported")
+
+
+def _absent(status: int, reason: str) -> Handler:
+    async def handle(request: Request) -> Response:
+        return _reason(status, reason)
+
+    return handle
 
 
 def _unset(value: Any) -> Handler:

@@ -6,7 +6,7 @@ Calls that need no broker state are answered by `local`. All others are ADMIN co
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from streaming.broker.namespaces import FIXED
+from streaming.broker.resources import CALLS as CLUSTER_CALLS
 
 OnPartitioned = Literal["whole", "each", "one"]
 """What a call on a partitioned topic is: a call on it as a whole, on each partition, or on no topic, since only its partitions
@@ -30,14 +30,18 @@ NAMESPACE_POLICIES = (
     "maxProducersPerTopic", "maxConsumersPerTopic", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic",
     "maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription", "encryptionRequired",
     "subscriptionExpirationTime", "dispatchRate", "subscriptionDispatchRate", "publishRate", "subscribeRate",
-    "delayedDelivery", "subscriptionTypesEnabled",
+    "delayedDelivery", "subscriptionTypesEnabled", "autoTopicCreation", "autoSubscriptionCreation",
+    "inactiveTopicPolicies", "persistence", "persistence/bookieAffinity", "antiAffinity", "replicatorDispatchRate",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters",
 )  # fmt: skip
 
 TOPIC_POLICIES = (
     "messageTTL", "retention", "backlogQuota", "deduplicationEnabled", "deduplicationSnapshotInterval", "maxProducers",
     "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer",
     "maxUnackedMessagesOnSubscription", "maxMessageSize", "dispatchRate", "subscriptionDispatchRate", "publishRate",
-    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled",
+    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled", "autoSubscriptionCreation", "inactiveTopicPolicies",
+    "persistence", "compactionThreshold", "replication", "replicatorDispatchRate", "offloadPolicies",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters",
 )  # fmt: skip
 
 _NAMESPACE = "/namespaces/{tenant}/{namespace}"
@@ -83,7 +87,7 @@ OF_PARTITIONS = ("GET /partitioned-stats", "GET /partitioned-internalStats", "PO
 """Calls that only partitioned topics have."""
 
 _WHOLE = (
-    "GET /partitions", "PUT /partitions", "POST /partitions", "DELETE /partitions",
+    "DELETE /policies", "POST /createMissedPartitions", "GET /partitions", "PUT /partitions", "POST /partitions", "DELETE /partitions",
     "GET /properties", "PUT /properties", "DELETE /properties", "GET /permissions", "POST /permissions/{role}",
     "DELETE /permissions/{role}",
 )  # fmt: skip
@@ -107,11 +111,38 @@ def _of_topics() -> Iterator[Route]:
         yield from _of_policy(_TOPIC, policy)
     for method in ("GET", "POST", "DELETE"):
         yield Route(method, f"{_TOPIC}/{{subscription}}/dispatchRate", "each")
+    for method in ("GET", "PUT", "DELETE"):
+        yield Route(method, f"{_TOPIC}/schemaCompatibilityStrategy")
+        yield Route(method, f"{_TOPIC}/shadowTopics")
+    for method in ("GET", "POST"):
+        yield Route(method, f"{_TOPIC}/schemaValidationEnforced")
 
 
 def _route(call: str) -> Route:
     method, _, path = call.partition(" ")
     return Route(method, _TOPIC + path)
+
+
+_NAMESPACE_CALLS = (
+    ("GET", "bundles"), ("PUT", "{bundle}/split"), ("GET", "{bundle}/topicHashPositions"), ("DELETE", "{bundle}"),
+    ("GET", "permissions/subscription"), ("POST", "permissions/subscription/{subscription}"),
+    ("DELETE", "permissions/{subscription}/{role}"),
+    ("GET", "properties"), ("PUT", "properties"), ("DELETE", "properties"),
+    ("GET", "property/{key}"), ("PUT", "property/{key}/{value}"), ("DELETE", "property/{key}"),
+    ("GET", "replication"), ("POST", "replication"), ("GET", "allowedClusters"), ("POST", "allowedClusters"),
+    ("GET", "schemaCompatibilityStrategy"), ("PUT", "schemaCompatibilityStrategy"),
+    ("GET", "schemaAutoUpdateCompatibilityStrategy"), ("PUT", "schemaAutoUpdateCompatibilityStrategy"),
+    ("GET", "schemaValidationEnforced"), ("POST", "schemaValidationEnforced"),
+    ("GET", "isAllowAutoUpdateSchema"), ("POST", "isAllowAutoUpdateSchema"),
+    ("GET", "subscriptionAuthMode"), ("POST", "subscriptionAuthMode"),
+    ("GET", "compactionThreshold"), ("PUT", "compactionThreshold"), ("DELETE", "compactionThreshold"),
+    ("GET", "offloadThreshold"), ("PUT", "offloadThreshold"),
+    ("GET", "offloadThresholdInSeconds"), ("PUT", "offloadThresholdInSeconds"),
+    ("GET", "offloadDeletionLagMs"), ("PUT", "offloadDeletionLagMs"), ("DELETE", "offloadDeletionLagMs"),
+    ("GET", "offloadPolicies"), ("POST", "offloadPolicies"), ("DELETE", "removeOffloadPolicies"),
+    ("GET", "resourcegroup"), ("POST", "resourcegroup/{group}"), ("DELETE", "resourcegroup"),
+)  # fmt: skip
+"""Calls on a namespace that are not those of a policy with GET, POST and DELETE."""
 
 
 def _of_policy(level: str, policy: str) -> Iterator[Route]:
@@ -121,7 +152,12 @@ def _of_policy(level: str, policy: str) -> Iterator[Route]:
 
 
 ROUTES: tuple[Route, ...] = (
+    Route("GET", "/brokers/configuration"),
+    Route("GET", "/brokers/configuration/values"),
     Route("GET", "/brokers/configuration/runtime"),
+    Route("POST", "/brokers/configuration/{setting}/{value}"),
+    Route("DELETE", "/brokers/configuration/{setting}"),
+    *(Route(method, path) for method, path, _ in CLUSTER_CALLS),
     Route("GET", "/tenants"),
     *(Route(method, "/tenants/{tenant}") for method in ("GET", "PUT", "POST", "DELETE")),
     Route("GET", "/namespaces/{tenant}"),
@@ -137,7 +173,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_NAMESPACE}/permissions/{{role}}"),
     Route("DELETE", f"{_NAMESPACE}/permissions/{{role}}"),
     *(route for policy in NAMESPACE_POLICIES for route in _of_policy(_NAMESPACE, policy)),
-    *(Route(method, f"{_NAMESPACE}/{name}") for name in FIXED for method in ("GET", "POST", "PUT", "DELETE")),
+    *(Route(method, f"{_NAMESPACE}/{call}") for method, call in _NAMESPACE_CALLS),
     Route("GET", "/{domain}/{tenant}/{namespace}"),
     Route("GET", "/{domain}/{tenant}/{namespace}/partitioned"),
     *_of_topics(),
@@ -148,40 +184,47 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SCHEMAS}/schema"),
     Route("POST", f"{_SCHEMAS}/compatibility"),
     Route("POST", f"{_SCHEMAS}/version"),
+    Route("GET", f"{_SCHEMAS}/metadata"),
 )  # fmt: skip
 """Calls that are ADMIN commands."""
 
 LOCAL: tuple[Route, ...] = (
-    Route("GET", "/clusters"),
     Route("GET", "/clusters/{cluster}"),
-    Route("GET", "/clusters/{cluster}/failureDomains"),
     Route("GET", "/brokers"),
     Route("GET", "/brokers/{cluster}"),
     Route("GET", "/brokers/leaderBroker"),
     Route("GET", "/brokers/health"),
     Route("GET", "/brokers/ready"),
     Route("GET", "/brokers/version"),
-    Route("GET", "/brokers/configuration"),
-    Route("GET", "/brokers/configuration/values"),
+    Route("GET", "/brokers/internal-configuration"),
+    Route("GET", "/brokers/{cluster}/{broker}/ownedNamespaces"),
     Route("GET", "/brokers/backlog-quota-check"),
 )
 """Calls that the server answers by itself."""
 
 _NEVER_RUN = {"status": "NOT_RUN", "lastError": ""}
 
+_NO_MESSAGE = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+
 UNSUPPORTED: dict[str, Any] = {
     f"{_TOPIC}/compaction": _NEVER_RUN,
-    f"{_TOPIC}/offload": _NEVER_RUN,
-    f"{_TOPIC}/shadowTopics": None,
-    f"{_NAMESPACE}/persistence": None,
-    f"{_NAMESPACE}/inactiveTopicPolicies": None,
-    f"{_NAMESPACE}/antiAffinity": None,
-    **dict.fromkeys(
-        f"{_TOPIC}/{policy}"
-        for policy in ("persistence", "inactiveTopicPolicies", "entryFilters", "offloadPolicies", "compactionThreshold",
-                       "replicatorDispatchRate", "replication", "autoSubscriptionCreation",
-                       "schemaCompatibilityStrategy", "schemaValidationEnforced", "dispatcherPauseOnAckStatePersistent")
-    ),
+    f"{_TOPIC}/offload": _NEVER_RUN | {"firstUnoffloadedMessage": _NO_MESSAGE},
 }  # fmt: skip
 """Paths of Pulsar's that are not supported, with what GET answers: that nothing is set, or was ever run. A call that would change
 that is answered with 501."""
+
+_NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
+_NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
+_NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
+
+ABSENT: dict[str, tuple[int, str]] = {
+    **{
+        f"/admin/{version}/{name}{rest}": _NO_WORKER
+        for version in ("v2", "v3")
+        for name in ("functions", "sources", "sinks", "source", "sink", "worker", "worker-stats")
+        for rest in ("", "/{rest:path}")
+    },
+    "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
+    "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
+}
+"""Paths of parts of Pulsar that Magnetar does not have, with the status and the reason that a broker without them answers."""

@@ -1,0 +1,79 @@
+"""The bundles of a namespace: ranges of the hashes of topic names (mirrors `NamespaceBundles`).
+
+Brokers share topics by bundle. There is one broker here, so bundles only say which topics a call is about.
+"""
+
+import re
+import zlib
+from itertools import pairwise
+from typing import Any
+
+from streaming.broker.errors import AdminError
+from streaming.broker.policies.hierarchy import Policies
+
+_LAST = 0xFFFFFFFF
+_MOST = 1024
+_RANGE = re.compile(r"0x([0-9a-fA-F]{8})_0x([0-9a-fA-F]{8})")
+
+
+def shown(policies: Policies) -> dict[str, Any]:
+    """The bundles as Pulsar's `BundlesData`."""
+    boundaries = _boundaries(policies)
+    return {"boundaries": [_text(each) for each in boundaries], "numBundles": len(boundaries) - 1}
+
+
+def create(policies: Policies, number: int) -> None:
+    """Give a new namespace so many bundles of one size; 0 or less: the default, 1. Raises `AdminError`."""
+    if number > _MOST:
+        raise AdminError(412, f"at most {_MOST:,} bundles are supported")
+    if number > 1:
+        size = (_LAST + 1) // number
+        policies.kept = {**policies.kept, "bundles": [*(index * size for index in range(number)), _LAST]}
+
+
+def check(policies: Policies, namespace: str, bundle: str) -> int:
+    """The index of a bundle. Raises `AdminError` if the namespace does not have it."""
+    match = _RANGE.fullmatch(bundle)
+    if match is None:
+        raise AdminError(412, f"Invalid bundle range: {bundle}")
+    first, last = (int(each, 16) for each in match.groups())
+    boundaries = _boundaries(policies)
+    if first not in boundaries[:-1] or boundaries[boundaries.index(first) + 1] != last:
+        raise AdminError(412, f"Failed to find ownership for ServiceUnit:{namespace}/{bundle}")
+    return boundaries.index(first)
+
+
+def split(policies: Policies, namespace: str, bundle: str) -> None:
+    """Split a bundle in the middle. Raises `AdminError`."""
+    index = check(policies, namespace, bundle)
+    boundaries = _boundaries(policies)
+    first, last = boundaries[index : index + 2]
+    if len(boundaries) > _MOST or last - first < 2:
+        raise AdminError(412, f"the bundle {bundle} can't be split")
+    middle = (first + last) // 2
+    policies.kept = {**policies.kept, "bundles": [*boundaries[: index + 1], middle, *boundaries[index + 1 :]]}
+
+
+def contains(bundle: str, topic: str) -> bool:
+    """Whether a topic, by its full name, is in a bundle. The last one has its upper end, too."""
+    match = _RANGE.fullmatch(bundle)
+    assert match is not None
+    first, last = (int(each, 16) for each in match.groups())
+    hash_ = zlib.crc32(topic.encode())
+    return first <= hash_ < last or hash_ == last == _LAST
+
+
+def bundle_of(bundles: dict[str, Any], topic: str) -> str:
+    """The bundle of a topic, among those that `shown` gives."""
+    texts = bundles["boundaries"]
+    ranges = (f"{first}_{last}" for first, last in pairwise(texts))
+    return next(each for each in ranges if contains(each, topic))
+
+
+def _boundaries(policies: Policies) -> list[int]:
+    found: list[int] = policies.kept.get("bundles", [0, _LAST])
+    return found
+
+
+def _text(boundary: int) -> str:
+    return f"0x{boundary:08x}"

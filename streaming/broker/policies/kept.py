@@ -1,0 +1,229 @@
+"""Policies that are kept and returned but have no effect: what they govern does not exist here.
+
+They concern bookies, bundles, replication, offloading, compaction, and authorization.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import Admin
+from schemas.units import Int32, Int64
+from streaming.broker import entry_filters
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import CLUSTER
+from streaming.broker.errors import AdminError
+from streaming.broker.policies.arguments import convert, is_applied
+from streaming.broker.policies.hierarchy import DispatchRate, PersistencePolicies, Policies
+
+
+class KeptPolicy(NamedTuple):
+    """`type`: of the body. `unset_of_namespace`, `unset_of_topic`: status and body of GET where it is not set."""
+
+    type: Any
+    unset_of_namespace: tuple[int, Any] = (200, None)
+    unset_of_topic: tuple[int, Any] = (200, None)
+
+
+class BookieAffinityGroup(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The bookies that a namespace prefers."""
+
+    bookkeeperAffinityGroupPrimary: str | None = None
+    bookkeeperAffinityGroupSecondary: str | None = None
+
+
+class EntryFilters(msgspec.Struct, frozen=True):
+    """The names of entry filters, separated by commas."""
+
+    entryFilterNames: str | None = None
+
+
+KEPT: dict[str, KeptPolicy] = {
+    "persistence": KeptPolicy(PersistencePolicies | None),
+    "persistence/bookieAffinity": KeptPolicy(BookieAffinityGroup, (204, None)),
+    "antiAffinity": KeptPolicy(str, (204, None)),
+    "compactionThreshold": KeptPolicy(Int64),
+    "dispatcherPauseOnAckStatePersistent": KeptPolicy(bool | None, (200, False), (200, False)),
+    "replication": KeptPolicy(list[str]),
+    "replicatorDispatchRate": KeptPolicy(DispatchRate),
+    "offloadPolicies": KeptPolicy(dict[str, Any]),
+    "offloadThreshold": KeptPolicy(Int64, (200, -1)),
+    "offloadThresholdInSeconds": KeptPolicy(Int64, (200, -1)),
+    "offloadDeletionLagMs": KeptPolicy(Int64),
+    "removeOffloadPolicies": KeptPolicy(None),
+    "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
+    "schemaAutoUpdateCompatibilityStrategy": KeptPolicy(str, (204, None)),
+    "entryFilters": KeptPolicy(EntryFilters),
+    "shadowTopics": KeptPolicy(list[str]),
+}
+"""Path below the namespace or topic → policy."""
+
+_OFFLOAD = {
+    "offloadThreshold": "managedLedgerOffloadThresholdInBytes",
+    "offloadThresholdInSeconds": "managedLedgerOffloadThresholdInSeconds",
+    "offloadDeletionLagMs": "managedLedgerOffloadDeletionLagInMillis",
+}
+"""Calls that read and set one field of the offload policies."""
+
+_OFFLOAD_DEFAULTS: dict[str, Any] = {
+    "offloadersDirectory": "./offloaders",
+    "managedLedgerOffloadMaxThreads": 2,
+    "managedLedgerOffloadPrefetchRounds": 1,
+    "managedLedgerExtraConfigurations": {},
+    "s3ManagedLedgerOffloadMaxBlockSizeInBytes": 64 << 20,
+    "s3ManagedLedgerOffloadReadBufferSizeInBytes": 1 << 20,
+    "s3ManagedLedgerOffloadRoleSessionName": "pulsar-s3-offload",
+    "gcsManagedLedgerOffloadMaxBlockSizeInBytes": 128 << 20,
+    "gcsManagedLedgerOffloadReadBufferSizeInBytes": 1 << 20,
+    "s3Driver": False,
+    "gcsDriver": False,
+    "fileSystemDriver": False,
+}
+
+_DRIVERS = {
+    "S3": "s3Driver", "aws-s3": "s3Driver", "google-cloud-storage": "gcsDriver", "filesystem": "fileSystemDriver",
+    "azureblob": "", "aliyun-oss": "s3Driver",
+}  # fmt: skip
+"""Driver → the field that tells its kind."""
+
+
+_AUTH_MODES = ("None", "Prefix")
+
+
+def get_kept(
+    policies: Policies, name: str, command: Admin, config: ServiceConfiguration | None
+) -> tuple[int, Any]:
+    """The answer to GET. `config`: that of the broker, for a topic; None: the policies are those of a namespace."""
+    kept = policies.kept
+    if (field := _OFFLOAD.get(name)) is not None:
+        found = kept.get("offloadPolicies", {}).get(field)
+    else:
+        found = kept.get(name)
+    if found is None and config is not None and is_applied(command):
+        found = _of_broker(config).get(name)
+    if found is not None:
+        return 200, found
+    return KEPT[name].unset_of_namespace if config is None else KEPT[name].unset_of_topic
+
+
+def _of_broker(config: ServiceConfiguration) -> dict[str, Any]:
+    """What holds where no level sets a policy."""
+    return {
+        "persistence": msgspec.to_builtins(
+            PersistencePolicies(1, 1, 1, config.managedLedgerDefaultMarkDeleteRateLimit)
+        ),
+        "compactionThreshold": 0,
+        "replicatorDispatchRate": msgspec.to_builtins(DispatchRate(ratePeriodInSecond=1)),
+        "replication": [CLUSTER],
+        "entryFilters": {"entryFilterNames": config.entryFilterNames},
+    }
+
+
+def set_kept(policies: Policies, name: str, command: Admin, *, of_topic: bool) -> None:
+    """Set (POST, PUT) or remove (DELETE) a policy. Raises `AdminError` for a bad value."""
+    kept = dict(policies.kept)
+    if command.method == "DELETE" or name == "removeOffloadPolicies":
+        if (field := _OFFLOAD.get(name)) is not None:
+            kept["offloadPolicies"] = {
+                key: value for key, value in kept.get("offloadPolicies", {}).items() if key != field
+            }
+        else:
+            kept.pop("offloadPolicies" if name == "removeOffloadPolicies" else name, None)
+    else:
+        value = convert(command.body, KEPT[name].type)
+        _check(name, value, of_topic=of_topic)
+        if (field := _OFFLOAD.get(name)) is not None:
+            kept["offloadPolicies"] = {**_OFFLOAD_DEFAULTS, **kept.get("offloadPolicies", {}), field: value}
+        elif name == "offloadPolicies":
+            kept[name] = _offload_policies(value)
+        else:
+            # quirk: setting dispatcherPauseOnAckStatePersistent has no body
+            kept[name] = True if value is None else msgspec.to_builtins(value)
+        if name == "subscriptionAuthMode" and value not in _AUTH_MODES:
+            del kept[name]  # quirk: Pulsar takes any other text for the default
+    policies.kept = kept
+
+
+def _offload_policies(given: dict[str, Any]) -> dict[str, Any]:
+    driver = given["managedLedgerOffloadDriver"]
+    kind = {_DRIVERS[driver]: True} if _DRIVERS[driver] else {}
+    return {
+        **_OFFLOAD_DEFAULTS,
+        **{name: value for name, value in given.items() if value is not None},
+        **kind,
+    }
+
+
+def _check(name: str, value: Any, *, of_topic: bool) -> None:
+    match name:
+        case "persistence":
+            _check_persistence(value)
+        case "compactionThreshold" if value < 0:
+            reason = (
+                "Invalid value for compactionThreshold"
+                if of_topic
+                else "compactionThreshold must be 0 or more"
+            )
+            raise AdminError(412, reason)
+        case "replication":
+            check_clusters(value)
+            if CLUSTER not in value:
+                raise AdminError(
+                    412, "Can not remove local cluster from the local topic-level replication clusters policy"
+                )
+            if set(value) != {CLUSTER}:
+                raise AdminError(
+                    403, f"Invalid cluster id: {next(each for each in value if each != CLUSTER)}"
+                )
+        case "offloadPolicies":
+            driver = value.get("managedLedgerOffloadDriver")
+            if driver not in _DRIVERS:
+                raise AdminError(412, f"The driver is not supported, support value: {','.join(_DRIVERS)}")
+            if driver != "filesystem" and not any(
+                value.get(bucket)
+                for bucket in (
+                    "managedLedgerOffloadBucket",
+                    "s3ManagedLedgerOffloadBucket",
+                    "gcsManagedLedgerOffloadBucket",
+                )
+            ):
+                raise AdminError(412, "The bucket must be specified for namespace offload.")
+        case "entryFilters":
+            names = (value.entryFilterNames or "").split(",")
+            if not any(names):
+                raise AdminError(
+                    400, "entryFilterNames can't be empty. To remove entry filters use the remove method."
+                )
+            for each in names:
+                if not entry_filters.known(each):
+                    raise AdminError(400, f"Entry filter '{each}' not found")
+            raise AdminError(
+                501,
+                "entry filters of a namespace or topic are not supported: use the setting entryFilterNames",
+            )
+        case "shadowTopics":
+            raise AdminError(501, "shadow topics are not supported")
+
+
+def check_clusters(clusters: list[str]) -> None:
+    """Refuse a list of clusters to which nothing can be replicated. Raises `AdminError`."""
+    if not clusters:
+        raise AdminError(412, "ClusterIds should not be null or empty")
+    if "global" in clusters:
+        raise AdminError(412, "Cannot specify global in the list of replication clusters")
+
+
+_MOST_BOOKIES: Int32 = 5
+
+
+def _check_persistence(value: PersistencePolicies | None) -> None:
+    if value is None:
+        raise AdminError(400, "persistence policies should not be null")
+    ensemble, write, ack = value.bookkeeperEnsemble, value.bookkeeperWriteQuorum, value.bookkeeperAckQuorum
+    for name, number in (("Ensemble", ensemble), ("WriteQuorum", write), ("AckQuorum", ack)):
+        if not 0 < number <= _MOST_BOOKIES:
+            raise AdminError(400, f"Bookkeeper-{name} must be <= {_MOST_BOOKIES} and > 0.")
+    if not ensemble >= write >= ack:
+        raise AdminError(
+            400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})"
+        )

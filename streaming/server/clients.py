@@ -1,0 +1,75 @@
+"""What a server knows of its producers and consumers that is no state of the broker: it shows in the stats of topics."""
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+from schemas.effects import ProducerSuccess
+
+Json = dict[str, Any]
+
+
+class Clients:
+    """The producers and consumers of a server's connections."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[str, dict[tuple[str, int], Json]] = defaultdict(dict)
+
+    def opened(self, connection: str, client: Json, topic: str, command: Json) -> None:
+        """A connection asks for a producer or a consumer. `client`: what the stats show of the connection."""
+        of_producer = command["command"] == "PRODUCER"
+        id_ = command["producer_id" if of_producer else "consumer_id"]
+        self._of[connection]["producer" if of_producer else "consumer", id_] = {
+            "topic": topic,
+            "subscription": command.get("subscription"),
+            "name": command.get("producer_name" if of_producer else "consumer_name"),
+            "shown": {
+                **client,
+                "metadata": {pair["key"]: pair["value"] for pair in command.get("metadata", ())},
+                **({"producerId": id_} if of_producer else {}),
+            },
+        }
+
+    def named(self, effect: ProducerSuccess) -> None:
+        """The broker named a producer."""
+        found = self._of.get(effect.connection, {}).get(("producer", effect.producer_id))
+        if found is not None:
+            found["name"] = effect.producer_name
+
+    def closed(self, connection: str, kind: str, id_: int) -> None:
+        """A producer or consumer is closed."""
+        self._of.get(connection, {}).pop((kind, id_), None)
+
+    def lost(self, connection: str) -> None:
+        """A connection is closed, with all that it has."""
+        self._of.pop(connection, None)
+
+    def describe(self, topic: str, stats: Json) -> Json:
+        """The stats of a topic with what is known of its producers and consumers."""
+        known = {
+            (kind, found["subscription"], found["name"]): found["shown"]
+            for opened in self._of.values()
+            for (kind, _), found in opened.items()
+            if found["topic"] == topic
+        }
+        publishers = [
+            each | known.get(("producer", None, each["producerName"]), {}) for each in stats["publishers"]
+        ]
+        subscriptions = {
+            name: each
+            | {
+                "consumers": [
+                    one | known.get(("consumer", name, one["consumerName"]), {}) for one in each["consumers"]
+                ]
+            }
+            for name, each in stats["subscriptions"].items()
+        }
+        return stats | {"publishers": publishers, "subscriptions": subscriptions}
+
+
+def connection(address: Any, client_version: str, now: int) -> Json:
+    """What the stats show of a connection that came at `now` (ms)."""
+    since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    shown = f"/{address[0]}:{address[1]}" if address else ""
+    # quirk: Pulsar keeps the version as an HTTP agent, whose parts have no blanks
+    return {"address": shown, "connectedSince": since, "clientVersion": client_version.replace(" ", "-")}
