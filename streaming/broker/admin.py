@@ -118,7 +118,7 @@ def call_policy(ctx: Context, topic: AbstractTopic, command: Admin, call: str) -
     return True
 
 
-_Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+AuthAction = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
 
 
 def call_permissions(ctx: Context, of: str, command: Admin, role: str) -> tuple[int, Any]:
@@ -129,7 +129,7 @@ def call_permissions(ctx: Context, of: str, command: Admin, role: str) -> tuple[
         case "GET", "":
             return 200, found
         case (("POST" | "PUT"), _) if role:
-            ctx.permissions[of] = {**found, role: convert(command.body, list[_Action])}
+            ctx.permissions[of] = {**found, role: convert(command.body, list[AuthAction])}
         case "DELETE", _ if role:
             ctx.permissions[of] = {name: found[name] for name in found if name != role}
         case _:

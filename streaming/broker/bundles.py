@@ -4,9 +4,9 @@ Brokers share topics by bundle. There is one broker here, so bundles only say wh
 """
 
 import re
-import zlib
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import Policies
@@ -59,7 +59,7 @@ def contains(bundle: str, topic: str) -> bool:
     match = _RANGE.fullmatch(bundle)
     assert match is not None
     first, last = (int(each, 16) for each in match.groups())
-    hash_ = zlib.crc32(topic.encode())
+    hash_ = crc32(topic.encode())
     return first <= hash_ < last or hash_ == last == _LAST
 
 

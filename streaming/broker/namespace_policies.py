@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.commands import Admin
 from streaming.broker import bundles
+from streaming.broker.admin import AuthAction
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import CLUSTER, Context, namespace_of
 from streaming.broker.errors import AdminError
@@ -91,6 +92,14 @@ _EMPTY: dict[str, Any] = {
 }
 """The object of a namespace without policies."""
 
+
+class AuthPolicies(msgspec.Struct):
+    """Who may do what in a new namespace."""
+
+    namespace_auth: dict[str, list[AuthAction]] = {}
+    subscription_auth_roles: dict[str, list[str]] = {}
+
+
 _IGNORED = frozenset({"deleted", "migrated", "latency_stats_sample_rate"})
 
 
@@ -135,6 +144,10 @@ def read(body: Any, config: ServiceConfiguration) -> Policies:
             continue
         if name == "bundles":
             bundles.create(policies, convert(value, dict[str, Any]).get("numBundles") or 0)
+        elif name == "auth_policies":
+            roles = convert(value, AuthPolicies).subscription_auth_roles
+            if roles:
+                policies.kept = {**policies.kept, SUBSCRIPTION_PERMISSIONS: roles}
         elif name == "properties":
             policies.properties = convert(value, dict[str, str])
         elif name in _KEPT:

@@ -11,7 +11,7 @@ from streaming.broker.admin import PARTITIONED, call_permissions, refuse_as_unsu
 from streaming.broker.context import CLUSTER, Context, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import is_namespace_name, partitions_of
-from streaming.broker.namespace_policies import SUBSCRIPTION_PERMISSIONS, read, shown
+from streaming.broker.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
@@ -170,6 +170,9 @@ def _call_whole(
             policies = read(command.body, ctx.config)
             if command.body is not None or namespace not in ctx.namespaces:
                 ctx.namespaces[namespace] = policies
+                if isinstance(command.body, dict) and command.body.get("auth_policies"):
+                    roles = convert(command.body["auth_policies"], AuthPolicies).namespace_auth
+                    ctx.permissions[namespace] = {role: [*actions] for role, actions in roles.items()}
         case "DELETE":
             if not there:
                 raise AdminError(404, f"Namespace {namespace} does not exist.")

@@ -37,9 +37,6 @@ _TYPES = {
 
 _NAMES = {protocol: name for name, protocol in _TYPES.items() if name != "BYTES"}
 
-_WITHOUT_SCHEMA = ("None", "AutoConsume")
-"""Types that are no schema of a topic: plain bytes, and whatever schema the topic has."""
-
 _DEFINED_IN_JSON = ("Json", "Avro", "Protobuf")
 
 
@@ -78,7 +75,7 @@ def register(
     Raises `BrokerError` if the policies refuse the schema. `by_operator`: through the admin API, which may always add one.
     """
     known = _known(ctx, topic)
-    if schema is None or schema.type in _WITHOUT_SCHEMA:
+    if schema is None or schema.type == "AutoConsume":
         if known and policies.required and schema is None:
             raise BrokerError(
                 "IncompatibleSchema",
@@ -98,7 +95,7 @@ def check_consumer(
 ) -> None:
     """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none. Raises
     `BrokerError` if another topic has none, or if it can't read what the topic's schemas write."""
-    if schema is None or schema.type in _WITHOUT_SCHEMA:
+    if schema is None or schema.type == "AutoConsume":
         return
     known = _known(ctx, topic)
     if known:

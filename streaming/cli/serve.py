@@ -37,6 +37,10 @@ class EngineType(StrEnum):
     spark = "spark"
 
 
+STANDALONE_SETTINGS = {"namespacesMustExist": "true", "schemaCompatibilityStrategy": "FULL"}
+"""Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""
+
+
 def serve_command(
     listen: Annotated[
         str,
@@ -181,7 +185,7 @@ def serve_command(
         raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
     if token_secret_key is not None and token_public_key is not None:
         raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
-    settings = {"namespacesMustExist": "true"} | dict(_setting(each, "--set") for each in setting or ())
+    settings = STANDALONE_SETTINGS | dict(_setting(each, "--set") for each in setting or ())
     broker = BrokerConfig(profile=profile or "4.x", settings=dict(settings))  # type: ignore[arg-type]
     try:
         bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))

@@ -123,11 +123,13 @@ def test_keys_and_values_have_one_schema() -> None:
     assert version_of(run, SchemaData("", sent, "KeyValue")) == "AAAAAAAAAAA="
 
 
-def test_plain_bytes_are_no_schema() -> None:
+def test_only_whoever_names_no_schema_has_none() -> None:
     run = Run()
-    assert call(run, "POST", "/schema", {"type": "BYTES"}) == (200, {"version": {"version": -1}})
     assert one(run.create_producer(schema=SchemaData(type="AutoConsume")), ProducerSuccess)
     assert call(run, "GET", "/schemas") == (200, {"getSchemaResponses": []})
+    assert call(run, "POST", "/schema", {"type": "BYTES"}) == (200, {"version": {"version": 0}})
+    shown = call(run, "GET", "/schemas")[1]["getSchemaResponses"]
+    assert [(each["version"], each["type"]) for each in shown] == [(0, "NONE")]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_refused_calls(method: str, rest: str, body: Any, expected: int) -> None
 
 
 def test_other_calls_are_unsupported() -> None:
-    assert of(Run().do(Admin(method="GET", path=f"{PATH}/metadata"), TOPIC), Unsupported)
+    assert of(Run().do(Admin(method="GET", path=f"{PATH}/nonsense"), TOPIC), Unsupported)
 
 
 def test_properties_may_be_null() -> None:
