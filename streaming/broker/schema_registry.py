@@ -117,6 +117,8 @@ def _append(ctx: Context, topic: str, schema: SchemaData) -> int:
     name = name_of(topic)
     versions = ctx.schemas.setdefault(name, [])
     times = ctx.schema_times.setdefault(name, [0] * len(versions))
+    if schema.type == "None" and schema is not DELETED and not schema.name:
+        schema = msgspec.structs.replace(schema, name="NONE")  # not to be taken for a deletion
     versions.append(schema)
     times.append(ctx.clock)
     return len(versions) - 1

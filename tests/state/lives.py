@@ -94,6 +94,11 @@ def rates() -> Life:
     run = Recorder(brokerPublisherThrottlingMaxByteRate=1000, dispatchThrottlingRateInMsg=50)
     run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 3})
     run.namespace("POST", "subscribeRate", {"subscribeThrottlingRatePerConsumer": 2})
+    run.namespace(
+        "POST", "autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+    )
+    run.namespace("POST", "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": True})
+    run.namespace("POST", "inactiveTopicPolicies", {"maxInactiveDurationSeconds": 5})
     run.namespace("POST", "dispatchRate", {"dispatchThrottlingRateInMsg": 9, "ratePeriodInSecond": 4})
     run.call("POST", "/dispatchRate", {"dispatchThrottlingRateInByte": 900, "relativeToPublishRate": True})
     run.call("POST", "/s/dispatchRate", {"dispatchThrottlingRateInMsg": 2})

@@ -314,6 +314,13 @@ def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, match: 
     return 200, _message_id(partition_index(topic.name), position)
 
 
+def _create_missed_partitions(
+    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
+) -> Response:
+    """Create the partitions that are missing: of a partitioned topic, none ever is."""
+    raise AdminError(404, f"Topic {topic.name} does not exist")
+
+
 def _properties(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """The topic's properties."""
     return 200, topic.properties
@@ -446,6 +453,7 @@ ROUTES: list[
         ("GET", r"/internalStats", _internal_stats),
         ("GET", r"/lastMessageId", _last_message_id),
         ("GET", r"/messageid/(?P<time>-?\d{1,15})", _message_id_at),
+        ("POST", r"/createMissedPartitions", _create_missed_partitions),
         ("GET", r"/properties", _properties),
         ("PUT", r"/properties", _put_properties),
         ("DELETE", r"/properties", _delete_property),
