@@ -160,7 +160,9 @@ def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema)
     """GET_OR_CREATE_SCHEMA: register the schema and answer its version."""
     connection, request_id = command.connection, command.request_id
     try:
-        version = register(ctx, topic, command.schema, _policies(ctx, topic))
+        # quirk: plain bytes are a schema for PRODUCER and SUBSCRIBE, and none here
+        schema = None if command.schema.type == "None" else command.schema
+        version = register(ctx, topic, schema, _policies(ctx, topic))
     except BrokerError as error:
         nothing = GetOrCreateSchemaResponseFields()
         ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, nothing, error.code, error.cause))
