@@ -87,7 +87,6 @@ class Broker:
         ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip
-        ctx.topic_policies = self._topic_policies
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
         self._persistent = PersistentTopics(ctx, state)
         self._non_persistent = NonPersistentTopics(ctx, state)
@@ -253,10 +252,10 @@ class Broker:
         ):
             admin.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
             return None
-        if isinstance(command, c.Admin) and (
-            schema_registry.call_schemas(ctx, name, command)
-            or admin.call_topic_permissions(ctx, name, command)
-        ):
+        if isinstance(command, c.Admin) and admin.is_schema_call(command):
+            schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
+            return None
+        if isinstance(command, c.Admin) and admin.call_topic_permissions(ctx, name, command):
             return None
         if isinstance(command, c.Admin) and admin.call_of(command) == "/partitions":
 
@@ -273,7 +272,8 @@ class Broker:
             self._call_partitioned(name, command)
             return None
         if isinstance(command, LOOKUPS):
-            lookup.answer(ctx, name, command, exists=exists)
+            own = self._own_policies(name) if isinstance(command, c.GetOrCreateSchema) else NO_POLICIES
+            lookup.answer(ctx, name, command, exists=exists, own=own)
             return None
         if isinstance(command, c.Admin) and admin.deletes_topic(command):
             self._delete(name, command)
@@ -413,7 +413,7 @@ class Broker:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
         return self._topics_of[namespace] >= most
 
-    def _topic_policies(self, name: str) -> Policies:
+    def _own_policies(self, name: str) -> Policies:
         """The policies that a topic sets, whether it exists or not."""
         if name in self._ctx.partitioned_topics:
             return self._ctx.partitioned_topics[name].policies

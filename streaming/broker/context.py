@@ -91,7 +91,6 @@ class Context:
         "schemas",
         "tenants",
         "timers",
-        "topic_policies",
     )
 
     def __init__(self, reader: EntryReader) -> None:
@@ -103,7 +102,6 @@ class Context:
         self.namespaces: dict[str, Policies] = {}
         self.permissions: dict[str, dict[str, list[str]]] = {}
         self.resources: dict[str, dict[str, Any]] = {}
-        self.topic_policies: Callable[[str], Policies] = lambda name: NO_POLICIES
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}

@@ -18,6 +18,7 @@ from schemas.effects import (
 )
 from streaming.broker import schema_registry
 from streaming.broker.context import Context, namespace_of
+from streaming.broker.policies.hierarchy import Policies
 
 NAMED_ENTITY = r"(?!\.{1,2}(?:/|\Z))[-=:.A-Za-z0-9_]+"
 """A pattern: how tenants and namespaces may be named."""
@@ -45,8 +46,8 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None
 
 
-def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> None:
-    """Answer a lookup command. `exists`: the broker has the topic."""
+def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool, own: Policies) -> None:
+    """Answer a lookup command. `exists`: the broker has the topic. `own`: the policies that it sets."""
     match command:
         case c.PartitionedMetadata():
             _partitioned_metadata(ctx, name, command, exists=exists)
@@ -58,7 +59,7 @@ def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool) -> 
         case c.GetSchema():
             schema_registry.get_schema(ctx, name, command)
         case c.GetOrCreateSchema():
-            schema_registry.get_or_create_schema(ctx, name, command)
+            schema_registry.get_or_create_schema(ctx, name, command, own)
 
 
 def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: str) -> None:

@@ -15,7 +15,7 @@ from schemas.commands import Admin, KeyValue, SchemaData
 from schemas.commands.nesting import is_deep
 from schemas.effect_fields import GetOrCreateSchemaResponseFields, GetSchemaResponseFields, SchemaFields
 from schemas.effects import GetOrCreateSchemaResponse, GetSchemaResponse
-from streaming.broker.admin import call_of, is_schema_call, refuse_as_unsupported, respond
+from streaming.broker.admin import call_of, refuse_as_unsupported, respond
 from streaming.broker.config import SchemaCompatibilityStrategy
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
@@ -156,13 +156,13 @@ def version_text(version: int | None) -> str:
     return "" if version is None else base64.b64encode(version.to_bytes(8, "big")).decode()
 
 
-def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema) -> None:
-    """GET_OR_CREATE_SCHEMA: register the schema and answer its version."""
+def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema, own: Policies) -> None:
+    """`own`: the policies that the topic sets. GET_OR_CREATE_SCHEMA: register the schema and answer its version."""
     connection, request_id = command.connection, command.request_id
     try:
         # quirk: plain bytes are a schema for PRODUCER and SUBSCRIBE, and none here
         schema = None if command.schema.type == "None" else command.schema
-        version = register(ctx, topic, schema, _policies(ctx, topic))
+        version = register(ctx, topic, schema, _policies(ctx, topic, own))
     except BrokerError as error:
         nothing = GetOrCreateSchemaResponseFields()
         ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, nothing, error.code, error.cause))
@@ -171,9 +171,9 @@ def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema)
     ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, fields))
 
 
-def _policies(ctx: Context, topic: str) -> SchemaPolicies:
+def _policies(ctx: Context, topic: str, own: Policies) -> SchemaPolicies:
     """The policies of a topic that may not exist."""
-    return policies_of(ctx, _Named(name_of(topic), ctx.topic_policies(topic)))
+    return policies_of(ctx, _Named(name_of(topic), own))
 
 
 class _Named(msgspec.Struct):
@@ -215,56 +215,53 @@ class SchemaPayload(msgspec.Struct):
     properties: dict[str, str] | None = None
 
 
-def call_schemas(ctx: Context, topic: str, command: Admin) -> bool:
-    """Answer a call on a topic's schemas. False, and no answer: the call is about something else."""
-    if not is_schema_call(command):
-        return False
+def call_schemas(ctx: Context, topic: str, command: Admin, own: Policies) -> None:
+    """Answer a call on a topic's schemas. `own`: the policies that the topic sets."""
     call = call_of(command)
     for method, pattern, handler in ROUTES:
         if method == command.method and (found := pattern.fullmatch(call)) is not None:
             try:
-                status, response = handler(ctx, topic, command, found.groupdict())
+                status, response = handler(ctx, topic, command, found.groupdict(), own)
             except AdminError as error:
                 status, response = error.status, {"reason": error.reason}
             respond(ctx, topic, command, status, response)
-            return True
+            return
     if any(pattern.fullmatch(call) for _, pattern, _ in ROUTES):
         respond(ctx, topic, command, 405, {"reason": f"{command.method} {call} is not allowed"})
     else:
         refuse_as_unsupported(ctx, topic, command)
-    return True
 
 
 Response = tuple[int, Any]
 
 
-def _get(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _get(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """The latest schema."""
     known = _known(ctx, topic)
     return _shown_or_missing(ctx, topic, known, max(known, default=-1))
 
 
-def _get_version(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _get_version(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """The schema of a version."""
     return _shown_or_missing(ctx, topic, _known(ctx, topic), int(match["version"]))
 
 
-def _get_all(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _get_all(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """All schemas."""
     known = _known(ctx, topic)
     return 200, {"getSchemaResponses": [_shown(ctx, topic, known, version) for version in known]}
 
 
-def _post(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _post(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """Add a schema, if the topic does not have it. The answer is its version."""
     try:
-        version = register(ctx, topic, _read(command), _policies(ctx, topic), by_operator=True)
+        version = register(ctx, topic, _read(command), _policies(ctx, topic, own), by_operator=True)
     except BrokerError as error:
         raise AdminError(409, error.cause) from None
     return 200, {"version": {"version": -1 if version is None else version}}
 
 
-def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """Delete the schemas. Version numbers are not used again, unless with `?force=true`."""
     if query(command.path).get("force") == "true":
         latest = len(ctx.schemas.get(name_of(topic), [])) - 1
@@ -273,20 +270,22 @@ def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> 
     return 200, {"version": _append(ctx, topic, DELETED)}
 
 
-def _compatibility(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _compatibility(
+    ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies
+) -> Response:
     """Whether the schema in the body may be added."""
-    schema, strategy = _read(command), _policies(ctx, topic).strategy
+    schema, strategy = _read(command), _policies(ctx, topic, own).strategy
     reason = incompatibility([*_known(ctx, topic).values()], schema, strategy)
     return 202, {"schemaCompatibilityStrategy": strategy, "compatibility": reason is None}
 
 
-def _metadata(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _metadata(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """Where the schemas are stored: in the state."""
     entries = [{"ledgerId": -1, "entryId": -1, "version": version} for version in _known(ctx, topic)]
     return 200, {"info": entries[-1], "index": entries} if entries else None
 
 
-def _find_version(ctx: Context, topic: str, command: Admin, match: dict[str, str]) -> Response:
+def _find_version(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
     """The version of the schema in the body."""
     version = _version_of(ctx, topic, _read(command))
     if version is None:
