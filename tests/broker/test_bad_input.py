@@ -383,7 +383,7 @@ def test_a_topic_has_a_full_name(topic: str) -> None:
         (admin("PUT", "/subscription/%20"), 412),
         (admin("PUT", "/subscription/n", "latest"), 400),
         (admin("PUT", "/subscription/n", []), 400),
-        (admin("PUT", "/subscription/n", {"ledgerId": "1"}), 400),
+        (admin("PUT", "/subscription/n", {"ledgerId": "x"}), 400),
         (admin("PUT", "/subscription/n", {"ledgerId": None}), 400),
         (admin("POST", "/subscription/shared/resetcursor", "x"), 400),
         (admin("POST", "/subscription/shared/resetcursor", {"ledgerId": 2**70, "entryId": 0}), 400),
