@@ -6,6 +6,8 @@ message or delivery of the same entry to the same subscription, wherever it stan
 one of these explanations:
 
 * a message went to another consumer of its subscription: the order in which permits, acknowledgments and messages met
+* several producers published at a time, and the broker stored their messages in another order; commands that name one of
+  them name the same message in the replay
 * an answer is missing because its connection, producer or consumer was closed at that moment
 * an answer differs while other producers of its topic, or other consumers of its subscription, had commands under way
 * later differences on a subscription or topic follow from the former
@@ -30,6 +32,7 @@ from streaming.traces.trace import Trace
 OTHER_CONSUMER = "race: a message went to another consumer of its subscription"
 FOLLOWS = "follows from a race on the subscription or topic"
 CLOSING = "race: the connection, producer or consumer was being closed"
+ORDER = "race: messages of several producers were stored in another order"
 UNDER_WAY = "race: others had commands under way on the topic"
 OLDER = "the entry was stored before the recording began"
 NOT_SUPPORTED = "Magnetar does not support"
@@ -48,6 +51,10 @@ def session_of(trace: Trace, *, connection_prefix: str = "") -> Session:
     return kind(trace, connection_prefix=connection_prefix)
 
 
+Position = tuple[int, int]
+"""Ledger and entry id."""
+
+
 class UngatedSession(Session):
     """Feeds a trace that is not gated to its own broker."""
 
@@ -56,7 +63,9 @@ class UngatedSession(Session):
         self._now = 0
         self._subscriptions: dict[Stream, tuple[str, str]] = {}
         self._raced: set[str | tuple[str, str]] = set()
-        self._ledgers: dict[tuple[str, str, int, int], int] = {}
+        self._written: dict[tuple[str, str, int], list[Position]] = defaultdict(list)
+        self._moved: dict[tuple[str, Position], Position] = {}
+        self._is_of_entries = False
         self._asked: dict[Hashable, int] = {}
         self._closed: dict[str | Stream, list[int]] = defaultdict(list)
         self._commands: dict[str, list[tuple[int, str, Stream]]] = defaultdict(list)
@@ -74,9 +83,8 @@ class UngatedSession(Session):
             self.explained[f"{NOT_SUPPORTED} this: {effect.cause}"] += 1
             return
         if isinstance(effect, SendReceipt) and effect.metadata is not None:
-            metadata = effect.metadata
-            key = effect.topic, metadata.producer_name, metadata.sequence_id, effect.entry_id
-            self._ledgers[key] = effect.ledger_id
+            key = effect.topic, effect.metadata.producer_name, effect.metadata.sequence_id
+            self._written[key].append((effect.ledger_id, effect.entry_id))
         super()._take(row, record)
 
     # -- commands
@@ -107,10 +115,20 @@ class UngatedSession(Session):
             refused = {name: fields[name] for name in ("producer_id", "sequence_id")}
             self._answer(Frame(connection, "SEND_ERROR", {**refused, "error": "ChecksumError"}))
             return None
+        self._is_of_entries = name == "REDELIVER_UNACKNOWLEDGED_MESSAGES" or (
+            name == "ACK" and fields.get("ack_type") != "Cumulative"
+        )
         asked = super()._frame(record)
         if asked is not None and asked[0] is not None:
             self._note_command(self._stream(connection, name, fields), asked[0], name, fields)
         return asked
+
+    def _ids(self, topic: str, ids: Any) -> Any:
+        if self._is_of_entries and isinstance(ids, dict):
+            moved = self._moved.get((topic, (ids["ledgerId"], ids["entryId"])))
+            if moved is not None:
+                return {**ids, "ledgerId": moved[0], "entryId": moved[1]}
+        return super()._ids(topic, ids)
 
     def _note_command(self, stream: Stream, topic: str, name: str, fields: dict[str, Any]) -> None:
         self._commands[topic].append((self._now, name, stream))
@@ -164,14 +182,25 @@ class UngatedSession(Session):
         fields = record.get("fields", {})
         if record["cmd"] != "MESSAGE":
             return self._identity(stream, fields) or (stream, record["cmd"])
-        topic, metadata = self._topics.get(stream, ""), record["metadata"]
-        ledger, entry = fields["message_id"]["ledgerId"], fields["message_id"]["entryId"]
+        position = self._position_of(self._topics.get(stream, ""), fields["message_id"], record["metadata"])
+        return None if position is None else ("MESSAGE", self._subscriptions.get(stream, stream), *position)
+
+    def _position_of(self, topic: str, id_: dict[str, int], metadata: dict[str, Any]) -> Position | None:
+        """Where Magnetar has a recorded entry: the one of the same producer and sequence id. None: nowhere."""
+        written = self._written.get((topic, metadata["producer_name"], metadata["sequence_id"]))
+        if not written:
+            return None
+        ledger, entry = id_["ledgerId"], id_["entryId"]
         known = self.normaliser.of(topic)
         if ledger not in known.met:  # a message may come before its receipt
-            written = topic, metadata["producer_name"], metadata["sequence_id"], entry
-            if written not in self._ledgers or not known.meet(ledger, self._ledgers[written]):
-                return None
-        return "MESSAGE", self._subscriptions.get(stream, stream), known.ours(ledger), entry
+            for ours, number in written:
+                if number == entry and known.meet(ledger, ours):
+                    return ours, number
+        elif (known.ours(ledger), entry) in written:
+            return known.ours(ledger), entry
+        nearest = min(written, key=lambda position: abs(position[1] - entry))
+        self._moved[topic, (ledger, entry)] = nearest
+        return nearest
 
     def _key_of_ours(self, stream: Stream, answer: Frame) -> Hashable:
         """The same of Magnetar's frame."""
@@ -196,9 +225,25 @@ class UngatedSession(Session):
             own = {name: fields[name] for name in ("consumer_id", "consumer_epoch") if name in fields}
             rest = {name: value for name, value in answer.fields.items() if name not in _OF_CONSUMERS}
             answer = answer._replace(fields={**rest, **own})
-        found = self._frame_difference(self._topics.get(stream, ""), record, answer)
+        topic, asked = self._topics.get(stream, ""), self._identity(stream, fields)
+        if "message_id" in fields and answer.cmd == record["cmd"]:
+            position = fields["message_id"]["ledgerId"], fields["message_id"]["entryId"]
+            ours = answer.fields["message_id"]["ledgerId"], answer.fields["message_id"]["entryId"]
+            is_moved = (topic, position) in self._moved
+            if record["cmd"] == "SEND_RECEIPT" and MINUS_ONE not in (*position, *ours):
+                bound = self.normaliser.of(topic).ours(position[0]) if not is_moved else None
+                is_new = bound == position[0]
+                if not is_moved and (position[1] != ours[1] or not (is_new or bound == ours[0])):
+                    is_moved = self._is_contended(stream, asked, int(record["t"]))
+                if is_moved:
+                    self._moved[topic, position] = ours
+                    self.explained[ORDER] += 1
+            if is_moved:
+                record = {**record, "fields": _without_position(fields)}
+                answer = answer._replace(fields=_without_position(answer.fields))
+        found = self._frame_difference(topic, record, answer)
         if found is not None:
-            self._differ(stream, int(record["t"]), self._identity(stream, fields), f"{record['cmd']} {found}")
+            self._differ(stream, int(record["t"]), asked, f"{record['cmd']} {found}")
 
     def _differ(self, stream: Stream, time: int, asked: Hashable, text: str) -> None:
         """Note a difference at `time`, or its explanation."""
@@ -209,7 +254,7 @@ class UngatedSession(Session):
             self.explained[CLOSING] += 1
         elif self._is_contended(stream, asked, time):
             self.explained[UNDER_WAY] += 1
-            if stream[1] == "producer":  # its entries may be in another order
+            if stream[1] == "producer":  # a message may be stored, and another not
                 self._raced.add(topic)
         else:
             self.differ(f"{stream_name(stream)}: {text}")
@@ -255,6 +300,10 @@ class UngatedSession(Session):
                 self._differ(stream, time, self._identity(stream, answer.fields), text)
         self._open_recorded.clear()
         self._open_ours.clear()
+
+
+def _without_position(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "message_id"}
 
 
 _OTHERS = frozenset({"WATCH_TOPIC_UPDATE", "AUTH_CHALLENGE", "TOPIC_MIGRATED"})

@@ -24,6 +24,7 @@ from streaming.record.recording import COMMANDS, TRACE, InTheWay, Recording
 from streaming.record.rest import BadAdminUrl, Rest
 from streaming.replay import replay_in_process
 from streaming.traces.trace import TraceError, payload_of, read_trace
+from streaming.traces.ungated import NOT_SUPPORTED, OLDER, ORDER, OTHER_CONSUMER
 from tests.record.kit import Proxied, proxied
 from tests.server.conftest import Running, running
 
@@ -128,7 +129,7 @@ def errors_and_deduplication(proxy: Proxied, client: Any, topic: str) -> None:
         producer.send(b"%d" % number, sequence_id=number)
     acknowledge(consumer, 3)
     assert proxy.call("POST", f"{path}/terminate")[0] == 200
-    with pytest.raises(pulsar.TopicTerminated):
+    with pytest.raises((pulsar.TopicTerminated, pulsar.AlreadyClosed)):
         producer.send(b"late", sequence_id=9)
 
 
@@ -479,3 +480,132 @@ def test_payloads_are_not_in_a_recording_without_them(broker: Running, tmp_path:
     assert b"cHJlY2lvdX" not in text
     (message,) = proxy.frames("out", "MESSAGE")
     assert payload_of(message) == bytes(8)
+
+
+# ---- answers in another order
+
+
+def traced(tmp_path: Path, *frames: tuple[int, str, str, dict[str, Any]]) -> Path:
+    """A trace of frames: connection, direction, command and fields, with a message for SEND and MESSAGE."""
+    path = tmp_path / TRACE
+    with Recording(tmp_path, {}, "keep") as recording:
+        for connection, direction, cmd, fields in frames:
+            tail = b""
+            if cmd in ("SEND", "MESSAGE"):
+                metadata = {
+                    "producer_name": fields.pop("of"),
+                    "sequence_id": fields.get("sequence_id", 0),
+                    "publish_time": 1,
+                }
+                tail = entry(metadata, b"x")
+            recording.frame(connection, direction, decode(encode(cmd, fields, tail)[4:]))
+    return path
+
+
+def opened(connection: int) -> list[tuple[int, str, str, dict[str, Any]]]:
+    """A producer p0, p1, … on a connection of its own."""
+    name = f"p{connection}"
+    asked = {
+        "topic": "t",
+        "producer_id": 1,
+        "request_id": 1,
+        "producer_name": name,
+        "user_provided_producer_name": True,
+    }
+    answer = {
+        "request_id": 1,
+        "producer_name": name,
+        "last_sequence_id": -1,
+        "schema_version": b"",
+        "producer_ready": True,
+    }
+    return [(connection, "in", "PRODUCER", asked), (connection, "out", "PRODUCER_SUCCESS", answer)]
+
+
+def receipt(connection: int, entry_id: int) -> tuple[int, str, str, dict[str, Any]]:
+    fields = {
+        "producer_id": 1,
+        "sequence_id": 0,
+        "message_id": {"ledgerId": 77, "entryId": entry_id},
+        "highest_sequence_id": 0,
+    }
+    return connection, "out", "SEND_RECEIPT", fields
+
+
+def sent(connection: int) -> tuple[int, str, str, dict[str, Any]]:
+    return connection, "in", "SEND", {"producer_id": 1, "sequence_id": 0, "of": f"p{connection}"}
+
+
+SUBSCRIBED: list[tuple[int, str, str, dict[str, Any]]] = [
+    (2, "in", "SUBSCRIBE", {"topic": "t", "subscription": "s", "subType": "Shared", "consumer_id": 1, "request_id": 1}),
+    (2, "out", "SUCCESS", {"request_id": 1}),
+    (2, "in", "FLOW", {"consumer_id": 1, "messagePermits": 9}),
+]  # fmt: skip
+
+
+def delivered(producer: str, entry_id: int) -> tuple[int, str, str, dict[str, Any]]:
+    fields = {
+        "consumer_id": 1,
+        "message_id": {"ledgerId": 77, "entryId": entry_id, "partition": -1},
+        "of": producer,
+    }
+    return 2, "out", "MESSAGE", fields
+
+
+def test_messages_of_several_producers_may_be_stored_in_another_order(tmp_path: Path) -> None:
+    """The proxy saw p0's message first, the broker stored p1's first. The consumer acknowledges p1's: so it does in the log."""
+    acked = {"consumer_id": 1, "ack_type": "Individual", "message_id": [{"ledgerId": 77, "entryId": 0}]}
+    path = traced(
+        tmp_path, *opened(0), *opened(1), *SUBSCRIBED, sent(0), sent(1), receipt(1, 0), receipt(0, 1),
+        delivered("p1", 0), delivered("p0", 1), (2, "in", "ACK", acked),
+    )  # fmt: skip
+    _, verdict = command_log(path)
+    assert verdict.differences == []
+    assert verdict.explained == {ORDER: 2}
+    (ack,) = [
+        each
+        for line in (tmp_path / COMMANDS).read_text().splitlines()
+        if (each := json.loads(line))["command"] == "ACK"
+    ]
+    assert ack["message_id"] == [{"ledgerId": 1, "entryId": 1}]
+
+
+def test_one_producer_alone_has_no_other_order(tmp_path: Path) -> None:
+    assert command_log(traced(tmp_path, *opened(0), sent(0), receipt(0, 1)))[1].differences
+
+
+def test_answers_to_two_requests_may_come_in_another_order(tmp_path: Path) -> None:
+    def lookup(number: int) -> list[tuple[int, str, str, dict[str, Any]]]:
+        answer = {
+            "request_id": number,
+            "response": "Connect",
+            "brokerServiceUrl": "pulsar://x:1",
+            "authoritative": True,
+        }
+        return [
+            (0, "in", "LOOKUP", {"topic": "t", "request_id": number}),
+            (0, "out", "LOOKUP_RESPONSE", answer),
+        ]
+
+    (first, late), (second, early) = lookup(1), lookup(2)
+    _, verdict = command_log(traced(tmp_path, first, second, early, late))
+    assert (verdict.differences, verdict.explained) == ([], {})
+
+
+def test_an_entry_from_before_the_recording_is_not_a_difference(tmp_path: Path) -> None:
+    _, verdict = command_log(traced(tmp_path, *SUBSCRIBED, delivered("before", 5)))
+    assert (verdict.differences, verdict.explained) == ([], {OLDER: 1})
+
+
+def test_a_message_may_go_to_another_consumer(tmp_path: Path) -> None:
+    third = [(3, direction, cmd, dict(fields)) for _, direction, cmd, fields in SUBSCRIBED]
+    to_third = (3, *delivered("p0", 0)[1:])
+    path = traced(tmp_path, *opened(0), *SUBSCRIBED, *third, sent(0), receipt(0, 0), to_third)
+    assert command_log(path)[1].explained == {OTHER_CONSUMER: 1}
+
+
+def test_what_magnetar_does_not_support_is_not_a_difference(tmp_path: Path) -> None:
+    asked = (0, "in", "CONSUMER_STATS", {"request_id": 9, "consumer_id": 1})
+    answer = (0, "out", "CONSUMER_STATS_RESPONSE", {"request_id": 9})
+    _, verdict = command_log(traced(tmp_path, asked, answer))
+    assert (verdict.differences, verdict.explained) == ([], {f"{NOT_SUPPORTED} CONSUMER_STATS": 1})
