@@ -132,6 +132,18 @@ def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
     return _SIZES.pack(4 + len(body) + len(tail), len(body)) + body + tail
 
 
+def send_receipt(producer_id: int, sequence_id: int, ledger_id: int, entry_id: int, highest: int) -> bytes:
+    """The bytes of a SEND_RECEIPT, which is the most frequent answer: `encode` without a dictionary. Numbers are unsigned."""
+    _RECEIPT.producer_id, _RECEIPT.sequence_id, _RECEIPT.highest_sequence_id = (
+        producer_id,
+        sequence_id,
+        highest,
+    )
+    _RECEIPT_ID.ledgerId, _RECEIPT_ID.entryId = ledger_id, entry_id
+    body: bytes = _RECEIPT_BASE.SerializeToString()
+    return _SIZES.pack(4 + len(body), len(body)) + body
+
+
 def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
     """The tail of a frame: a message as ledgers store it and consumers get it. Raises `FrameError`."""
     try:
@@ -171,9 +183,11 @@ class _Field(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """What is known of a message: its fields by number, and by name those that JSON has in another form."""
+    """What is known of a message. `plain`: the names of fields whose values are as in JSON. `fields`: all others. `other`: by
+    name, those that JSON has in another form."""
 
-    fields: dict[int, _Field]
+    plain: dict[FieldDescriptor, str]
+    fields: dict[FieldDescriptor, _Field]
     other: dict[str, _Field]
 
 
@@ -187,14 +201,17 @@ class _Command(NamedTuple):
 def _table(message: Descriptor, known: dict[str, _Table]) -> _Table:
     if message.full_name in known:
         return known[message.full_name]
-    table = known[message.full_name] = _Table({}, {})
+    table = known[message.full_name] = _Table({}, {}, {})
     for field in message.fields:
         values = None if field.enum_type is None else {v.number: v.name for v in field.enum_type.values}
         nested = None if field.message_type is None else _table(field.message_type, known)
         is_bytes = field.type == FieldDescriptor.TYPE_BYTES
         is_text = field.type == FieldDescriptor.TYPE_STRING
         own = _Field(field.name, field.is_repeated, values, nested, is_bytes, is_text)
-        table.fields[field.number] = own
+        if values is None and nested is None and not (is_text or field.is_repeated):
+            table.plain[field] = field.name
+        else:
+            table.fields[field] = own
         if own.is_bytes or nested is not None:
             table.other[field.name] = own
     return table
@@ -212,6 +229,11 @@ _TYPES = {
     for value in _BASE.enum_types_by_name["Type"].values
 }
 _BY_NAME = {command.name: command for command in _TYPES.values()}
+
+
+_RECEIPT_BASE = _Base(type=_BY_NAME["SEND_RECEIPT"].number)
+_RECEIPT = _RECEIPT_BASE.send_receipt
+_RECEIPT_ID = _RECEIPT.message_id
 
 
 def _parsed(message: Callable[..., Any], data: bytes) -> Any:
@@ -233,8 +255,13 @@ def _read(message: Message, table: _Table) -> dict[str, Any]:
 
 def _plain(message: Message, table: _Table) -> dict[str, Any]:
     found = {}
+    plain = table.plain
     for descriptor, value in message.ListFields():
-        field = table.fields[descriptor.number]
+        name = plain.get(descriptor)
+        if name is not None:
+            found[name] = value
+            continue
+        field = table.fields[descriptor]
         if field.values is not None:
             value = field.values[value]
         elif field.table is not None:

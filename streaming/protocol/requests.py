@@ -38,6 +38,14 @@ class Requests:
 
         A topic's name is completed as clients do: ``my-topic`` is ``persistent://public/default/my-topic``.
         """
+        if frame.cmd == "SEND":
+            return self._topics.get(("producer", frame.fields["producer_id"]), NO_TOPIC), {
+                "command": "SEND",
+                "connection": frame.connection,
+                **frame.fields,
+                "metadata": frame.metadata,
+                "payload_bytes": frame.payload,
+            }
         cmd, fields = frame.cmd, dict(frame.fields)
         topic: str | None = fields.pop("topic", None)
         if topic is not None:
@@ -51,10 +59,7 @@ class Requests:
                 topic = self._topics.pop(key, NO_TOPIC)
             else:
                 topic = self._topics.get(key, NO_TOPIC)
-        value = {"command": cmd, "connection": frame.connection, **fields}
-        if cmd == "SEND":
-            value["metadata"], value["payload_bytes"] = frame.metadata, frame.payload
-        return topic, value
+        return topic, {"command": cmd, "connection": frame.connection, **fields}
 
 
 def complete(topic: str) -> str:

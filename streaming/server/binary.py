@@ -29,6 +29,7 @@ from streaming.protocol.codec import (
     decode,
     encode,
     entry,
+    send_receipt,
 )
 from streaming.protocol.frames import (
     MINUS_ONE,
@@ -38,6 +39,7 @@ from streaming.protocol.frames import (
     message_fields,
     metadata_fields,
     topics_of_namespace,
+    unsigned,
 )
 from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server import clients
@@ -473,6 +475,8 @@ class Connection(asyncio.Protocol):
 
     def _encoded(self, effect: e.Effect) -> bytes:
         """The frame of an effect, or nothing if there is none."""
+        if type(effect) is e.SendReceipt:
+            return self._receipt(effect)
         if isinstance(effect, e.Message):
             return self._message(effect)
         if isinstance(effect, e.ProducerSuccess):
@@ -490,6 +494,15 @@ class Connection(asyncio.Protocol):
             name = "brokerServiceUrlTls" if url.startswith("pulsar+ssl:") else "brokerServiceUrl"
             found.fields[name] = url
         return encode(found.cmd, found.fields)
+
+    def _receipt(self, effect: e.SendReceipt) -> bytes:
+        highest = effect.highest_sequence_id
+        if effect.producer_id is None:  # the short form of publishing
+            return b""
+        return send_receipt(
+            effect.producer_id, unsigned(effect.sequence_id), unsigned(effect.ledger_id), unsigned(effect.entry_id),
+            MINUS_ONE if highest is None else highest,
+        )  # fmt: skip
 
     def _message(self, effect: e.Message) -> bytes:
         if effect.metadata is None:
