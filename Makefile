@@ -13,10 +13,10 @@ MUTANTS_FLOOR := 92
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench protocol lock clean
+.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench bench-server protocol lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(STAMP)  ## build .venv from requirements.lock, if that or pyproject.toml changed
 
@@ -79,6 +79,9 @@ docs: env  ## write the reference in docs/ from the code
 
 bench: env  ## measure speed beside the identity function, the naive way and an echo (LONG=1: longer, and beside a real Pulsar; JSON in bench.json)
 	$(BIN)/python -m bench $(if $(LONG),--long) --json bench.json
+
+bench-server: env  ## measure `magnetar serve` beside a real Pulsar with pulsar-perf, both from Maven (LONG=1: longer)
+	$(BIN)/python -m bench --only server $(if $(LONG),--long) --json bench-server.json
 
 soak: env  ## run a live query for hours with steady clients and check that nothing grows (MINUTES=120; plot and samples in soak/)
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),120)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from bench import core, live, logs, pulsar
+from bench import core, live, logs, pulsar, server
 from bench.logs import publishes as publishes
 from bench.memory import Cost
 from bench.replays import identity, magnetar, naive, run
@@ -238,6 +238,24 @@ class Bench:
                 [1e6 * f.processor / f.messages for f in found],
             )  # fmt: skip
 
+    def server(self, seconds: int) -> None:
+        """`magnetar serve` beside a real broker, with `pulsar-perf` in front of each."""
+        wanted = ("≥ 20,000", "≥ 150,000", "")
+        found: dict[str, list[tuple[server.Perf, server.Perf]]] = {name: [] for name in server.WORKLOADS}
+        for name, own, real in server.rounds(self.folder, self.rounds, seconds):
+            found[name].append((own, real))
+            print(f"{name}: {own}, Pulsar {real}", file=sys.stderr, flush=True)
+        for (name, pairs), rate in zip(found.items(), wanted, strict=True):
+            name = f"magnetar serve, pulsar-perf {name}"
+            self.add(
+                name, rate, [own.rate for own, _ in pairs], "messages/s", [own.processor for own, _ in pairs]
+            )
+            self.add(f"{name}: the same, Pulsar", "", [real.rate for _, real in pairs], "messages/s",
+                     [real.processor for _, real in pairs])  # fmt: skip
+            shown = ", ".join(f"{own.p50:.1f} and {real.p50:.1f}" for own, real in pairs)
+            self.add(f"{name}: p50", "≤ 2 × Pulsar" if not rate else "", [own.p50 / real.p50 for own, real in pairs],
+                     f"× Pulsar ({shown} ms)")  # fmt: skip
+
     def growth(self) -> None:
         """Processor time and state by the shape of the load, and a plot of them."""
         found = []
@@ -303,7 +321,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--records", type=int, help="of a large log")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--only", nargs="*", help="some of: replays backlogs live starts pulsar growth")
+    parser.add_argument(
+        "--only", nargs="*", help="some of: replays backlogs live starts pulsar server growth"
+    )
     parser.add_argument("--json", type=Path, help="also write the results there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
@@ -317,7 +337,11 @@ def main() -> None:
             "live": lambda: bench.live(120 if given.long else 20),
             "starts": bench.starts,
         }
-        more: dict[str, Callable[[], None]] = {"pulsar": bench.pulsar, "growth": bench.growth}
+        more: dict[str, Callable[[], None]] = {
+            "pulsar": bench.pulsar,
+            "server": lambda: bench.server(65 if given.long else 35),
+            "growth": bench.growth,
+        }
         print(
             "| workload | wanted | measured | by processor time | peak JVM / worker, MB |\n|---|---|---|---|---|"
         )

@@ -110,7 +110,10 @@ class LocalPulsar:
         classpath = f"{pulsar_jars()}/*"
         config = self.directory / "broker.conf"
         config.write_text(
-            "".join(f"{key}={value}\n" for key, value in (self.config | _here(self.ports)).items())
+            "".join(
+                f"{key}={value}\n"
+                for key, value in ({"journalSyncData": "false"} | self.config | _here(self.ports)).items()
+            )
         )
         opened = [f"--add-opens={each}=ALL-UNNAMED" for each in _OPENED]
         options = ["--config", config, "--no-functions-worker", "--no-stream-storage",
@@ -199,7 +202,6 @@ def _here(ports: Ports) -> dict[str, object]:
         "numIOThreads": 4,
         "numHttpServerThreads": 8,
         "managedLedgerCacheSizeMB": 32,
-        "journalSyncData": "false",
         "brokerShutdownTimeoutMs": 1000,
         "forceDeleteNamespaceAllowed": "true",
     }

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.protocol.codec import Frame, FrameError, FrameReader, batch, decode, encode, entry
+from streaming.protocol.codec import (
+    Frame,
+    FrameError,
+    FrameReader,
+    batch,
+    decode,
+    encode,
+    entry,
+    send_receipt,
+)
 from streaming.protocol.requests import NO_TOPIC, Requests
 from streaming.traces import RECORDED
 from streaming.traces.trace import frame_record, payload_of, read_trace
@@ -183,3 +192,12 @@ def test_a_producers_frames_are_of_its_topic_until_it_is_closed() -> None:
     assert topic("CLOSE_PRODUCER", producer_id=1, request_id=2) == "persistent://public/default/t"
     assert topic("SEND", producer_id=1, sequence_id=2) == NO_TOPIC
     assert len(requests) == 0
+
+
+@given(*[st.integers(0, 2**64 - 1)] * 5)
+def test_a_receipt_is_encoded_as_any_other_frame(
+    producer: int, sequence_id: int, ledger: int, entry_id: int, highest: int
+) -> None:
+    fields = {"producer_id": producer, "sequence_id": sequence_id, "highest_sequence_id": highest,
+              "message_id": {"ledgerId": ledger, "entryId": entry_id}}  # fmt: skip
+    assert send_receipt(producer, sequence_id, ledger, entry_id, highest) == encode("SEND_RECEIPT", fields)
