@@ -141,6 +141,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     # -- dispatch -------------------------------------------------------------------------------------------------
 
+    def _waits_for_entries(self, sub: SubscriptionContext) -> bool:
+        """As for Shared, but a round also ends being stuck."""
+        return not self.stuck and super()._waits_for_entries(sub)
+
     def _forget_passed(self, sub: SubscriptionContext) -> list[Consumer]:
         """Before 4.0, entries that the broker moved the mark-delete past stay pending."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
