@@ -90,6 +90,9 @@ def list_topics(ctx: Context, command: Admin, topics: Iterable[str], deleted: Co
     return True
 
 
+NOT_EMPTY = 409, "Cannot delete non empty namespace"
+
+
 def exists(ctx: Context, namespace: str) -> bool:
     """May the namespace have topics and policies?"""
     return namespace in ctx.namespaces or not ctx.config.namespacesMustExist
@@ -177,7 +180,7 @@ def _call_whole(
             if not there:
                 raise AdminError(404, f"Namespace {namespace} does not exist.")
             if not delete(namespace, query(command.path).get("force") == "true"):
-                raise AdminError(409, "Cannot delete non empty namespace")
+                raise AdminError(*NOT_EMPTY)
             ctx.namespaces.pop(namespace, None)
             ctx.permissions.pop(namespace, None)
         case _:

@@ -85,6 +85,10 @@ def _properties(found: PartitionedTopic, command: Admin) -> tuple[int, Any]:
     return 204, None
 
 
+IN_USE = 412, "Topic has active producers/subscriptions"
+EXISTS = 409, "This topic already exists"
+
+
 def call_partitions(
     ctx: Context, name: str, command: Admin, *, exists: bool, delete: Callable[[bool], bool]
 ) -> None:
@@ -129,7 +133,7 @@ def _partitions(
                     raise AdminError(409, f"{name} is a non-partitioned topic: delete it with DELETE")
                 raise AdminError(404, f"Topic {name} not found.")
             if not delete(query(command.path).get("force") == "true"):
-                raise AdminError(412, "Topic has active producers/subscriptions")
+                raise AdminError(*IN_USE)
             forget(ctx, name)
             return 204, None
         case "PUT":
@@ -138,7 +142,7 @@ def _partitions(
             if not 0 < count <= 2**31:
                 raise AdminError(406, "Number of partitions should be more than 0")
             if exists or now is not None:
-                raise AdminError(409, "This topic already exists")
+                raise AdminError(*EXISTS)
         case _:
             if now is None:
                 raise AdminError(409, f"Topic {name} is not the partitioned topic.")

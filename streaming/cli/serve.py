@@ -371,7 +371,7 @@ def _query(
                     responses=topics[1],
                     config=config,
                     trigger=trigger,
-                    on_start=lambda _: running.set(),
+                    on_batch=lambda _: running.set(),  # the first one takes long
                     stop=stop,
                 )
         except BaseException as error:

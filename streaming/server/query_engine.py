@@ -17,13 +17,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Refused, to_json
+from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
+from streaming.broker.admin import topic_of
+from streaming.broker.lookup import partitions_of
+from streaming.broker.namespaces import NOT_EMPTY
+from streaming.broker.partitioned_topics import EXISTS, IN_USE
+from streaming.broker.policies.admin_calls import query
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -46,6 +52,7 @@ _ENTRIES = 64
 _CLOSE_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNASKED = re.compile(rb'\{"command":"(?:FLOW|ACK|REDELIVER_UNACKNOWLEDGED_MESSAGES|CONNECTION_LOST)"')
+_NAMESPACE = re.compile(r"/namespaces/([^/]+/[^/]+)")
 _CONFIGURATION = "/brokers/configuration/runtime"
 
 
@@ -184,6 +191,10 @@ class QueryEngine:
             self._append(topic, to_json(command))
             await self.submit(topic, Admin(method="GET", path=path))
             return []
+        if topic is None and self._writer.partitions > 1 and (refusal := await self._refusal(command)):
+            fields = AdminResponseFields(status=refusal[0], response={"reason": refusal[1]})
+            refused = AdminResponse(None, "", f"{command.method} {command.path}", fields)
+            return [Row(-1, 0, self.now(), refused)]
         connection = self.new_connection()
         call = _Call(self._writer.partitions if topic is None else 1, self._loop.create_future())
         self._calls[connection] = call
@@ -231,6 +242,24 @@ class QueryEngine:
     def now(self) -> int:
         """See `Engine.now`."""
         return self._clock.now()
+
+    async def _refusal(self, command: Admin) -> tuple[int, str] | None:
+        """Status and reason if some ingress partition would refuse a call that the others would carry out."""
+        path = command.path.partition("?")[0]
+        whole = topic_of(path) if path.endswith("/partitions") else None
+        if command.method == "PUT" and whole is not None:
+            (answer,) = await self._answers(whole, Admin(method="GET", path=path))
+            return EXISTS if answer.fields.status == 200 else None
+        if command.method != "DELETE" or query(command.path).get("force") == "true":
+            return None
+        if (namespace := _NAMESPACE.fullmatch(path)) is not None:
+            return NOT_EMPTY if await self.topics(unquote(namespace[1])) else None
+        if whole is None:
+            return None
+        names = partitions_of(whole, await self.partitions(whole))
+        calls = [self._answers(name, Admin(method="GET", path=_path(name, "/stats"))) for name in names]
+        found: list[Any] = [each.fields.response for own in await asyncio.gather(*calls) for each in own]
+        return IN_USE if any(map(_is_used, found)) else None
 
     async def _answers(self, topic: str | None, command: Admin) -> list[AdminResponse]:
         rows = await self.submit(topic, command)
@@ -399,6 +428,12 @@ class QueryEngine:
                 call.done.set_exception(EngineStopped(str(error)))
         if not self.failed.done():
             self.failed.set_exception(error)
+
+
+def _is_used(stats: dict[str, Any]) -> bool:
+    """Do the stats of a topic have producers or consumers? No, if they say why there are none."""
+    subscriptions = stats.get("subscriptions", {}).values()
+    return bool(stats.get("publishers")) or any(each["consumers"] for each in subscriptions)
 
 
 def _path(topic: str, call: str) -> str:
