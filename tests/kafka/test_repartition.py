@@ -192,3 +192,19 @@ def test_the_command(kafka: LocalKafka, tmp_path: Path) -> None:
     assert "has no table of ticks" in no_ticks.stderr
     file = CliRunner().invoke(app, ["produce", "a.jsonl", "--ingress", new, "--ticks", str(tmp_path)])
     assert file.exit_code == 2
+
+
+def test_a_transaction_counts_when_it_is_committed(kafka: LocalKafka) -> None:
+    url = KafkaUrl.parse(topic(kafka, "transactions"))
+    ensure_topic(url, 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=url.topic)
+    producer.init_transactions()
+    for value in (b"1", b"aborted", b"2"):
+        producer.begin_transaction()
+        sent = [producer.send(url.topic, value, partition=partition) for partition in range(2)]
+        for each in sent:
+            each.get()
+        (producer.abort_transaction if value == b"aborted" else producer.commit_transaction)()
+    producer.close()
+    found = read_topic(url).records.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert found["value"].to_pylist() == [b"1", b"2"] * 2

@@ -235,7 +235,7 @@ def test_a_delayed_message_comes_when_its_time_has_come(topic: str) -> None:
 def test_a_delayed_message(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=False)
-    producer.send(b"late", deliver_after=timedelta(seconds=2))
+    producer.send_async(b"late", None, deliver_after=timedelta(seconds=2))
     producer.send(b"now")
     assert received(consumer, 2) == [b"now", b"late"]
 

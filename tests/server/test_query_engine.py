@@ -2,23 +2,27 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from schemas.commands import Admin, BrokerConfig, ConnectionLost, RunCheck, decode, to_json
+from schemas.commands import Admin, BrokerConfig, ConnectionLost, RunCheck, Subscribe, decode, to_json
 from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
 from schemas.effects import AdminResponse, Effect, ProducerSuccess, Quarantined, Row
 from schemas.entries import EntryNotFound
 from sinks.kafka import KafkaResponses
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import NoSuchTopic, ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
+from streaming.rows import to_tables
 from streaming.server import query_engine
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
@@ -194,6 +198,112 @@ class TestAnswers:
 
         asyncio.run(run())
         assert [key for records in committed(topics[0]) for key, _ in records if key is not None] == []
+
+
+class Partitions:
+    """Brokers that fold what servers write, one for each ingress partition, and answer as the query does."""
+
+    def __init__(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        self._topics = topics
+        self.brokers = [Broker(partition, NoEntries()) for partition in range(PARTITIONS)]
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=topics[0].bootstrap, isolation_level="read_committed"
+        )
+        self._consumer.assign([TopicPartition(topics[0].topic, partition) for partition in range(PARTITIONS)])
+        self._consumer.seek_to_beginning()
+        self._batch = 0
+
+    def fold(self) -> None:
+        """Fold what has come, and answer."""
+        for part, records in self._consumer.poll(timeout_ms=200).items():
+            broker = self.brokers[part.partition]
+            for record in records:
+                topic = None if record.key is None else record.key.decode()
+                broker.apply(record.offset, record.timestamp, topic, decode(record.value), record.value)
+            rows = to_tables(part.partition, broker.take())
+            self._batch += 1
+            KafkaResponses(self._topics[1].bootstrap, self._topics[1].topic).write(
+                self._batch, part.partition, rows
+            )
+
+    async def during(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of `work`, which waits for answers."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await asyncio.to_thread(self.fold)
+        return task.result()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class TestPartitionsAgree:
+    """Calls that some partitions would refuse and others carry out change none of them."""
+
+    @pytest.mark.parametrize("force", [False, True])
+    def test_deleting_a_namespace_with_topics(self, topics: tuple[KafkaUrl, KafkaUrl], force: bool) -> None:
+        async def run() -> None:
+            partitions = Partitions(topics)
+            config = BrokerConfig(settings={"namespacesMustExist": True})
+            async with QueryEngine(*topics, "a", begins_with=(config, *STANDALONE)) as engine:
+
+                async def call(topic: str | None, method: Any, path: str, body: Any = None) -> list[int]:
+                    command = Admin(method=method, path=path, body=body)
+                    rows = await partitions.during(engine.submit(topic, command))
+                    return [row.effect.fields.status for row in rows]
+
+                assert await call(TOPIC, "PUT", f"/{TOPIC.replace('://', '/')}") == [204]
+                assert await partitions.during(engine.topics("public/default")) == [TOPIC]
+                suffix = "?force=true" if force else ""
+                answers = await call(None, "DELETE", f"/namespaces/public/default{suffix}")
+                assert answers == ([204] * PARTITIONS if force else [409])
+                found = await call(None, "GET", "/namespaces/public/default")
+                assert found == [404 if force else 200] * PARTITIONS
+                if not force:
+                    assert await call(TOPIC, "DELETE", f"/{TOPIC.replace('://', '/')}") == [204]
+                    assert await call(None, "DELETE", "/namespaces/public/default") == [204] * PARTITIONS
+            partitions.close()
+
+        asyncio.run(run())
+
+    def test_a_partitioned_topic_beside_one_of_its_name_and_in_use(
+        self, topics: tuple[KafkaUrl, KafkaUrl]
+    ) -> None:
+        whole = "persistent://public/default/whole"
+        paths = [f"/{each.replace('://', '/')}/partitions" for each in (TOPIC, whole)]
+
+        async def run() -> None:
+            partitions = Partitions(topics)
+            async with QueryEngine(*topics, "a") as engine:
+
+                async def call(topic: str | None, method: Any, path: str, body: Any = None) -> list[int]:
+                    command = Admin(method=method, path=path, body=body)
+                    rows = await partitions.during(engine.submit(topic, command))
+                    return [row.effect.fields.status for row in rows]
+
+                assert await call(TOPIC, "PUT", f"/{TOPIC.replace('://', '/')}") == [204]
+                assert await call(None, "PUT", paths[0], 4) == [409]
+                assert await call(None, "PUT", paths[1], 4) == [204] * PARTITIONS
+                assert await call(None, "PUT", paths[1], 4) == [409]
+                assert await partitions.during(engine.partitions(whole)) == 4
+                assert all(broker.partitioned == {whole: 4} for broker in partitions.brokers)
+                subscribe = Subscribe(
+                    connection=engine.new_connection(),
+                    subscription="s",
+                    subType="Shared",
+                    consumer_id=1,
+                    request_id=1,
+                )
+                engine.post(f"{whole}-partition-2", to_json(subscribe))
+                assert await call(None, "DELETE", paths[1]) == [412]
+                assert all(broker.partitioned == {whole: 4} for broker in partitions.brokers)
+                engine.post(None, to_json(ConnectionLost(connection=subscribe.connection)))
+                await partitions.during(engine.submit(None, RunCheck(check="messageExpiry")))
+                assert await call(None, "DELETE", paths[1]) == [204] * PARTITIONS
+                assert all(broker.partitioned == {} for broker in partitions.brokers)
+            partitions.close()
+
+        asyncio.run(run())
 
 
 class TestErrors:

@@ -81,7 +81,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def client(server: ServerProcess) -> Any:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(server.service_url, operation_timeout_seconds=int(WAIT), logger=logger)
 
 
