@@ -29,7 +29,7 @@ from streaming.broker.admin import topic_of
 from streaming.broker.lookup import partitions_of
 from streaming.broker.namespaces import NOT_EMPTY
 from streaming.broker.partitioned_topics import EXISTS, IN_USE
-from streaming.broker.policies.admin_calls import query
+from streaming.broker.policies.arguments import query
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
