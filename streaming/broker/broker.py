@@ -36,10 +36,19 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent import lifecycle, rate_limits
+from streaming.broker.persistent.delivery import (
+    Delivery,
+    EntryState,
+    Show,
+    entries,
+    entry_state,
+    explain_delivery,
+)
 from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, max_topics
+from streaming.broker.position import Position
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
@@ -562,6 +571,24 @@ class Broker:
         if not is_non_persistent(name) or name not in self._state.topics:
             raise KeyError(name)
         return self._non_persistent.load(name)
+
+    def delivery(self, name: str, subscription: str) -> Delivery:
+        """Why a subscription of a persistent topic gets what it gets. Raises `KeyError`.
+
+        It finds out by dispatching, so use a broker that was decoded for this.
+        """
+        topic = self.topic(name)
+        return explain_delivery(self._ctx, topic, topic.subscriptions[subscription])
+
+    def entry_state(self, name: str, subscription: str, position: Position) -> EntryState:
+        """Where an entry of a persistent topic is for a subscription. Raises `KeyError`."""
+        topic = self.topic(name)
+        return entry_state(topic.context_of(self._ctx, topic.subscriptions[subscription]), position)
+
+    def peek(self, name: str, subscription: str, show: Show, most: int) -> list[EntryState]:
+        """The first entries of a subscription, see `delivery.entries`. Raises `KeyError`."""
+        topic = self.topic(name)
+        return entries(topic.context_of(self._ctx, topic.subscriptions[subscription]), show, most)
 
     def topics(self) -> dict[str, AbstractTopic]:
         """The live state of all topics by name, for inspection and tests."""

@@ -5,12 +5,14 @@ commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from schemas.commands import KeySharedMeta
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.dispatch.verdict import Verdict, Whereabouts
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -167,6 +169,28 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
         """The stats fields, by Pulsar's names, that only this type has."""
         return {}
+
+    # -- why nothing is delivered ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
+        """What decides whether the subscription's entries are delivered now, for the subscription and each consumer."""
+
+    @property
+    def entries_to_redeliver(self) -> int:
+        """How many entries wait to be sent again, or for a consumer that can take them."""
+        return 0
+
+    @property
+    def entries_rescheduled(self) -> int:
+        """How many entries an entry filter rescheduled."""
+        return 0
+
+    def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
+        """Where an unacknowledged entry is."""
+        if position >= sub.cursor.read_position:
+            return Whereabouts("unread", "not read yet")
+        return Whereabouts("read", "read before, and with no consumer now")
 
     def hash_ranges(self, consumer: Consumer) -> list[str] | None:
         """`keyHashRanges` in the stats of a consumer, None: they do not show it."""

@@ -5,7 +5,7 @@ subclass by key.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,6 +17,14 @@ from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.round_robin import next_available, priority
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
 from streaming.broker.dispatch.sorted_blocks import Positions
+from streaming.broker.dispatch.verdict import (
+    Verdict,
+    Whereabouts,
+    permits_of,
+    rate_of,
+    unacked_of,
+    waiting_read,
+)
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.position import Position
@@ -385,6 +393,85 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
         """`unackedMessages`, which is more than the sum over the consumers if entries were lost (see `_lose`)."""
         return {"unackedMessages": self.total_unacked}
+
+    # -- why nothing is delivered ---------------------------------------------------------------------------------
+
+    def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
+        """The limits on unacked messages, rates, delays and the replay set, then each consumer's permits and limits."""
+        limit, config = sub.policies.maxUnackedMessagesPerSubscription, sub.ctx.config
+        text = (
+            f"{self.total_unacked} unacked messages, {f'the limit is {limit}' if limit > 0 else 'no limit'}"
+        )
+        if self.blocked:
+            text += f"; new entries wait until there are fewer than {limit // 2}"
+        yield Verdict("maxUnackedMessagesPerSubscription", self.blocked, text, "new")
+        if sub.subscription.broker_blocked:
+            text = (
+                f"the broker has reached its limit of {config.maxUnackedMessagesPerBroker} unacked messages"
+            )
+            yield Verdict("maxUnackedMessagesPerBroker", True, text, "new")
+        yield from rate_of(sub)
+        if self.delayed.waiting:
+            pauses = self.delayed.pauses_all(sub.ctx.clock, config)
+            text = f"{len(self.delayed)} entries wait for their delivery time, the first until {self.delayed.first}"
+            if pauses:
+                text += "; they all have one delay, so nothing else is read before"
+            yield Verdict("delayedDelivery", pauses, text)
+        if later := [*self.rescheduled, *self.asleep]:
+            text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again at {min(later)}"
+            yield Verdict("entryFilters", False, text)
+        unread = sub.cursor.entries_to_read(sub.ledger)
+        yield from waiting_read(self.pending_read, unread)
+        if self.replay:
+            yield Verdict("replay queue", *self._replay_queue(sub), "new")
+        turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
+        following = next_available(sub.consumers, turn) if sub.consumers else None
+        for consumer in sub.consumers:
+            yield permits_of(consumer)
+            yield unacked_of(sub, consumer)
+            if (
+                following is not None
+                and consumer.available
+                and self._goes_first(sub.consumers[following], consumer)
+            ):
+                first = sub.consumers[following]
+                text = f"level {consumer.priority}: {first.name} of level {first.priority} can receive, and gets all"
+                yield Verdict("priorityLevel", True, text, "consumer", consumer.name)
+
+    def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
+        """Whether the replay set keeps new entries from being read, and why."""
+        return True, f"{len(self.replay)} entries to redeliver go first, from {self.replay.first(1)[0]} on"
+
+    def _goes_first(self, consumer: Consumer, other: Consumer) -> bool:
+        """Whether `other` gets nothing while `consumer` can receive."""
+        return consumer.priority < other.priority
+
+    @property
+    def entries_to_redeliver(self) -> int:
+        """The size of the replay set."""
+        return len(self.replay)
+
+    @property
+    def entries_rescheduled(self) -> int:
+        """How many entries an entry filter rescheduled."""
+        return sum(map(len, [*self.rescheduled.values(), *self.asleep.values()]))
+
+    def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
+        """Where an unacknowledged entry is: at a consumer, waiting for a time, waiting to be redelivered, or not read yet."""
+        for consumer in sub.consumers:
+            if (left := consumer.pending.get(position)) is not None:
+                text = f"at {consumer.name}, which has not acked it ({left} of its messages)"
+                return Whereabouts("in flight", text, consumer.name)
+        if position in self.replay:
+            return Whereabouts("to redeliver", "waits in the replay queue for a consumer that can take it")
+        for at, positions in (*self.rescheduled.items(), *self.asleep.items()):
+            if position in positions:
+                return Whereabouts("rescheduled", f"an entry filter rescheduled it to {at}")
+        if position < sub.cursor.read_position:
+            for at, *waiting in self.delayed.waiting:
+                if position == tuple(waiting):
+                    return Whereabouts("delayed", f"waits for its delivery time {at}")
+        return super().whereabouts(sub, position)
 
     def _add_unacked(self, sub: SubscriptionContext, messages: int) -> None:
         self.total_unacked += messages

@@ -3,6 +3,7 @@ rules: subscriptions.md §8)."""
 
 import re
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -17,6 +18,13 @@ from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.dispatch.selectors import HashRangeExclusive
 from streaming.broker.dispatch.sending import Found, filter_entries, read, send
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.dispatch.verdict import (
+    Verdict,
+    Whereabouts,
+    permits_of,
+    rate_of,
+    waiting_read,
+)
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -240,6 +248,36 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
                 sub.wake(due)
         send(sub, active, found, None)
         return len(positions)
+
+    # -- why nothing is delivered ---------------------------------------------------------------------------------
+
+    def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
+        """Who is active, and whether that consumer has permits."""
+        active = self.active_consumer(sub.consumers)
+        if active is None and self.departed is not None:
+            text = f"a seek closed {self.departed[0]}, and nobody is active until a consumer joins or leaves"
+            yield Verdict("active consumer", True, text)
+        if self.takes_over >= 0:
+            text = f"{'the new one' if active is None else active.name} becomes active at {self.takes_over}"
+            yield Verdict("activeConsumerFailoverDelayTimeMillis", True, text)
+        yield from rate_of(sub)
+        yield from waiting_read(self.pending_read, sub.cursor.entries_to_read(sub.ledger))
+        if later := [*self.redeliver_at, *self.asleep]:
+            text = f"an entry filter rescheduled entries: everything unacked is read again at {min(later)}"
+            yield Verdict("entryFilters", False, text)
+        for consumer in sub.consumers:
+            if consumer is active:
+                yield permits_of(consumer)
+                continue
+            text = "not the active consumer" + (f", which is {active.name}" if active is not None else "")
+            yield Verdict("active consumer", True, text, "consumer", consumer.name)
+
+    def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
+        """What the cursor has read is with the active consumer."""
+        active = self.active_consumer(sub.consumers)
+        if active is None or position >= sub.cursor.read_position:
+            return super().whereabouts(sub, position)
+        return Whereabouts("in flight", f"at {active.name}, which has not acked it", active.name)
 
     # -- stats ----------------------------------------------------------------------------------------------------
 

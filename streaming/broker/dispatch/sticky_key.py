@@ -32,6 +32,7 @@ from streaming.broker.dispatch.selectors import (
 from streaming.broker.dispatch.sending import Found
 from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.dispatch.verdict import Verdict, Whereabouts
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -385,6 +386,61 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             else:
                 heapreplace(heads, (following, handle, positions))
         return taken
+
+    # -- why nothing is delivered ---------------------------------------------------------------------------------
+
+    def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
+        """As for Shared, then the hashes of each consumer that drain."""
+        yield from super().verdicts(sub)
+        if nobodys := [hash_ for hash_ in self.held if self.selector.select(hash_) is None]:
+            waiting = sum(map(self.held.__getitem__, nobodys))
+            text = f"{waiting} entries wait because no consumer takes their key hashes, such as {nobodys[0]}"
+            yield Verdict("hashRanges", True, text, "consumer")
+        if not self._drains:
+            return
+        for consumer in sub.consumers:
+            drain = [
+                (hash_, draining)
+                for hash_, draining in self.draining.hashes.items()
+                if draining.owner != consumer.handle and self.selector.select(hash_) == consumer.handle
+            ]
+            if drain:
+                waiting = sum(self.held.get(hash_, 0) for hash_, _ in drain)
+                hash_, draining = max(drain, key=lambda each: self.held.get(each[0], 0))
+                text = (
+                    f"{len(drain)} of its key hashes still drain, for which {waiting} entries wait: hash {hash_} until "
+                    f"{sub.subscription.consumer(*draining.owner).name} has acked {draining.entries} entries"
+                )
+                yield Verdict("draining hash", waiting > 0, text, "consumer", consumer.name)
+
+    def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
+        room = self._look_ahead(sub) - len(self.replay)
+        text = f"{len(self.replay)} entries wait for the consumer of their key, from {self.replay.first(1)[0]} on"
+        if room <= 0:
+            return True, f"{text}: so many that no new ones are read"
+        return False, f"{text}; new ones are read until {self._look_ahead(sub)} wait"
+
+    def _goes_first(self, consumer: Consumer, other: Consumer) -> bool:
+        return False
+
+    def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
+        """As for Shared. For an entry that waits for the consumer of its key: why that one cannot take it."""
+        found = super().whereabouts(sub, position)
+        hash_ = self.hashes.get(position)
+        if found.state != "to redeliver" or hash_ is None:
+            return found
+        handle = self.selector.select(hash_)
+        if handle is None:
+            return found._replace(text=f"no consumer takes key hash {hash_}")
+        consumer = sub.subscription.consumer(*handle)
+        draining = self.draining.hashes.get(hash_) if self._drains else None
+        why = f"its key hash {hash_} belongs to {consumer.name}"
+        if draining is not None and draining.owner != handle:
+            owner = sub.subscription.consumer(*draining.owner).name
+            why += f", which gets it when {owner} has acked {draining.entries} entries with that hash"
+        elif budget(consumer, sub.consumer_limit) <= 0:
+            why += ", which cannot take more"
+        return found._replace(text=why, consumer=consumer.name)
 
     # -- stats ----------------------------------------------------------------------------------------------------
 

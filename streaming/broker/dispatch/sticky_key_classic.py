@@ -9,6 +9,7 @@ Pulsar's look-ahead past entries that it can't send is unbounded. Here the unack
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,7 @@ from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE
 from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -282,6 +284,20 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.stuck = True
             return True
         return bool(groups)
+
+    # -- why nothing is delivered ---------------------------------------------------------------------------------
+
+    def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
+        """As for Key_Shared, then the consumers that joined recently."""
+        yield from super().verdicts(sub)
+        for handle, before in self.joined:
+            text = f"joined recently: it gets nothing from {before} on until everything before that is acked"
+            yield Verdict("recently joined", True, text, "consumer", sub.subscription.consumer(*handle).name)
+
+    def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
+        bound = self._unacked_bound(sub)
+        text = f"{len(self.replay)} entries wait for the consumer of their key, from {self.replay.first(1)[0]} on"
+        return bound <= len(self.replay), f"{text}; new ones are read until {bound} wait"
 
     # -- stats ----------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """The admin call analyzeBacklog (mirrors `PersistentSubscription.analyzeBacklog` and `OpScan`)."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from streaming.broker import entry_filters
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
@@ -42,21 +44,31 @@ def _positions(
     ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, start: Position | None
 ) -> tuple[list[Position], bool]:
     """The unacknowledged positions to count, and whether there are more. Acknowledged ones count as looked at."""
-    ledger, left = topic.ledger, ctx.config.subscriptionBacklogScanMaxEntries
-    position = ledger.next_valid(cursor.mark_delete) if start is None else start
+    left = ctx.config.subscriptionBacklogScanMaxEntries
     found: list[Position] = []
+    for position, seen in unacked_positions(topic.ledger, cursor, start):
+        left -= seen
+        if left <= 0:
+            return found, True
+        found.append(position)
+    return found, False
+
+
+def unacked_positions(
+    ledger: ManagedLedger, cursor: ManagedCursor, start: Position | None = None
+) -> Iterator[tuple[Position, int]]:
+    """The unacknowledged positions in order, from `start` on (None: after the mark-delete position). With each, how many
+    positions were looked at since the last one, itself and individually acknowledged ones."""
+    position, seen = ledger.next_valid(cursor.mark_delete) if start is None else start, 0
     while True:
         if position.entry < 0 or not ledger.valid(position):
             position = ledger.next_valid(Position(position.ledger, position.entry - 1))
         if position > ledger.last_confirmed:
-            return found, False
+            return
         if position in cursor.acked:
             end = cursor.acked.run_end(position)
-            left -= ledger.count(position, end, include_start=True, include_end=True)
+            seen += ledger.count(position, end, include_start=True, include_end=True)
             position = end.next()
             continue
-        left -= 1
-        if left <= 0:
-            return found, True
-        found.append(position)
-        position = position.next()
+        yield position, seen + 1
+        position, seen = position.next(), 0

@@ -1,0 +1,208 @@
+"""What a subscription's entries wait for. The dispatchers say what decides, and dispatching itself says what would be sent."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Literal
+
+import msgspec
+
+from schemas.effects import Message
+from streaming.broker.context import Context
+from streaming.broker.dispatch.verdict import Verdict, Whereabouts
+from streaming.broker.ledger.ack_set import to_bits
+from streaming.broker.persistent.backlog_analysis import analyze, unacked_positions
+from streaming.broker.persistent.subscription import PersistentSubscription
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.position import Position
+from streaming.broker.subscription.context import SubscriptionContext
+
+State = Literal["caught up", "no consumers", "in flight", "waiting for a time", "held back", "not triggered"]
+"""``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event, such as a message."""
+
+Show = Literal["backlog", "inflight", "delayed", "holes"]
+
+
+class EntryState(msgspec.Struct):
+    """Where an entry is, for one subscription. `messages_acked`: of a batch of which not all are."""
+
+    position: str
+    state: str
+    text: str
+    consumer: str | None = None
+    messages_acked: int | None = None
+
+
+class Delivery(msgspec.Struct):
+    """Why a subscription gets what it gets, at `clock` (ms). Counts are in entries.
+
+    `delayed`: those that wait for a delivery time, or that an entry filter rescheduled. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and the first one
+    that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
+    """
+
+    topic: str
+    subscription: str
+    type: str
+    clock: int
+    state: State
+    consumers: int
+    mark_delete: str
+    read_position: str
+    last_confirmed: str
+    backlog: int
+    in_flight: int
+    delayed: int
+    to_redeliver: int
+    unread: int
+    sends: int
+    verdicts: list[Verdict]
+    first: list[EntryState]
+    analysis: dict[str, Any]
+
+
+def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> Delivery:
+    """What holds a subscription's entries back. It dispatches to find out, so give it a copy of the state.
+
+    Reads as many entries as dispatching does, and subscriptionBacklogScanMaxEntries for the analysis.
+    """
+    cursor, ledger, dispatcher = topic.cursors[subscription.name], topic.ledger, subscription.dispatcher
+    sub = topic.context_of(ctx, subscription)
+    backlog, unread = cursor.backlog(ledger, precise=True), cursor.entries_to_read(ledger)
+    in_flight = {
+        position
+        for consumer in subscription.consumers
+        for position in consumer.pending
+        if position > cursor.mark_delete and position not in cursor.acked
+    }
+    delayed = 0 if dispatcher is None else dispatcher.delayed_messages + dispatcher.entries_rescheduled
+    to_redeliver = 0 if dispatcher is None else dispatcher.entries_to_redeliver
+    verdicts = [*_of_topic(topic, sub)]
+    if dispatcher is not None:
+        verdicts += dispatcher.verdicts(sub)
+    found = Delivery(
+        topic=topic.name,
+        subscription=subscription.name,
+        type=subscription.type or "None",
+        clock=ctx.clock,
+        state="held back",
+        consumers=len(subscription.consumers),
+        mark_delete=str(cursor.mark_delete),
+        read_position=str(cursor.read_position),
+        last_confirmed=str(ledger.last_confirmed),
+        backlog=backlog,
+        in_flight=len(in_flight)
+        or max(backlog - unread - delayed - to_redeliver, 0) * bool(subscription.consumers),
+        delayed=delayed,
+        to_redeliver=to_redeliver,
+        unread=unread,
+        sends=0,
+        verdicts=verdicts,
+        first=_first(sub),
+        analysis=analyze(ctx, topic, subscription, None),
+    )
+    found.sends = _sends(ctx, sub)
+    found.state = _state(found)
+    return found
+
+
+def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verdict]:
+    """What concerns all subscriptions of a topic, and the cursor."""
+    if topic.fenced:
+        yield Verdict(
+            "fenced",
+            False,
+            "the topic is fenced after a failed write: it takes no messages, but delivers those it has",
+        )
+    if topic.pending:
+        text = f"{len(topic.pending)} messages were received, and are not delivered before their writes are confirmed"
+        yield Verdict("unconfirmed writes", True, text, "new")
+    if not sub.consumers:
+        yield Verdict("consumers", True, "no consumer is connected")
+    if sub.cursor.backlog(sub.ledger, precise=True) == 0:
+        yield Verdict("backlog", True, "every entry is acknowledged")
+    first = next(unacked_positions(sub.ledger, sub.cursor), None)
+    if first is not None and (stored := sub.cursor.batches.get(first[0])) is not None:
+        left = to_bits(stored).bit_count()
+        text = f"{left} messages of the batch {first[0]} are not acked, so the mark-delete position stays before it"
+        yield Verdict("batch", False, text)
+
+
+def _sends(ctx: Context, sub: SubscriptionContext) -> int:
+    """How many entries would be sent if the dispatcher looked again now."""
+    dispatcher = sub.subscription.dispatcher if isinstance(sub.subscription, PersistentSubscription) else None
+    if dispatcher is None:
+        return 0
+    ctx.take()
+    dispatcher.retry(sub)
+    return sum(isinstance(row.effect, Message) for row in ctx.take())
+
+
+def _state(found: Delivery) -> State:
+    if found.backlog == 0:
+        return "caught up"
+    if found.consumers == 0:
+        return "no consumers"
+    if found.sends:
+        return "not triggered"
+    if found.unread or found.to_redeliver:
+        return "held back"
+    return "waiting for a time" if found.delayed else "in flight"
+
+
+def _first(sub: SubscriptionContext) -> list[EntryState]:
+    """The first unacknowledged entry, and the first of those after it that no consumer has. Looks at so many entries at most
+    as an analysis of the backlog does."""
+    found: list[EntryState] = []
+    most = sub.ctx.config.subscriptionBacklogScanMaxEntries
+    for position, _ in islice(unacked_positions(sub.ledger, sub.cursor), most):
+        each = entry_state(sub, position)
+        if not found or each.state != "in flight":
+            found.append(each)
+        if each.state != "in flight":
+            break
+    return found
+
+
+def entry_state(sub: SubscriptionContext, position: Position) -> EntryState:
+    """Where an entry is for a subscription, also if it is acknowledged, deleted, or was never written."""
+    cursor, ledger = sub.cursor, sub.ledger
+    if position > ledger.last_confirmed:
+        return EntryState(
+            str(position), "not written", f"the last confirmed entry is {ledger.last_confirmed}"
+        )
+    if position <= cursor.mark_delete:
+        return EntryState(
+            str(position), "passed", f"at or before the mark-delete position {cursor.mark_delete}"
+        )
+    if position in cursor.acked:
+        text = f"acked out of order: above the mark-delete position {cursor.mark_delete}"
+        return EntryState(str(position), "acked", text)
+    if not ledger.valid(position):
+        return EntryState(str(position), "deleted", "its ledger was deleted")
+    found = (
+        sub.subscription.dispatcher.whereabouts(sub, position)
+        if isinstance(sub.subscription, PersistentSubscription) and sub.subscription.dispatcher is not None
+        else Whereabouts("unread", "not read yet")
+    )
+    stored, acked = cursor.batches.get(position), None
+    if stored is not None:
+        messages = sub.ctx.entries.get(sub.topic, position).messages
+        acked = messages - to_bits(stored).bit_count()
+    return EntryState(str(position), found.state, found.text, found.consumer, acked)
+
+
+def entries(sub: SubscriptionContext, show: Show, most: int) -> list[EntryState]:
+    """The first entries of a subscription's backlog, those that consumers have, those that wait for a time, or the acked ones
+    above the mark-delete position. For `inflight` and `delayed`, it looks at the whole backlog."""
+    cursor, ledger = sub.cursor, sub.ledger
+    if show == "holes":
+        acked = (
+            Position(low.ledger, entry)
+            for low, high in cursor.acked.runs()
+            for entry in range(low.entry + 1, high.entry + 1)
+        )
+        return [entry_state(sub, position) for position in islice(acked, most)]
+    found = (entry_state(sub, position) for position, _ in unacked_positions(ledger, cursor))
+    if show != "backlog":
+        wanted = ("in flight",) if show == "inflight" else ("delayed", "rescheduled")
+        found = (each for each in found if each.state in wanted)
+    return list(islice(found, most))
