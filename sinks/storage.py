@@ -133,6 +133,11 @@ class Storage:
                 Path(full).rmdir()
 
     @property
+    def filesystem(self) -> fs.FileSystem:
+        """The file system, on which the paths of `files` are. Raises `BadUrl`."""
+        return self._at("")[0]
+
+    @property
     def folder(self) -> Path | None:
         """The folder on this machine's file system, or None if the storage is elsewhere. Raises `BadUrl`."""
         filesystem, root = self._at("")

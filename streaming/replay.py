@@ -6,6 +6,7 @@ A replay writes a folder::
     <out>/store        the entries that the topics still hold
     <out>/quarantine   records that are not commands, or break a rule of the input suites
     <out>/quality      only if output rows broke a rule, see `streaming.quality.sink`
+    <out>/state        the brokers' states at the end
     <out>/checkpoint   Spark's offsets and the brokers' states (not from `replay_in_process`)
 
 Under other policies, a log whose commands name positions is folded twice: first as it is, to know which messages these were,
@@ -37,6 +38,7 @@ from streaming.log.table import ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
+from streaming.states import write_states
 
 if TYPE_CHECKING:
     from sinks.base import Sink
@@ -49,9 +51,9 @@ if TYPE_CHECKING:
 RECORDS_PER_BATCH = 250_000
 """A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
 
-STAGED, BASELINE = "staged", "baseline"
+STAGED, BASELINE, STATE = "staged", "baseline", "state"
 
-_WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STAGED, BASELINE, "_temporary"}
+_WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STATE, STAGED, BASELINE, "_temporary"}
 
 _POSITION = b"ledger"
 """A record in which a position is has this word: in ``ledgerId``, or in the path of an admin call."""
@@ -239,6 +241,7 @@ class _Replay(ABC):
         states = self.fold(
             self.out, store, sinks, broker, lambda batch_id, own: done(total * twice + batch_id + 1, own)
         )
+        write_states(self.out / STATE, states)
         return ReplayResult(
             out=self.out,
             records=self.log.logged,

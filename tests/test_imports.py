@@ -31,7 +31,7 @@ ROOMS = {
         "msgspec pyarrow pytest",
     ),
     "streaming.cli": Room(
-        "streaming.record streaming.demo streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
+        "streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
         "streaming.traces "
         "streaming.kafka streaming.fold streaming.quality streaming.log streaming.broker sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
@@ -41,8 +41,11 @@ ROOMS = {
     ),
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
+    "streaming.answers": Room(
+        "streaming.spark streaming.states streaming.fold streaming.broker sinks schemas", "msgspec pyarrow"
+    ),
     "streaming.replay": Room(
-        "streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
+        "streaming.spark streaming.states streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
         "pyarrow",
     ),
     "streaming.run": Room(
@@ -63,6 +66,7 @@ ROOMS = {
         "sinks schemas",
         "cryptography jwt kafka msgspec starlette uvicorn",
     ),
+    "streaming.states": Room("streaming.fold", "pyarrow"),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"
     ),

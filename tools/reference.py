@@ -450,6 +450,7 @@ that caused the row.
 | `store/` | the ledger store: the entries that the topics still hold |
 | `quarantine/` | refused records, see [quality.md](quality.md#quarantine-inspect-repair-resubmit) |
 | `quality/` | counts of rows that broke a rule of the output suites, if there are any, and the Data Docs of `magnetar quality` |
+| `state/` | the brokers' states at the end, see [answers.md](answers.md) |
 | `checkpoint/` | Spark's offsets and the brokers' states. `--no-spark` writes none |
 
 The `--store` of `magnetar run` has the same `tables/`, `quarantine/` and `quality/`; the ledger store's `segments/`,

@@ -9,6 +9,7 @@ import typer
 from streaming import __version__
 from streaming.cli.demo import demo_command
 from streaming.cli.errors import Group
+from streaming.cli.explain import explain_command
 from streaming.cli.kafka import kafka_app
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
@@ -65,6 +66,7 @@ def main(
 
 app.command("demo")(demo_command)
 app.command("replay")(replay_command)
+app.command("explain")(explain_command)
 app.command("run")(run_command)
 app.command("serve")(serve_command)
 app.command("produce")(produce_command)

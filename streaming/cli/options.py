@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from schemas.records import Coordinates
+    from streaming.broker.position import Position
     from streaming.kafka.config import KafkaConfig
 
 
@@ -45,6 +46,16 @@ def coordinates(text: str) -> Coordinates:
     if found is None:
         raise typer.BadParameter(f"{text!r}: expected PARTITION:OFFSET, such as 3:42")
     return found
+
+
+def position(text: str) -> Position:
+    """A message's position, from LEDGER:ENTRY. Raises `typer.BadParameter`."""
+    from streaming.broker.position import Position
+
+    ledger, colon, entry = text.partition(":")
+    if not colon or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in (ledger, entry)):
+        raise typer.BadParameter(f"{text!r}: expected LEDGER:ENTRY, such as 3:42")
+    return Position(int(ledger), int(entry))
 
 
 def milliseconds(text: str) -> int:

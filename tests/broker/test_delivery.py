@@ -6,7 +6,6 @@ import pytest
 
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.delivery import Delivery
 from tests.broker.kit import Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
@@ -14,7 +13,7 @@ from tests.broker.recorded_lives import NAMES
 
 @pytest.mark.parametrize(("theme", "seed"), NAMES[2::4])
 def test_there_is_a_reason_whenever_entries_wait(theme: str, seed: int) -> None:
-    log, expected, *_ = live(theme, seed)
+    log, *_ = live(theme, seed)
     draw, store = Random(f"{theme} {seed}"), Stored()
     broker = Broker(0, store)
     for offset, (timestamp, topic, value) in enumerate(log):

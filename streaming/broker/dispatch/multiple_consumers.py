@@ -413,13 +413,13 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         yield from rate_of(sub)
         if self.delayed.waiting:
             pauses = self.delayed.pauses_all(sub.ctx.clock, config)
-            text = f"{len(self.delayed)} entries wait for their delivery time, the first until {self.delayed.first}"
+            text = f"{len(self.delayed)} entries wait for their delivery time"
             if pauses:
                 text += "; they all have one delay, so nothing else is read before"
-            yield Verdict("delayedDelivery", pauses, text)
+            yield Verdict("delayedDelivery", pauses, text, until=self.delayed.first)
         if later := [*self.rescheduled, *self.asleep]:
-            text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again at {min(later)}"
-            yield Verdict("entryFilters", False, text)
+            text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again"
+            yield Verdict("entryFilters", False, text, until=min(later))
         unread = sub.cursor.entries_to_read(sub.ledger)
         yield from waiting_read(self.pending_read, unread)
         if self.replay:
@@ -466,11 +466,11 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return Whereabouts("to redeliver", "waits in the replay queue for a consumer that can take it")
         for at, positions in (*self.rescheduled.items(), *self.asleep.items()):
             if position in positions:
-                return Whereabouts("rescheduled", f"an entry filter rescheduled it to {at}")
+                return Whereabouts("rescheduled", "an entry filter rescheduled it", until=at)
         if position < sub.cursor.read_position:
             for at, *waiting in self.delayed.waiting:
                 if position == tuple(waiting):
-                    return Whereabouts("delayed", f"waits for its delivery time {at}")
+                    return Whereabouts("delayed", "waits for its delivery time", until=at)
         return super().whereabouts(sub, position)
 
     def _add_unacked(self, sub: SubscriptionContext, messages: int) -> None:

@@ -258,13 +258,13 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             text = f"a seek closed {self.departed[0]}, and nobody is active until a consumer joins or leaves"
             yield Verdict("active consumer", True, text)
         if self.takes_over >= 0:
-            text = f"{'the new one' if active is None else active.name} becomes active at {self.takes_over}"
-            yield Verdict("activeConsumerFailoverDelayTimeMillis", True, text)
+            text = f"{'the new one' if active is None else active.name} is not active before the failover delay is over"
+            yield Verdict("activeConsumerFailoverDelayTimeMillis", True, text, until=self.takes_over)
         yield from rate_of(sub)
         yield from waiting_read(self.pending_read, sub.cursor.entries_to_read(sub.ledger))
         if later := [*self.redeliver_at, *self.asleep]:
-            text = f"an entry filter rescheduled entries: everything unacked is read again at {min(later)}"
-            yield Verdict("entryFilters", False, text)
+            text = "an entry filter rescheduled entries, so everything unacked is read again"
+            yield Verdict("entryFilters", False, text, until=min(later))
         for consumer in sub.consumers:
             if consumer is active:
                 yield permits_of(consumer)

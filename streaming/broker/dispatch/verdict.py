@@ -11,21 +11,24 @@ Scope = Literal["everything", "new", "consumer"]
 
 class Verdict(NamedTuple):
     """What a decider says. `decider`: the name of the setting or policy if there is one; `consumer`: the name of the
-    consumer that the verdict is about, or None."""
+    consumer that the verdict is about, or None; `until`: when the decider changes its mind by itself (ms), or None."""
 
     decider: str
     blocks: bool
     text: str
     scope: Scope = "everything"
     consumer: str | None = None
+    until: int | None = None
 
 
 class Whereabouts(NamedTuple):
-    """Where an unacknowledged entry is. `consumer`: who has it, or who will get it."""
+    """Where an unacknowledged entry is. `consumer`: who has it, or who will get it; `until`: how long it waits (ms), if
+    for a time."""
 
     state: Literal["in flight", "delayed", "rescheduled", "to redeliver", "unread", "read"]
     text: str
     consumer: str | None = None
+    until: int | None = None
 
 
 def permits_of(consumer: Consumer) -> Verdict:
@@ -58,9 +61,14 @@ def rate_of(sub: SubscriptionContext) -> list[Verdict]:
         return []
     waited = throttle.retry_at
     if sub.readable(1) == 0:
-        return [Verdict("dispatchRate", True, f"used up until {throttle.retry_at}")]
-    text = f"has permits again; the dispatcher looks at {waited}" if waited > sub.ctx.clock else "has permits"
-    return [Verdict("dispatchRate", False, text)]
+        return [Verdict("dispatchRate", True, "no permits of the rate are left", until=throttle.retry_at)]
+    if waited > sub.ctx.clock:
+        return [
+            Verdict(
+                "dispatchRate", False, "has permits again, for which the dispatcher looks later", until=waited
+            )
+        ]
+    return [Verdict("dispatchRate", False, "has permits")]
 
 
 def waiting_read(pending: int, unread: int) -> list[Verdict]:

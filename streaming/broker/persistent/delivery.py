@@ -23,13 +23,15 @@ Show = Literal["backlog", "inflight", "delayed", "holes"]
 
 
 class EntryState(msgspec.Struct):
-    """Where an entry is, for one subscription. `messages_acked`: of a batch of which not all are."""
+    """Where an entry is, for one subscription. `messages_acked`: of a batch of which not all are. `until`: how long it
+    waits (ms), if for a time."""
 
     position: str
     state: str
     text: str
     consumer: str | None = None
     messages_acked: int | None = None
+    until: int | None = None
 
 
 class Delivery(msgspec.Struct):
@@ -187,7 +189,7 @@ def entry_state(sub: SubscriptionContext, position: Position) -> EntryState:
     if stored is not None:
         messages = sub.ctx.entries.get(sub.topic, position).messages
         acked = messages - to_bits(stored).bit_count()
-    return EntryState(str(position), found.state, found.text, found.consumer, acked)
+    return EntryState(str(position), found.state, found.text, found.consumer, acked, found.until)
 
 
 def entries(sub: SubscriptionContext, show: Show, most: int) -> list[EntryState]:

@@ -1,0 +1,160 @@
+"""`magnetar explain`: the life of a message, and why a subscription gets nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streaming.answers.life import Life
+    from streaming.broker.persistent.delivery import Delivery, EntryState
+
+_STATES = {
+    "caught up": "It has caught up: every entry is acknowledged.",
+    "no consumers": "Nobody gets its entries: no consumer is connected.",
+    "in flight": "Every entry of its backlog is with a consumer, and not acked: it waits for acks.",
+    "waiting for a time": "What its consumers do not have waits for a time.",
+    "held back": "Entries wait, and dispatching sends none of them now:",
+    "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches with the next event, such as a message "
+    "or a FLOW.",
+}
+
+
+def explain_command(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
+    ],
+    topic: Annotated[
+        str | None, typer.Argument(help="A topic. persistent://public/default/ may be left out.")
+    ] = None,
+    message: Annotated[
+        str | None, typer.Argument(metavar="[LEDGER:ENTRY]", help="The message at a position.")
+    ] = None,
+    producer: Annotated[
+        str | None, typer.Option(help="The message of this producer, with --sequence-id.")
+    ] = None,
+    sequence_id: Annotated[int | None, typer.Option(help="The message with this sequence id.")] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(help="Why this subscription gets what it gets. The default is all of the topic's."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Explain what happened to a message, or why a subscription gets nothing.
+
+    With a message, its life; with a topic alone, its subscriptions; without either, the life of an example.
+    """
+    from schemas.entries import EntryNotFound
+    from sinks.storage import BadUrl
+    from streaming.answers import life
+    from streaming.answers.delivery import explain_deliveries, to_json
+    from streaming.answers.folders import Folders, NotFound
+    from streaming.broker.errors import StateVersionError
+    from streaming.broker.position import Position
+    from streaming.runtime.java import JavaNotFoundError
+
+    if (producer is None) != (sequence_id is None):
+        raise typer.BadParameter("--producer and --sequence-id name a message together")
+    if topic is None and (producer is not None or subscription is not None):
+        raise typer.BadParameter("give the topic, too")
+    if message is not None and (producer is not None or subscription is not None):
+        raise typer.BadParameter("LEDGER:ENTRY names a message by itself: leave out the other options")
+    if producer is not None and subscription is not None:
+        raise typer.BadParameter("ask about a message or about a subscription, not about both")
+    at = None if message is None else position(message)
+    with expected_errors(NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError):
+        folders = Folders.of(folder, checkpoint)
+        name = None if topic is None else folders.topic(topic)
+        lives: list[Life] = []
+        deliveries: list[Delivery] = []
+        if name is None:
+            name, what, why = life.example(folders)
+            lives = (
+                [life.by_position(folders, name, what)]
+                if isinstance(what, Position)
+                else (life.by_sequence_id(folders, name, *what))
+            )
+            for each in lives:
+                each.example = why
+        elif at is not None:
+            lives = [life.by_position(folders, name, at)]
+        elif producer is not None and sequence_id is not None:
+            lives = life.by_sequence_id(folders, name, producer, sequence_id)
+        else:
+            deliveries = explain_deliveries(folders, name, subscription)
+    if as_json:
+        typer.echo(to_json(lives or deliveries))
+        return
+    if not lives and not deliveries:
+        typer.echo(f"{name} has no subscriptions.")
+    for number, one in enumerate(lives):
+        typer.echo("\n".join([*[""] * bool(number), *_life(one)]))
+    for number, answer in enumerate(deliveries):
+        typer.echo("\n".join([*[""] * bool(number), *_delivery(answer)]))
+
+
+def _life(life: Life) -> Iterator[str]:
+    what = life.position or f"sequence id {life.sequence_id} of {life.producer}"
+    if life.example is not None:
+        yield f"No topic was named. As an example, a message that was chosen because {life.example}:"
+    yield f"{life.topic}, {what}: {life.text}"
+    if life.events and life.fate == "stored":
+        yield "\nWhat happened:"
+        for each in life.events:
+            whose = f"{each.subscription}: " if each.subscription else ""
+            yield f"  {_time(each.clock)}  {whose}{each.text}"
+    elif life.events:
+        yield f"  at {_time(life.events[0].clock)}, record {life.events[0].partition}:{life.events[0].offset}"
+    if life.subscriptions:
+        when = f" at {_time(life.clock)}" if life.clock is not None else ""
+        yield f"\nWhat became of it{when}:"
+        width = max(len(each.subscription) for each in life.subscriptions)
+        for of in life.subscriptions:
+            yield f"  {of.subscription.ljust(width)}  {of.outcome}: {of.text}"
+
+
+def _delivery(found: Delivery) -> Iterator[str]:
+    yield f"{found.topic}, subscription {found.subscription} ({found.type}), at {_time(found.clock)}"
+    yield (
+        f"  backlog {found.backlog:,} entries ({found.analysis['messages']:,} messages{' or more' * found.analysis['aborted']}): "
+        f"{found.in_flight:,} in flight, {found.to_redeliver:,} to redeliver, {found.delayed:,} delayed, {found.unread:,} not "
+        "read yet"
+    )
+    yield f"  mark-delete position {found.mark_delete}, read position {found.read_position}, last entry {found.last_confirmed}"
+    yield f"\n  {_STATES[found.state]}"
+    shown = [
+        (f"{each.decider} ({each.consumer})" if each.consumer else each.decider, each)
+        for each in found.verdicts
+    ]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, each in sorted(shown, key=lambda pair: not pair[1].blocks):
+        yield f"    {'holds back' if each.blocks else '        ok'}  {name.ljust(width)}  {each.text}{_until(each.until)}"
+    for number, entry in enumerate(found.first):
+        yield f"  {'first unacknowledged entry' if number == 0 else 'first that no consumer has'} {_entry(entry)}"
+
+
+def _entry(entry: EntryState) -> str:
+    acked = (
+        "" if entry.messages_acked is None else f"; {entry.messages_acked} messages of its batch are acked"
+    )
+    return f"{entry.position}: {entry.state}, {entry.text}{_until(entry.until)}{acked}"
+
+
+def _until(until: int | None) -> str:
+    return "" if until is None else f", until {_time(until)}"
+
+
+def _time(clock: int) -> str:
+    moment = datetime.fromtimestamp(clock / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"

@@ -1,0 +1,433 @@
+"""`magnetar explain`: the life of one message of each fate, and each reason for which a subscription gets nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from schemas.effects import KINDS, Message
+from streaming.answers import life
+from streaming.answers.delivery import explain_deliveries, to_json, verdicts
+from streaming.answers.folders import Folders, NotFound
+from streaming.answers.life import Life, OfSubscription
+from streaming.broker import entry_filters
+from streaming.broker.persistent.delivery import Delivery
+from streaming.broker.position import Position
+from streaming.cli.app import app
+from streaming.log.table import LOGICAL, log_table
+from streaming.replay import replay_in_process
+from streaming.traces import RECORDED
+from streaming.traces.importer import import_traces
+
+START = 1_767_225_600_000
+T = "persistent://a/b/t"
+QUIET = {
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "backlogQuotaCheckIntervalInSeconds": 0,
+    "messageExpiryCheckIntervalInMinutes": 0,
+    "retentionCheckIntervalInSeconds": 0,
+}
+
+Record = tuple[str | None, dict[str, Any]]
+
+
+def folders(out: Path, *records: Record, **settings: Any) -> Folders:
+    """A replay of records a second apart, the first of which sets `settings`."""
+    all_ = [(None, {"command": "BROKER_CONFIG", "settings": QUIET | settings}), *records]
+    log = log_table(
+        LOGICAL,
+        timestamp=[START + 1000 * second for second in range(len(all_))],
+        topic=[topic for topic, _ in all_],
+        value=[json.dumps(command).encode() for _, command in all_],
+    )
+    replay_in_process(log, out, partitions=2)
+    return Folders.of(out)
+
+
+def publish(sequence_id: int, **fields: Any) -> Record:
+    return T, {"producer": "p", "sequence_id": sequence_id, "payload": "x" * 40, **fields}
+
+
+def subscribe(name: str = "s", consumer: int = 0, type_: str = "Shared", **fields: Any) -> Record:
+    return T, {"command": "SUBSCRIBE", "connection": f"c{consumer}", "consumer_id": consumer, "request_id": 1,
+               "subscription": name, "subType": type_, "consumer_name": f"n{consumer}", "initialPosition": "Earliest",
+               **fields}  # fmt: skip
+
+
+def flow(permits: int, consumer: int = 0) -> Record:
+    return T, {
+        "command": "FLOW",
+        "connection": f"c{consumer}",
+        "consumer_id": consumer,
+        "messagePermits": permits,
+    }
+
+
+def ack(*entries: int, consumer: int = 0, **fields: Any) -> Record:
+    ids = [{"ledgerId": 1, "entryId": entry, **fields} for entry in entries]
+    return T, {"command": "ACK", "connection": f"c{consumer}", "consumer_id": consumer, "ack_type": "Individual",
+               "message_id": ids}  # fmt: skip
+
+
+def create() -> Record:
+    return T, {"command": "PRODUCER", "connection": "c", "producer_id": 1, "request_id": 1, "producer_name": "q"}  # fmt: skip
+
+
+def send(sequence_id: int, messages: int = 1, **metadata: Any) -> Record:
+    """A SEND of the producer of `create`."""
+    known = {"producer_name": "q", "sequence_id": sequence_id, "publish_time": START}
+    return T, {"command": "SEND", "connection": "c", "producer_id": 1, "num_messages": messages, "payload": "eA==",
+               "sequence_id": sequence_id, "metadata": known | metadata}  # fmt: skip
+
+
+def redeliver(consumer: int = 0) -> Record:
+    return T, {
+        "command": "REDELIVER_UNACKNOWLEDGED_MESSAGES",
+        "connection": f"c{consumer}",
+        "consumer_id": consumer,
+    }
+
+
+def admin(path: str, body: Any, method: str = "POST", topic: str | None = None) -> Record:
+    return topic, {"command": "ADMIN", "method": method, "path": path, "body": body}
+
+
+def policy(name: str, body: Any) -> Record:
+    return admin(f"/namespaces/a/b/{name}", body)
+
+
+def check(name: str) -> Record:
+    return None, {"command": "RUN_CHECK", "check": name}
+
+
+def at(found: Folders, entry: int, ledger: int = 1) -> Life:
+    return life.by_position(found, T, Position(ledger, entry))
+
+
+def sent(found: Folders, sequence_id: int, producer: str = "p") -> Life:
+    """The only or the last life under a sequence id."""
+    return life.by_sequence_id(found, T, producer, sequence_id)[-1]
+
+
+def of(found: Life, subscription: str = "s") -> OfSubscription:
+    (one,) = [each for each in found.subscriptions if each.subscription == subscription]
+    return one
+
+
+def kinds(found: Life) -> list[str]:
+    return [each.kind for each in found.events]
+
+
+# -- the fates of a message
+
+
+def test_accepted_and_acked(tmp_path: Path) -> None:
+    found = at(folders(tmp_path, subscribe(), flow(9), publish(5), ack(0)), 0)
+    assert (found.fate, found.producer, found.sequence_id) == ("stored", "p", 5)
+    assert kinds(found) == ["SEND_RECEIPT", "MESSAGE"]
+    assert (of(found).outcome, of(found).deliveries) == ("acked", 1)
+    assert found.to_arrow()["kind"].to_pylist() == kinds(found)
+    assert sent(Folders.of(tmp_path), 5) == found
+
+
+def test_acked_out_of_order(tmp_path: Path) -> None:
+    log = folders(tmp_path, subscribe(), flow(9), publish(0), publish(1), ack(1))
+    assert of(at(log, 1)).outcome == "acked out of order"
+    assert of(at(log, 0)).outcome == "in flight"
+
+
+def test_duplicate(tmp_path: Path) -> None:
+    log = folders(tmp_path, policy("deduplication", True), publish(6), publish(7), publish(6))
+    stored, duplicate = life.by_sequence_id(log, T, "p", 6)
+    assert (stored.fate, stored.position) == ("stored", "1:0")
+    assert duplicate.fate == "duplicate"
+    assert duplicate.text.endswith("6 is not above 7, the last sequence id of p stored before, at 1:1")
+
+
+def test_whether_it_is_a_duplicate_is_unknown(tmp_path: Path) -> None:
+    delay = (T, {"command": "FAULT", "fault": "DelayWrites", "count": 1})
+    log = folders(tmp_path, policy("deduplication", True), create(), delay, send(3), send(3))
+    found = sent(log, 3, "q")
+    assert found.fate == "refused"
+    assert "Cannot determine whether the message is a duplicate" in found.text
+
+
+def test_redelivered(tmp_path: Path) -> None:
+    found = at(folders(tmp_path, subscribe(), flow(9), publish(0), redeliver()), 0)
+    assert [each.text for each in found.events][1:] == [
+        "sent to consumer 0 of c0",
+        "sent to consumer 0 of c0, redelivery 1",
+    ]
+    assert (of(found).outcome, of(found).deliveries) == ("in flight", 2)
+
+
+def test_expired(tmp_path: Path) -> None:
+    wait = (None, {"command": "TICK"})
+    log = folders(
+        tmp_path, subscribe(), (T, {"command": "CONNECTION_LOST", "connection": "c0"}), policy("messageTTL", 2),
+        publish(0), wait, wait, wait, wait, check("messageExpiry"), publish(1),
+    )  # fmt: skip
+    found = at(log, 0)
+    assert of(found).outcome == "expired"
+    assert "messageTTL 2 s (namespace)" in of(found).text
+    assert of(found).text.endswith("never delivered")
+    assert of(at(log, 1)).outcome == "waiting"
+
+
+def test_evicted_and_trimmed_as_recorded(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    import_traces([RECORDED / "quota_evict_two.jsonl"], log)
+    replay_in_process(log, tmp_path / "out")
+    found = life.by_position(
+        Folders.of(tmp_path / "out"), "persistent://public/quota_evict_two/t", Position(2, 4)
+    )
+    assert [each.outcome for each in found.subscriptions] == ["evicted", "evicted", "acked"]
+    assert "destination_storage 1180 B (namespace)" in found.subscriptions[0].text
+    assert found.text == "stored at 2:4, and trimmed with ledger 2"
+    assert kinds(found)[-1] == "LEDGER_DELETED"
+
+
+def test_skipped(tmp_path: Path) -> None:
+    skip = admin("/persistent/a/b/t/subscription/s/skip_all", None, topic=T)
+    found = at(folders(tmp_path, subscribe(), publish(0), skip), 0)
+    assert of(found).outcome == "skipped"
+    assert of(found).text.endswith("never delivered")
+
+
+def test_sought_back(tmp_path: Path) -> None:
+    seek = {"command": "SEEK", "connection": "c0", "consumer_id": 0, "request_id": 2,
+            "message_id": {"ledgerId": 1, "entryId": 0}}  # fmt: skip
+    found = at(folders(tmp_path, subscribe(), flow(9), publish(0), publish(1), ack(0, 1), (T, seek)), 1)
+    assert "unacknowledged again by" in found.events[-1].text
+    assert of(found).outcome == "waiting"
+
+
+def test_delayed(tmp_path: Path) -> None:
+    log = folders(tmp_path, create(), subscribe(), flow(9), send(0, deliver_at_time=START + 3_600_000))
+    assert of(at(log, 0)).outcome == "delayed"
+
+
+def test_refused(tmp_path: Path) -> None:
+    found = sent(folders(tmp_path, publish(0), publish(1, payload="x" * 5000), maxMessageSize=1024), 1)
+    assert found.fate == "refused"
+    assert found.text.startswith("refused with NotAllowedError: ")
+
+
+def test_quarantined(tmp_path: Path) -> None:
+    found = sent(folders(tmp_path, publish(0), publish(1, payload=7)), 1)
+    assert found.fate == "quarantined"
+
+
+def test_never_sent(tmp_path: Path) -> None:
+    log = folders(tmp_path, publish(0))
+    assert (sent(log, 1).fate, sent(log, 0, "q").fate, at(log, 1).fate) == ("never seen",) * 3
+    assert "there is p" in sent(log, 0, "q").text
+    assert at(log, 1).text == "no message was ever stored at 1:1: the last one is at 1:0"
+
+
+def test_outside_the_outputs_that_are_kept(tmp_path: Path) -> None:
+    log = folders(tmp_path, policy("deduplication", True), publish(0), publish(1))
+    for file in (tmp_path / "tables").rglob("*.parquet"):  # as if these were of a batch that was removed
+        table = pq.read_table(file, partitioning=None)
+        rest = table.filter([offset > 2 for offset in table["offset"].to_pylist()])
+        pq.write_table(rest, file, store_schema=False) if len(rest) else file.unlink()
+    assert (at(log, 0).fate, sent(log, 0).fate) == ("stored", "not kept")
+    assert "not in them" in sent(log, 0).text
+    assert (at(log, 2).fate, sent(log, 2).fate) == ("never seen", "never seen")
+    assert at(log, 1).fate == "stored"
+
+
+def test_a_subscription_that_came_later_or_went(tmp_path: Path) -> None:
+    gone = (T, {"command": "UNSUBSCRIBE", "connection": "c1", "consumer_id": 1, "request_id": 3})
+    log = folders(
+        tmp_path, publish(0), subscribe(initialPosition="Latest"), subscribe("gone", 1), gone, publish(1)
+    )
+    assert [of(at(log, 0), name).outcome for name in ("s", "gone")] == ["not for it", "subscription deleted"]
+
+
+# -- why nothing is delivered
+
+
+def stuck(found: Folders, name: str = "s") -> Delivery:
+    (one,) = explain_deliveries(found, T, name)
+    return one
+
+
+def blocking(found: Delivery) -> list[tuple[str, str | None]]:
+    return [(each.decider, each.consumer) for each in found.verdicts if each.blocks]
+
+
+def test_caught_up(tmp_path: Path) -> None:
+    found = stuck(folders(tmp_path, subscribe(), flow(9), publish(0), ack(0)))
+    assert (found.state, blocking(found)) == ("caught up", [("backlog", None)])
+
+
+def test_no_consumers(tmp_path: Path) -> None:
+    gone = (None, {"command": "CONNECTION_LOST", "connection": "c0"})
+    found = stuck(folders(tmp_path, subscribe(), gone, publish(0)))
+    assert (found.state, blocking(found)) == ("no consumers", [("consumers", None)])
+
+
+def test_in_flight(tmp_path: Path) -> None:
+    found = stuck(folders(tmp_path, subscribe(), flow(9), publish(0)))
+    assert (found.state, found.in_flight, found.first[0].consumer) == ("in flight", 1, "n0")
+
+
+def test_permits(tmp_path: Path) -> None:
+    found = stuck(folders(tmp_path, subscribe(), flow(1), publish(0), publish(1)))
+    assert (found.state, blocking(found)) == ("held back", [("permits", "n0")])
+    assert [each.position for each in found.first] == ["1:0", "1:1"]
+    assert (found.in_flight, found.unread, found.analysis["entries"]) == (1, 1, 2)
+    assert verdicts([found])["blocks"].to_pylist().count(True) == 1
+
+
+def test_unacked_limit_of_the_consumer(tmp_path: Path) -> None:
+    log = folders(tmp_path, subscribe(), flow(9), publish(0), publish(1), maxUnackedMessagesPerConsumer=1)
+    assert blocking(stuck(log)) == [("maxUnackedMessagesPerConsumer", "n0")]
+
+
+def test_unacked_limit_of_the_subscription(tmp_path: Path) -> None:
+    log = folders(tmp_path, subscribe(), flow(9), publish(0), publish(1), maxUnackedMessagesPerSubscription=1)
+    assert blocking(stuck(log)) == [("maxUnackedMessagesPerSubscription", None)]
+
+
+def test_unacked_limit_of_the_broker(tmp_path: Path) -> None:
+    settings = {"maxUnackedMessagesPerBroker": 2, "maxUnackedMessagesPerSubscriptionOnBrokerBlocked": 0.1}
+    log = folders(tmp_path, subscribe(), flow(9), *(publish(n) for n in range(4)), **settings)
+    assert blocking(stuck(log)) == [("maxUnackedMessagesPerBroker", None)]
+
+
+def test_dispatch_rate(tmp_path: Path) -> None:
+    rate = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 60}
+    log = folders(
+        tmp_path, policy("subscriptionDispatchRate", rate), subscribe(), flow(9), publish(0), publish(1)
+    )
+    assert blocking(stuck(log)) == [("dispatchRate", None)]
+    assert [each.until for each in stuck(log).verdicts if each.blocks] != [None]
+
+
+def test_delayed_until(tmp_path: Path) -> None:
+    due = START + 3_600_000
+    found = stuck(folders(tmp_path, create(), subscribe(), flow(9), send(0, deliver_at_time=due)))
+    assert (found.state, found.delayed) == ("waiting for a time", 1)
+    assert (found.first[0].state, found.first[0].until) == ("delayed", due)
+
+
+def test_entry_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(entry_filters._filters, "Later", lambda metadata, properties: "RESCHEDULE")
+    found = stuck(folders(tmp_path, subscribe(), flow(9), publish(0), entryFilterNames="Later"))
+    assert (found.state, found.delayed, found.first[0].state) == ("waiting for a time", 1, "rescheduled")
+
+
+def test_not_the_active_consumer_and_priority(tmp_path: Path) -> None:
+    log = folders(
+        tmp_path, subscribe(type_="Failover"), subscribe(consumer=1, type_="Failover"), publish(0),
+        subscribe("p", 2, priority_level=1), subscribe("p", 3, priority_level=0), flow(9, 2), flow(9, 3),
+    )  # fmt: skip
+    assert sorted(decider for decider, _ in blocking(stuck(log))) == ["active consumer", "permits"]
+    assert ("priorityLevel", "n2") in blocking(stuck(log, "p"))
+
+
+def test_draining_hash(tmp_path: Path) -> None:
+    """With a second consumer, some of the first one's keys move, and wait for its acks."""
+    one = [publish(n, key=f"k{n}") for n in range(8)]
+    two = [publish(n, key=f"k{n - 8}") for n in range(8, 16)]
+    first, second = (subscribe(consumer=n, type_="Key_Shared") for n in (0, 1))
+    found = stuck(folders(tmp_path, first, flow(99), *one, second, flow(99, 1), *two))
+    assert ("draining hash", "n1") in blocking(found)
+    assert found.to_redeliver > 0
+    assert "which gets it when n0 has acked" in found.first[-1].text
+
+
+def test_a_batch_that_is_partly_acked(tmp_path: Path) -> None:
+    log = folders(
+        tmp_path, create(), subscribe(), flow(9), send(0, 3, num_messages_in_batch=3), ack(0, ack_set=[0b110]),
+        acknowledgmentAtBatchIndexLevelEnabled=True,
+    )  # fmt: skip
+    found = stuck(log)
+    assert [each.text for each in found.verdicts if each.decider == "batch"] == [
+        "2 messages of the batch 1:0 are not acked, so the mark-delete position stays before it"
+    ]
+    assert found.first[0].messages_acked == 1
+
+
+def test_writes_that_are_not_confirmed(tmp_path: Path) -> None:
+    delay = (T, {"command": "FAULT", "fault": "DelayWrites", "count": 9})
+    found = stuck(folders(tmp_path, subscribe(), flow(9), publish(0), delay, publish(1)))
+    assert ("unconfirmed writes", None) in blocking(found)
+
+
+# -- the command
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["explain", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_the_command_prints_the_same_json(tmp_path: Path) -> None:
+    log = folders(tmp_path, subscribe(), flow(9), publish(0))
+    assert run(tmp_path, T, "1:0", "--json") == (0, to_json([at(log, 0)]) + "\n")
+    assert run(tmp_path, "a/b/t", "--subscription", "s", "--json") == (0, to_json([stuck(log)]) + "\n")
+
+
+def test_the_command_in_words(tmp_path: Path) -> None:
+    folders(tmp_path, subscribe(), flow(1), publish(0), publish(1))
+    code, text = run(tmp_path, T)
+    assert code == 0
+    assert "Entries wait, and dispatching sends none of them now:" in text
+    assert "holds back  permits (n0)" in text
+    code, text = run(tmp_path, T, "1:0")
+    assert "2026-01-01 00:00:03.000  received from p, sequence id 0, and stored at 1:0" in text
+    assert "s  in flight: at n0, which has not acked it" in text
+
+
+def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
+    folders(tmp_path, subscribe(), flow(9), publish(0), redeliver())
+    code, text = run(tmp_path)
+    assert code == 0
+    assert text.startswith(
+        "No topic was named. As an example, a message that was chosen because it was redelivered"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["a/b/tt"], f"there is no topic a/b/tt: there are {T}, "),
+        ([T, "--subscription", "t"], f"{T} has no subscription t: there is s"),
+        (["non-persistent://a/b/n"], "is not persistent: it keeps neither messages nor backlogs"),
+        ([T, "1-0"], "expected LEDGER:ENTRY, such as 3:42"),
+        ([T, "--producer", "p"], "--producer and --sequence-id name a message together"),
+    ],
+)
+def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    folders(tmp_path, subscribe(), publish(0), ("non-persistent://a/b/n", publish(0)[1]))
+    code, text = run(tmp_path, *arguments)
+    assert code == 2
+    assert complaint in text
+    assert "Traceback" not in text
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="is not the --out of a replay"):
+        Folders.of(tmp_path)
+
+
+def test_it_reads_the_files_of_its_partition_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = folders(tmp_path, subscribe(), flow(9), publish(0), ("persistent://a/b/u", {**publish(0)[1]}))
+    read: list[tuple[str, int | None]] = []
+    files = Folders._files
+
+    def watched(self: Folders, kind: str, partition: int | None) -> list[Any]:
+        read.append((kind, partition))
+        return files(self, kind, partition)
+
+    monkeypatch.setattr(Folders, "_files", watched)
+    at(log, 0)
+    assert [partition for kind, partition in read if kind == KINDS[Message]][-1] is not None
