@@ -399,7 +399,7 @@ def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["a/b/tt"], f"there is no topic a/b/tt: there are {T}, "),
+        (["a/b/tt"], f"there is no topic a/b/tt: there are non-persistent://a/b/n, {T}"),
         ([T, "--subscription", "t"], f"{T} has no subscription t: there is s"),
         (["non-persistent://a/b/n"], "is not persistent: it keeps neither messages nor backlogs"),
         ([T, "1-0"], "expected LEDGER:ENTRY, such as 3:42"),
