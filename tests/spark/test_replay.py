@@ -46,7 +46,7 @@ def test_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
     assert [call[:2] for call in calls] == [(1, 3), (2, 3), (3, 3)]
     assert calls[-1][2] == sum(result.rows.values()) == len(read_table(str(result.out / "tables")))
     found = {each.name for each in result.out.iterdir() if not each.name.startswith("_")}
-    assert found == {"checkpoint", "quarantine", "store", "tables"}
+    assert found == {"checkpoint", "quarantine", "state", "store", "tables"}
     assert {row["subscription"] for row in result.stats} == {None, "s"}
 
 
@@ -92,7 +92,7 @@ def test_what_if_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> 
     assert result.unmatched == alone.unmatched > 0
     assert result.rows["SEND_ERROR"] > 0
     found = {each.name for each in result.out.iterdir() if not each.name.startswith("_")}
-    assert found == {"checkpoint", "quarantine", "store", "tables"}
+    assert found == {"checkpoint", "quarantine", "state", "store", "tables"}
 
 
 def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
