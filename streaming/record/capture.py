@@ -45,7 +45,7 @@ _LENIENT = {
     "managedLedgerMaxEntriesPerLedger": 1_000_000, "managedLedgerMaxLedgerRolloverTimeMinutes": 2**31 - 1,
     "managedLedgerMaxSizePerLedgerMbytes": 1 << 20, "managedLedgerMinLedgerRolloverTimeMinutes": 2**31 - 1,
     "managedLedgerInactiveLedgerRolloverTimeSeconds": 0, "defaultRetentionTimeInMinutes": -1, "defaultRetentionSizeInMB": -1,
-    "backlogQuotaCheckEnabled": False, "maxMessageSize": 1 << 27,
+    "backlogQuotaCheckEnabled": False, "brokerDeleteInactiveTopicsEnabled": False, "maxMessageSize": 1 << 27,
 }  # fmt: skip
 """Settings with which nothing is removed, and a ledger ends only when the topic is unloaded."""
 

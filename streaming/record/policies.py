@@ -2,10 +2,11 @@
 them."""
 
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
-from streaming.record.rest import Rest
+from streaming.record.rest import CallFailed, Rest
 from streaming.server.admin.routes import NAMESPACE_POLICIES, TOPIC_POLICIES
 
 SYSTEM = "pulsar/"
@@ -28,7 +29,7 @@ def settings_of(rest: Rest) -> tuple[dict[str, str], list[str]]:
     known, defaults = ServiceConfiguration.__struct_fields__, ServiceConfiguration()
     found, refused = {}, []
     for name, value in rest.get("/brokers/configuration/runtime").items():
-        if name in known and value is not None:
+        if name in known and value:  # Java shows null as nothing
             if value.startswith("[") and value.endswith("]"):  # a set, as Java shows it
                 value = value[1:-1].replace(" ", "")
             try:
@@ -71,15 +72,25 @@ def path_of(topic: str) -> str:
 def _policies(rest: Rest, base: str, names: Iterable[str]) -> Iterator[Call]:
     for name in names:
         if name == "backlogQuota":
-            for kind, quota in (rest.get(f"{base}/backlogQuotaMap") or {}).items():
+            for kind, quota in (_set(rest, f"{base}/backlogQuotaMap") or {}).items():
                 yield Call("POST", f"{base}/backlogQuota?backlogQuotaType={kind}", quota)
-        elif (value := rest.get(f"{base}/{name}")) not in (None, []):
+        elif (value := _set(rest, f"{base}/{name}")) not in (None, []):
             of_topic = name == "messageTTL" and base.count("/") > _IN_NAMESPACE
             yield (
                 Call("POST", f"{base}/{name}?messageTTL={value}")
                 if of_topic
                 else Call("POST", f"{base}/{name}", value)
             )
+
+
+def _set(rest: Rest, path: str) -> Any:
+    """What a policy is; None if it is not set, or the broker does not have it."""
+    status, value = rest.call("GET", path)
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return None
+    if status >= HTTPStatus.BAD_REQUEST:
+        raise CallFailed(f"GET {path}: {status}")
+    return value
 
 
 _IN_NAMESPACE = 3

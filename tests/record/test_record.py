@@ -16,7 +16,9 @@ from typing import Any
 
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
+from streaming.cli.app import app
 from streaming.protocol.codec import FrameReader, decode, encode, entry
 from streaming.record.proxy import BadUrl, broker_address
 from streaming.record.record import command_log
@@ -609,3 +611,38 @@ def test_what_magnetar_does_not_support_is_not_a_difference(tmp_path: Path) -> N
     answer = (0, "out", "CONSUMER_STATS_RESPONSE", {"request_id": 9})
     _, verdict = command_log(traced(tmp_path, asked, answer))
     assert (verdict.differences, verdict.explained) == ([], {f"{NOT_SUPPORTED} CONSUMER_STATS": 1})
+
+
+def test_the_command_ends_with_a_log_and_a_verdict(broker: Running, tmp_path: Path) -> None:
+    code = "from streaming.cli.app import app; app()"
+    options = ["--to", broker.service_url, "--admin-to", str(broker.server.admin_url),
+               "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]  # fmt: skip
+    recorder = subprocess.Popen(
+        [sys.executable, "-c", code, "record", str(tmp_path / "log"), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert recorder.stderr is not None
+    while "recording" not in (said := recorder.stderr.readline()):
+        assert said
+    asked = encode("PRODUCER", {"topic": "ended", "producer_id": 1, "request_id": 1, "producer_name": "p"})
+    exchange(said.split()[2], CONNECT, asked, until="PRODUCER_SUCCESS")
+    recorder.send_signal(signal.SIGTERM)
+    out, _ = recorder.communicate(timeout=60)
+    assert recorder.returncode == 0
+    assert f"commands -> {tmp_path / 'log' / COMMANDS}" in out
+    assert "frames, equal" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--to", "pulsar+ssl://h:1"], "TLS is not supported"),
+        (["--admin-to", "h:1"], "expected http://HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "add --insecure"),
+        (["--listen", "0.0.0.0:0", "--insecure"], "name the address that clients connect to"),
+    ],
+)
+def test_the_command_refuses(options: list[str], said: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["record", str(tmp_path / "log"), *options])
+    assert done.exit_code != 0
+    assert said in done.output
