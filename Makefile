@@ -13,7 +13,7 @@ MUTANTS_FLOOR := 92
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench bench-server protocol lock clean
+.PHONY: suites soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench bench-server protocol lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ fuzz: env  ## search for records and loads that stop the fold or cost more than 
 
 parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0)
 	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
+
+suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
+	$(BIN)/python -m tests.suites $(SUITE)
 
 lint: env  ## run ruff and mypy --strict
 	$(BIN)/ruff check .

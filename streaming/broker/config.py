@@ -149,15 +149,6 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     has it."""
     isSchemaValidationEnforced: bool = False
     """Whether producers without a schema are refused (IncompatibleSchema) on a topic that has one."""
-    brokerDeleteInactiveTopicsEnabled: bool = False
-    """Whether topics that nobody uses are deleted. Pulsar's default is true, and `magnetar serve` has it."""
-    brokerDeleteInactiveTopicsFrequencySeconds: Annotated[int, between(1, MOST, "s")] = 60
-    """How often that is checked (`inactiveTopics`)."""
-    brokerDeleteInactiveTopicsMode: InactiveTopicDeleteMode = "delete_when_no_subscriptions"
-    """delete_when_no_subscriptions: only topics without subscriptions. delete_when_subscriptions_caught_up: also those whose
-    subscriptions have no backlog."""
-    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: Annotated[int, between(0, MOST, "s")] = 0
-    """How long nobody must have used a topic. 0: as long as between two checks."""
     maxTopicsPerNamespace: Annotated[int, between(-1, MOST)] = 0
     """The maximum number of topics of a namespace. Each ingress partition counts its own topics. 0: no limit."""
     maxSubscriptionsPerTopic: Annotated[int, between(-1, MOST)] = 0
@@ -387,7 +378,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 WITHOUT_EFFECT = frozenset(
-    {"managedLedgerCacheEvictionTimeThresholdMillis",
+    {"brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
      "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",

@@ -365,6 +365,8 @@ class Connection(asyncio.Protocol):
         self._known = True
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
             self._server.clients.opened(self.name, self._shown, topic, command)
+        elif asked.cmd == "FLOW":
+            self._server.clients.asked(self.name, asked.fields["consumer_id"], self._engine.now())
         elif asked.cmd == "CLOSE_PRODUCER":
             self._server.clients.closed(self.name, "producer", asked.fields["producer_id"])
         elif asked.cmd == "CLOSE_CONSUMER":

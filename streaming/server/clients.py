@@ -36,6 +36,12 @@ class Clients:
         if found is not None:
             found["name"] = effect.producer_name
 
+    def asked(self, connection: str, consumer_id: int, now: int) -> None:
+        """A consumer asked for messages, by FLOW, at `now` (ms)."""
+        found = self._of.get(connection, {}).get(("consumer", consumer_id))
+        if found is not None:
+            found["shown"]["lastConsumedFlowTimestamp"] = now
+
     def closed(self, connection: str, kind: str, id_: int) -> None:
         """A producer or consumer is closed."""
         self._of.get(connection, {}).pop((kind, id_), None)
@@ -43,6 +49,10 @@ class Clients:
     def lost(self, connection: str) -> None:
         """A connection is closed, with all that it has."""
         self._of.pop(connection, None)
+
+    def __len__(self) -> int:
+        """The producers and consumers that are known."""
+        return sum(map(len, self._of.values()))
 
     def describe(self, topic: str, stats: Json) -> Json:
         """The stats of a topic with what is known of its producers and consumers."""

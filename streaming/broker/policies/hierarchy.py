@@ -132,7 +132,8 @@ class AutoSubscriptionCreationOverride(msgspec.Struct, frozen=True):
 
 
 class InactiveTopicPolicies(msgspec.Struct, frozen=True):
-    """Whether and when a topic that nobody uses is deleted."""
+    """Whether and when a topic that nobody uses is deleted. Here it never is, as where brokerDeleteInactiveTopicsEnabled is false:
+    the policy is kept and returned."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     """delete_when_no_subscriptions: only without subscriptions. delete_when_subscriptions_caught_up: without backlog."""
@@ -195,7 +196,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     autoSubscriptionCreation: AutoSubscriptionCreationOverride | None = None
     """Whether SUBSCRIBE creates subscriptions."""
     inactiveTopicPolicies: InactiveTopicPolicies | None = None
-    """Whether and when a topic that nobody uses is deleted."""
+    """Kept and returned: no topic is deleted because nobody uses it."""
     schemaCompatibilityStrategy: SchemaCompatibilityStrategy | None = None
     """With which of a topic's schemas a new one must be compatible, and how."""
     schemaValidationEnforced: bool | None = None
@@ -258,7 +259,6 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     publishRate: PublishRate | None
     subscribeRate: SubscribeRate | None
     autoSubscriptionCreation: bool
-    inactiveTopicPolicies: InactiveTopicPolicies
     schemaCompatibilityStrategy: SchemaCompatibilityStrategy
     schemaValidationEnforced: bool
     isAllowAutoUpdateSchema: bool
@@ -362,9 +362,6 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             topic.autoSubscriptionCreation, namespace.autoSubscriptionCreation,
             AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
         ).allowAutoSubscriptionCreation,
-        inactiveTopicPolicies=_first(
-            topic.inactiveTopicPolicies, namespace.inactiveTopicPolicies, _inactive_topic_policies(config)
-        ),
         schemaCompatibilityStrategy=_strategy(topic, namespace, config),
         schemaValidationEnforced=bool(
             topic.schemaValidationEnforced or namespace.schemaValidationEnforced or config.isSchemaValidationEnforced
@@ -414,19 +411,10 @@ def broker_level(config: ServiceConfiguration) -> Policies:
             config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond
         ),
         autoSubscriptionCreation=AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
-        inactiveTopicPolicies=_inactive_topic_policies(config),
+        inactiveTopicPolicies=InactiveTopicPolicies("delete_when_no_subscriptions", 60),
         schemaCompatibilityStrategy=config.schemaCompatibilityStrategy,
         schemaValidationEnforced=config.isSchemaValidationEnforced,
     )  # fmt: skip
-
-
-def _inactive_topic_policies(config: ServiceConfiguration) -> InactiveTopicPolicies:
-    return InactiveTopicPolicies(
-        config.brokerDeleteInactiveTopicsMode,
-        config.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
-        or config.brokerDeleteInactiveTopicsFrequencySeconds,
-        config.brokerDeleteInactiveTopicsEnabled,
-    )
 
 
 def _strategy(

@@ -41,7 +41,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 def application(engine: Engine, service_url: str, admin_url: str, clients: Clients | None = None) -> ASGIApp:
     """The application. `service_url` and `admin_url`: where clients reach the binary protocol and this API. `clients`: what
     is known of them."""
-    return _Encoded(_Api(engine, service_url, admin_url, clients or Clients()).starlette())
+    return _Encoded(
+        _Api(engine, service_url, admin_url, Clients() if clients is None else clients).starlette()
+    )
 
 
 class _Encoded:

@@ -83,7 +83,8 @@ _SUBSCRIPTION: Json = {
 }  # fmt: skip
 _CONSUMER: Json = {
     "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0, "messageAckRate": 0.0,
-    "chunkedMessageRate": 0.0, "metadata": {},
+    "chunkedMessageRate": 0.0, "metadata": {}, "lastConsumedFlowTimestamp": 0, "lastConsumedTimestamp": 0,
+    "lastAckedTimestamp": 0,
 }  # fmt: skip
 _LEDGER: Json = {"offloaded": False, "underReplicated": False}
 _CURSOR: Json = {
