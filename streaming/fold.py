@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.commands import Decoded, Refused
-from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Row
+from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Quarantined, Row
 from schemas.entries import EntryNotFound, EntryReader
+from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
 from schemas.records import Coordinates
 from streaming.broker.broker import LATEST_TIME, Broker
@@ -40,6 +42,7 @@ CHUNK_BYTES = 1 << 25
 SetAside = Mapping[Coordinates, Refused]
 """Records that go to quarantine without being decoded, and why."""
 
+_QUARANTINED = KINDS[Quarantined]
 _SHOWN = 200
 _NO_TIME = 0
 _DECODING = "decoding and checking it"
@@ -121,9 +124,11 @@ class PartitionFold:
         judge: Judge = judge,
         set_aside: SetAside | None = None,
         latest: int | None = None,
+        measured: bool = False,
     ) -> None:
         """`before`: the state to continue from; None: the partition is new. `judge` decodes the records, see
         `streaming.quality.gate`. Records in `set_aside`, and those with a timestamp (ms) after `latest`, are quarantined.
+        `measured`: `metrics` will be asked.
 
         Raises `StateVersionError` for a state of another version, `FoldError` for one that can't be decoded.
         """
@@ -151,6 +156,8 @@ class PartitionFold:
                 "checkpoint is damaged, or this is a bug in Magnetar. Restore checkpoint and store from a copy, or start "
                 "with a new checkpoint and an empty store"
             ) from error
+        self._topics_before = frozenset(self._broker.topic_names() if measured else ())
+        self._quarantined: Counter[str] = Counter()
         # A strong reference would be a cycle, which keeps broker and rows in memory until Python collects its garbage.
         convert = WeakMethod(self._convert)
         self._broker.when_full(lambda: convert()())  # type: ignore[misc]
@@ -240,6 +247,17 @@ class PartitionFold:
         except Exception as error:
             self._failed("encoding the state", error)
 
+    def metrics(self, state: StateRow) -> PartitionMetrics:
+        """The figures of the topics that were touched, to show, after `state` was made of all that was folded."""
+        try:
+            found = self._broker.metrics(everything=False)
+            found.deleted = sorted(self._topics_before.difference(self._broker.topic_names()))
+        except Exception as error:
+            self._failed("measuring the topics", error)
+        found.state_bytes = len(state.broker)
+        found.quarantined = dict(self._quarantined)
+        return found
+
     def _aside(self, records: Records) -> dict[int, Refused]:
         """The records that aren't folded, by offset, and why."""
         aside = {}
@@ -279,6 +297,8 @@ class PartitionFold:
                 tables = to_tables(self._partition, rows)
             except Exception as error:
                 self._not_converted(rows, error)
+        if _QUARANTINED in tables:
+            self._quarantined.update(tables[_QUARANTINED]["rule"].to_pylist())
         if self._publishes is not None and self._converted < len(self._receipts.rows):
             receipts = self._publishes.receipts(self._partition, self._receipts, self._converted)
             self._converted = len(self._receipts.rows)
@@ -412,6 +432,16 @@ def stats(
         for row in broker.decode(each.broker, entries or NoEntries()).stats()
     ]
     return sorted(rows, key=lambda row: str(row["topic"]))
+
+
+def partition_metrics(
+    states: Iterable[StateRow], *, broker: BrokerType = Broker
+) -> Iterator[PartitionMetrics]:
+    """`Broker.metrics` of everything in each partition."""
+    for each in states:
+        found = broker.decode(each.broker, NoEntries()).metrics(everything=True)
+        found.state_bytes = len(each.broker)
+        yield found
 
 
 def _pieces(records: Records) -> Iterator[Records]:

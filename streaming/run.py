@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.records import Coordinates
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, NoSuchRecord, set_aside_by_name
+from streaming.fold import BrokerType, NoSuchRecord, partition_metrics, set_aside_by_name
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -20,6 +21,7 @@ from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 
 if TYPE_CHECKING:
+    from streaming.metrics.query import Progress, QueryMetrics
     from streaming.spark.operator import Clock
     from streaming.spark.query import StreamingQuery, Written
     from streaming.spark.session import SparkSession
@@ -32,6 +34,8 @@ records; how many of them are so many bytes is what the topic's average says at 
 MAX_AHEAD_MS = 3_600_000
 """A record whose timestamp is so far ahead of the query's own time is quarantined. Kafka 4's default, too, is an hour
 (``message.timestamp.after.max.ms``)."""
+
+_NAME = "magnetar"
 
 _A_TOPIC_EACH = "ingress, responses and dead letters need a topic each"
 
@@ -61,7 +65,9 @@ def run_query(
     set_aside: Sequence[Coordinates] = (),
     max_ahead_ms: int | None = MAX_AHEAD_MS,
     on_batch: Callable[[Written], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
+    metrics: QueryMetrics | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     broker: BrokerType = Broker,
@@ -90,7 +96,9 @@ def run_query(
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
             letting them take the clock along. None: accept any time.
-        on_batch, on_start: called on the driver.
+        on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
+        metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
+            read from the checkpoint first.
 
     Raises:
         KafkaUrlError, KafkaConfigError, BadTrigger, BadUrl: an address, the trigger or the store's URL can't be read.
@@ -113,6 +121,18 @@ def run_query(
     from streaming.spark.checkpoint import check as check_checkpoint
     from streaming.spark.checkpoint import committed_offsets, next_batch
     from streaming.spark.trigger import interval, seconds
+
+    def written(batch: Written) -> None:
+        if metrics is not None:
+            metrics.batch(batch.rows, batch.metrics)
+        if on_batch is not None:
+            on_batch(batch)
+
+    def done(batch: Progress) -> None:
+        if metrics is not None:
+            metrics.progress(batch)
+        if on_progress is not None:
+            on_progress(batch)
 
     interval(trigger)
     url = KafkaUrl.parse(ingress)
@@ -163,8 +183,9 @@ def run_query(
         if stop.is_set():
             return
 
-        from streaming.spark import query, source
+        from streaming.spark import progress, query, source
         from streaming.spark.session import spark_session, warm_workers
+        from streaming.spark.state import committed_states
 
         if spark is None:
             try:
@@ -182,7 +203,12 @@ def run_query(
             return
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
         warm_workers(spark)
+        if metrics is not None:
+            metrics.known(partition_metrics(committed_states(spark, checkpoint), broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
+        watching = ExitStack()
+        if metrics is not None or on_progress is not None:
+            watching.enter_context(progress.listening(spark, _NAME, done))
         running = query.start(
             spark,
             source.kafka(
@@ -201,9 +227,10 @@ def run_query(
             broker=broker,
             set_aside=set_aside_by_name(set_aside),
             max_ahead_ms=max_ahead_ms,
-            on_batch=on_batch,
+            on_batch=written,
             on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,
-            name="magnetar",
+            name=_NAME,
+            measured=metrics is not None,
         )
         try:
             held.on_loss(running.stop)
@@ -213,6 +240,9 @@ def run_query(
         finally:
             running.stop()
             arrivals.close()
+            watching.close()
+            if metrics is not None:
+                metrics.stopped()
             for check in checks:
                 check.close()
         held.check()

@@ -33,7 +33,7 @@ ROOMS = {
     "streaming.cli": Room(
         "streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
         "streaming.traces "
-        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.broker sinks streaming.runtime streaming schemas",
+        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.metrics streaming.broker sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
     ),
     "streaming.record": Room(
@@ -49,12 +49,12 @@ ROOMS = {
         "pyarrow",
     ),
     "streaming.run": Room(
-        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas "
-        "streaming.runtime"
+        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
+        "sinks schemas streaming.runtime"
     ),
     "streaming.spark": Room(
-        "streaming.fold streaming.kafka streaming.quality streaming.log streaming.broker streaming.rows sinks schemas "
-        "streaming.runtime",
+        "streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker streaming.rows "
+        "sinks schemas streaming.runtime",
         "pyspark py4j pandas pyarrow numpy",
     ),
     "streaming.quarantine": Room(
@@ -77,6 +77,7 @@ ROOMS = {
         "streaming.log streaming.rows sinks schemas",
         "great_expectations grpc pandas pyarrow numpy msgspec",
     ),
+    "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
     "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
     "streaming.publish_columns": Room("streaming.broker schemas", "pyarrow numpy"),
     "streaming.broker": Room("schemas", "msgspec mmh3"),

@@ -13,6 +13,7 @@ from schemas.commands import Decoded, Line, Refused
 from schemas.effects import Quarantined, Row, Tick
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
+from schemas.metrics import PartitionMetrics
 from streaming.broker import (
     admin,
     dynamic_settings,
@@ -49,6 +50,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, max_topics
 from streaming.broker.position import Position
+from streaming.broker.rate import seconds_of_interval
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
@@ -554,6 +556,27 @@ class Broker:
             len(self._state.topics),
             sum(b.backlog for b in blocks),
             sum(b.storage for b in blocks),
+        )
+
+    def metrics(self, *, everything: bool) -> PartitionMetrics:
+        """The figures of the topics that something has touched since `decode`, or of all topics.
+
+        Nothing else has changed, except that time passed, which ends rates (see `schemas.metrics`).
+        """
+        ctx = self._ctx
+        names = (
+            self._state.topics if everything else self._persistent.loaded() + self._non_persistent.loaded()
+        )
+        return PartitionMetrics(
+            self._state.partition,
+            ctx.config.clusterName,
+            ctx.clock,
+            ctx.offset,
+            seconds_of_interval(ctx.config) * 1000,
+            state_bytes=0,
+            topics=[self._domain(name).metrics(name) for name in names],
+            deleted=[],
+            quarantined={},
         )
 
     def is_closed(self, name: str) -> bool:

@@ -46,13 +46,16 @@ class Rates(msgspec.Struct, array_like=True, gc=False):
 
     def close(self, until: int, *totals: int) -> None:
         """The interval ends at `until` (ms). `totals`: what was counted so far, always in the same order."""
-        seconds = (until - self.since) / 1000
-        if seconds > 0:
-            counted = self.counted or (0,) * len(totals)
-            self.per_second = tuple(
-                (now - before) / seconds for now, before in zip(totals, counted, strict=True)
-            )
+        self.per_second = self.closed(until, *totals)
         self.since, self.counted = until, totals
+
+    def closed(self, until: int, *totals: int) -> tuple[float, ...]:
+        """`per_second` as `close` would leave it."""
+        seconds = (until - self.since) / 1000
+        if seconds <= 0:
+            return self.per_second
+        counted = self.counted or (0,) * len(totals)
+        return tuple((now - before) / seconds for now, before in zip(totals, counted, strict=True))
 
     def named(self, *names: str) -> dict[str, float]:
         """The rates by names, in the order of the totals."""
@@ -70,6 +73,10 @@ class ProducerCounters(msgspec.Struct, array_like=True, gc=False):
     def end_interval(self, until: int) -> None:
         """Compute the rates of the interval that ends at `until` (ms)."""
         self.rates.close(until, self.messages_in, self.bytes_in, self.chunks_in)
+
+    def next_rates(self, until: int) -> tuple[float, ...]:
+        """The rates that `end_interval` would compute."""
+        return self.rates.closed(until, self.messages_in, self.bytes_in, self.chunks_in)
 
 
 def end_of_interval(now: int, config: ServiceConfiguration) -> int:

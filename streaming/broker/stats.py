@@ -91,6 +91,31 @@ def _average_size(shown: dict[str, Any]) -> float:
     return shown["msgThroughputIn"] / shown["msgRateIn"] if shown["msgRateIn"] else 0.0
 
 
+def producer_rates(topic: AbstractTopic) -> tuple[list[float], list[float]]:
+    """The sums of msgRateIn and msgThroughputIn over the producers, and those of the next interval if nothing happens."""
+    known = [
+        counters for name in topic.producers if (counters := topic.producer_counters.get(name)) is not None
+    ]
+    return (
+        _summed(2, (counters.rates.per_second for counters in known)),
+        _summed(2, (counters.next_rates(topic.rates_until) for counters in known)),
+    )
+
+
+def consumer_rates(topic: AbstractTopic, consumers: Sequence[Consumer]) -> tuple[list[float], list[float]]:
+    """The sums of the rates in `_OUT`, without the last, and those of the next interval if nothing happens."""
+    return (
+        _summed(4, (consumer.rates.per_second for consumer in consumers)),
+        _summed(4, (consumer.next_rates(topic.rates_until) for consumer in consumers)),
+    )
+
+
+def _summed(count: int, rates: Iterable[tuple[float, ...]]) -> list[float]:
+    """The sums of the first `count` rates of each. Empty: zeros."""
+    known = [each for each in rates if each]
+    return [sum((each[index] for each in known), 0.0) for index in range(count)]
+
+
 def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> dict[str, Any]:
     """A managed ledger and its cursors, by their names as Pulsar encodes them for URLs. The open ledger shows 0 entries: currentLedgerEntries has its number."""
     return {

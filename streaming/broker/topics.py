@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from schemas.metrics import TopicMetrics
 from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -118,6 +119,14 @@ class Topics(ABC, Generic[T]):
     @abstractmethod
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
         """See `Broker.stats`."""
+
+    def loaded(self) -> list[str]:
+        """The names of the topics that something has touched."""
+        return list(self._loaded)
+
+    @abstractmethod
+    def metrics(self, name: str) -> TopicMetrics:
+        """The figures of a topic that a metrics endpoint shows."""
 
 
 class PersistentTopics(Topics[PersistentTopic]):
@@ -393,6 +402,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         """The topic's row of stats, then one per subscription, by name."""
         return persistent_stats.rows(self.load(name))
 
+    def metrics(self, name: str) -> TopicMetrics:
+        """The figures of a topic that a metrics endpoint shows."""
+        return persistent_stats.metrics(self.load(name), self._ctx)
+
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
     """Topics that store nothing. They have no timers and no periodic checks."""
@@ -449,3 +462,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
         """The topic's row of stats, then one per subscription, by name."""
         return non_persistent_stats.rows(self.load(name))
+
+    def metrics(self, name: str) -> TopicMetrics:
+        """The figures of a topic that a metrics endpoint shows."""
+        return non_persistent_stats.metrics(self.load(name), self._ctx.config)

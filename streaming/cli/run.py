@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,9 +31,17 @@ from streaming.signals import stop_signals
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from streaming.metrics.query import Progress
     from streaming.spark.query import Written
 
 _REPORT_EVERY_SECONDS = 10.0
+
+
+class LogFormat(StrEnum):
+    """How a running query says what it does."""
+
+    text = "text"
+    json = "json"
 
 
 def run_command(
@@ -84,6 +98,26 @@ def run_command(
             help="Quarantine records with timestamps this far ahead of the query's own time, or farther; off: none.",
         ),
     ] = "1h",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus, /healthz and /readyz here. PORT alone: for this machine only.",
+        ),
+    ] = None,
+    metrics_label_sets: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="The most topics, and the most subscriptions, that have metrics of their own. The others are added up.",
+        ),
+    ] = 1000,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="What to write to the standard error: text for people, or json, one line per micro-batch."
+        ),
+    ] = LogFormat.text,
 ) -> None:
     """Run the broker on a Kafka topic until Ctrl-C or SIGTERM.
 
@@ -97,6 +131,8 @@ def run_command(
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
     from streaming.kafka.url import KafkaUrlError
+    from streaming.metrics.endpoint import Endpoint, EndpointError
+    from streaming.metrics.query import QueryMetrics
     from streaming.run import run_query
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
@@ -105,7 +141,10 @@ def run_command(
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
-    live = Live(console(stderr=True))
+    live = Live(console(stderr=True)) if log_format is LogFormat.text else JsonLines()
+    measured = None
+    if metrics is not None:
+        measured = QueryMetrics(metrics_label_sets, time_passes=clock is Clock.trigger)
     with (
         expected_errors(
             KafkaUrlError,
@@ -118,12 +157,18 @@ def run_command(
             KafkaUnreachable,
             JarsUnavailableError,
             JavaNotFoundError,
+            EndpointError,
             failed=(QueryFailed, IngressChanged, ForeignFiles, LeaseLost),
         ),
         stop_signals() as stop,
         live,
+        ExitStack() as resources,
         explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
     ):
+        if metrics is not None and measured is not None:
+            endpoint = Endpoint(metrics, measured)
+            resources.callback(endpoint.close)
+            live.serving(endpoint.url)
         run_query(
             ingress,
             checkpoint.absolute(),
@@ -142,7 +187,9 @@ def run_command(
             set_aside=set_aside,
             max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
+            on_progress=live.progress if isinstance(live, JsonLines) else None,
             on_start=lambda _: live.started(),
+            metrics=measured,
             stop=stop,
         )
 
@@ -174,6 +221,10 @@ class Live:
         self._started = True
         self.say("running; Ctrl-C stops it")
 
+    def serving(self, url: str) -> None:
+        """Says where metrics are."""
+        self.say(f"metrics: {url}/metrics")
+
     def batch(self, written: Written) -> None:
         """Counts what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
         for (_, kind), count in written.rows.items():
@@ -188,3 +239,61 @@ class Live:
         """Prints a line that stays."""
         self._said = time.monotonic()
         self._console.print(text, highlight=False)
+
+
+class JsonLines:
+    """The same for programs: an object per line with ``time`` and ``event``, and one for each micro-batch that is done."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, dict[str, int]] = {}
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, type_: object, error: object, *_: object) -> None:
+        if error is None:
+            self._say("stopped")
+        else:
+            self._say("failed", error=f"{type(error).__name__}: {error}")
+
+    def started(self) -> None:
+        """Says that the query runs: `streaming.run.run_query`'s `on_start`."""
+        self._say("started")
+
+    def serving(self, url: str) -> None:
+        """Says where metrics are."""
+        self._say("serving", url=url)
+
+    def batch(self, written: Written) -> None:
+        """Keeps what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
+        rows: Counter[str] = Counter()
+        for (_, kind), count in written.rows.items():
+            rows[kind] += count
+        self._written[written.batch_id] = dict(rows)
+
+    def progress(self, done: Progress) -> None:
+        """Writes the line of a micro-batch: `streaming.run.run_query`'s `on_progress`."""
+        rows = self._written.get(done.batch_id, {})
+        for batch_id in [each for each in self._written if each <= done.batch_id]:
+            del self._written[batch_id]
+        self._say(
+            "batch",
+            batch=done.batch_id,
+            began=_iso(done.time / 1000),
+            records=done.records,
+            records_per_second=round(done.records_per_second, 3),
+            records_behind=done.behind,
+            rows=rows,
+            seconds=done.seconds,
+            state_store_memory_bytes=done.state_memory,
+        )
+
+    def _say(self, event: str, **fields: Any) -> None:
+        line: Mapping[str, Any] = {"time": _iso(time.time()), "event": event, **fields}
+        sys.stderr.write(f"{json.dumps(line)}\n")
+        sys.stderr.flush()
+
+
+def _iso(seconds: float) -> str:
+    """A time since the epoch in ISO 8601, to the millisecond, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -4,7 +4,7 @@ Spark calls it once per partition and micro-batch, with the partition's records 
 converts pandas frames to records, and output rows to `schema.CHUNKS`. `streaming.fold` does the rest.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal
 
@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
+from schemas import metrics
 from schemas.effects import KINDS, Tick
 from schemas.outputs import Rows
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, PartitionFold, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
 from streaming.rows import pack
+from streaming.spark.schema import METRICS
 
 Clock = Literal["log", "trigger"]
 """What advances time: only the records, or also the timestamp of the micro-batch, which Spark keeps for a re-run."""
@@ -41,12 +43,14 @@ def operator(
     judge: Judge = judge,
     set_aside: SetAside | None = None,
     max_ahead_ms: int | None = None,
+    measured: bool = False,
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `RECORD`.
 
     Its state is `schema.STATE`, its output `schema.CHUNKS`. `judge` decodes the records, see `streaming.quality.gate`.
     Records in `set_aside` are quarantined, and so are those whose timestamp is `max_ahead_ms` or more after the time of the
-    micro-batch, which Spark keeps for a re-run (None: any time is accepted).
+    micro-batch, which Spark keeps for a re-run (None: any time is accepted). `measured`: a row `schema.METRICS` follows the rows
+    of a partition whose state changed.
 
     Raises `SuiteError` immediately if a suite can't be compiled. The function raises what `PartitionFold` raises.
     """
@@ -66,6 +70,7 @@ def operator(
             judge=judge,
             set_aside=set_aside,
             latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
+            measured=measured,
         )
         before = own.clock
         if records is not None:
@@ -82,7 +87,10 @@ def operator(
                 for rows in chain([first], ticked):
                     yield chunk(partition, rows)
         if changed:
-            state.update(own.state()[1:])
+            after = own.state()
+            state.update(after[1:])
+            if measured:
+                yield _frame(partition, {METRICS: (1, metrics.encode(own.metrics(after)))})
         if clock == "trigger":
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
@@ -111,15 +119,18 @@ def sort(frames: Iterable[pd.DataFrame]) -> Records:
 
 def chunk(partition: int, rows: Rows) -> pd.DataFrame:
     """Output rows as a frame with columns `schema.CHUNKS`."""
+    return _frame(partition, {kind: (len(table), pack(table)) for kind, table in rows.items()})
+
+
+def _frame(partition: int, packed_rows: Mapping[str, tuple[int, bytes]]) -> pd.DataFrame:
     kinds: list[str] = []
     counts: list[int] = []
     pieces: list[bytes] = []
-    for kind, table in rows.items():
-        packed = pack(table)
+    for kind, (count, packed) in packed_rows.items():
         own = [packed[start : start + PIECE_BYTES] for start in range(0, len(packed), PIECE_BYTES)]
         pieces += own
         kinds += [kind] * len(own)
-        counts += [0] * (len(own) - 1) + [len(table)]
+        counts += [0] * (len(own) - 1) + [count]
     return pd.DataFrame(
         {
             "partition": np.full(len(pieces), partition, np.int32),

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from schemas.metrics import PartitionMetrics, decode
 from schemas.outputs import Rows
 from sinks.base import Sink
 from streaming.broker.broker import Broker
@@ -21,7 +22,7 @@ from streaming.quality.gate import Judge, judge
 from streaming.rows import concat, unpack
 from streaming.spark.keys import slot
 from streaming.spark.operator import Clock, operator
-from streaming.spark.schema import CHUNKS, STATE, WRITTEN
+from streaming.spark.schema import CHUNKS, METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
 
 AVAILABLE_NOW = "availableNow"
@@ -31,10 +32,12 @@ _SETTLE_SECONDS = 0.01
 
 
 class Written(NamedTuple):
-    """The number of a micro-batch, and the rows it wrote by (ingress partition, kind)."""
+    """The number of a micro-batch, the rows it wrote by (ingress partition, kind), and the figures of the ingress partitions that
+    it changed, if the query is `measured`."""
 
     batch_id: int
     rows: dict[tuple[int, str], int]
+    metrics: Sequence[PartitionMetrics] = ()
 
 
 def start(
@@ -53,6 +56,7 @@ def start(
     on_batch: Callable[[Written], None] | None = None,
     on_idle: Callable[[int], None] | None = None,
     name: str | None = None,
+    measured: bool = False,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `RECORD`).
 
@@ -61,7 +65,7 @@ def start(
         store: where the broker reads entries of earlier batches.
         checkpoint: Spark's folder of offsets and state. Spark refuses that of another query.
         trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
-        judge, set_aside, max_ahead_ms: see `streaming.spark.operator.operator`.
+        judge, set_aside, max_ahead_ms, measured: see `streaming.spark.operator.operator`.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
         on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
     """
@@ -73,6 +77,7 @@ def start(
         judge=judge,
         set_aside=set_aside,
         max_ahead_ms=max_ahead_ms,
+        measured=measured,
     )
     writer = chunks.writeStream
     if name is not None:
@@ -99,6 +104,7 @@ def operate(
     judge: Judge = judge,
     set_aside: SetAside | None = None,
     max_ahead_ms: int | None = None,
+    measured: bool = False,
 ) -> DataFrame:
     """Turn records (`RECORD`) into packed output rows (`CHUNKS`), by ingress partition."""
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
@@ -110,6 +116,7 @@ def operate(
         judge=judge,
         set_aside=set_aside,
         max_ahead_ms=max_ahead_ms,
+        measured=measured,
     )
     return keyed.groupBy("partition", "slot").applyInPandasWithState(
         function, CHUNKS, STATE, "append", timeout
@@ -129,9 +136,11 @@ def batch_writer(
         # One action that consumes everything: a second one would run the operator again, and an unread partition
         # would leave its state uncommitted.
         written = chunks.mapInArrow(partition_writer(sinks, batch_id), WRITTEN).collect()
+        rows = {(row.partition, row.kind): row.rows for row in written if row.kind != METRICS}
         if on_batch is not None:
-            on_batch(Written(batch_id, {(row.partition, row.kind): row.rows for row in written}))
-        if on_idle is not None and not written:
+            figures = [decode(row.metrics) for row in written if row.kind == METRICS]
+            on_batch(Written(batch_id, rows, figures))
+        if on_idle is not None and not rows:
             on_idle(batch_id)
 
     return write
@@ -143,37 +152,56 @@ def partition_writer(
     """The function for mapInArrow: columns `CHUNKS` in, `WRITTEN` out. Writes one ingress partition at a time."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for partition, rows in _partitions(batches):
-            for sink in sinks:
-                sink.write(batch_id, partition, rows)
-            counts = pa.array([len(table) for table in rows.values()], pa.int64())
+        for partition, rows, metrics in _partitions(batches):
+            if rows:
+                for sink in sinks:
+                    sink.write(batch_id, partition, rows)
+            counts = {kind: len(table) for kind, table in rows.items()}
+            if metrics is not None:
+                counts[METRICS] = 1
             yield pa.RecordBatch.from_arrays(
-                [pa.repeat(pa.scalar(partition, pa.int32()), len(rows)), pa.array(rows, pa.string()), counts],
-                names=["partition", "kind", "rows"],
+                [
+                    pa.repeat(pa.scalar(partition, pa.int32()), len(counts)),
+                    pa.array(counts, pa.string()),
+                    pa.array(list(counts.values()), pa.int64()),
+                    pa.array([metrics if kind == METRICS else None for kind in counts], pa.binary()),
+                ],
+                names=["partition", "kind", "rows", "metrics"],
             )
 
     return write
 
 
-def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Rows]]:
-    """The ingress partitions of a task, one after the other, each with all its rows."""
+def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Rows, bytes | None]]:
+    """The ingress partitions of a task, one after the other, each with all its rows and its figures."""
     done: set[int] = set()
     for partition, chunks in groupby(_chunks(batches), itemgetter(0)):
         if partition in done:
             # A second write of a partition would replace the first.
             raise RuntimeError(f"ingress partition {partition} came twice: its rows must be contiguous")
-        yield partition, concat({kind: table} for _, kind, table in chunks)
+        metrics: list[bytes] = []
+        rows = concat(_tables(chunks, metrics))
+        yield partition, rows, metrics[0] if metrics else None
         done.add(partition)
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Table]]:
+def _tables(chunks: Iterable[tuple[int, str, bytes]], metrics: list[bytes]) -> Iterator[Rows]:
+    """The rows of chunks. Figures go to `metrics`."""
+    for _, kind, packed in chunks:
+        if kind == METRICS:
+            metrics.append(packed)
+        else:
+            yield {kind: unpack(kind, packed)}
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, bytes]]:
     pieces: list[bytes] = []
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("partition", "kind", "rows", "effects")]
         for partition, kind, rows, piece in zip(*columns, strict=True):
             pieces.append(piece)
             if rows:
-                yield partition, kind, unpack(kind, b"".join(pieces))
+                yield partition, kind, b"".join(pieces)
                 pieces.clear()
 
 

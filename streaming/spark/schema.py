@@ -22,5 +22,8 @@ pieces: `rows` is 0 in all but the last piece.
 Passing them as Spark rows took 11 s per million instead of 3.5 s (2 cores, 100 B payloads, from Parquet to the sink),
 because 35 columns are converted from Arrow to pandas, to Arrow, to Spark's rows, and to Arrow again for the writer."""
 
-WRITTEN: Final = "partition int, kind string, rows bigint"
-"""The result of a micro-batch's write job: rows written by ingress partition and kind."""
+METRICS: Final = "METRICS"
+"""The kind of a row of `CHUNKS` and `WRITTEN` that carries `schemas.metrics.PartitionMetrics` and is not for the sinks."""
+
+WRITTEN: Final = "partition int, kind string, rows bigint, metrics binary"
+"""The result of a micro-batch's write job: rows written by ingress partition and kind. `metrics`: in rows `METRICS` alone."""

@@ -6,9 +6,16 @@ The query need not be running. Spark keeps the states of the last 100 micro-batc
 
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from streaming.fold import StateRow
+
+_NOT_BEGUN = (
+    "STDS_COMMITTED_BATCH_UNAVAILABLE",
+    "STDS_OFFSET_LOG_UNAVAILABLE",
+    "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
+)
 
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
@@ -28,3 +35,13 @@ def partition_states(
     """The `state` in memory, by ingress partition."""
     rows = state(spark, checkpoint, batch_id).collect()
     return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in rows)
+
+
+def committed_states(spark: SparkSession, checkpoint: str | Path) -> list[StateRow]:
+    """The `state` with which a query starts that has this checkpoint: empty if no micro-batch was committed."""
+    try:
+        return partition_states(spark, checkpoint)
+    except PySparkException as error:
+        if str(error.getCondition()).startswith(_NOT_BEGUN):
+            return []
+        raise

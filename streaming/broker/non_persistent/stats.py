@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from schemas.metrics import SubscriptionMetrics, TopicMetrics
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -46,6 +47,53 @@ def stats_with_rates(topic: NonPersistentTopic, config: ServiceConfiguration, no
         subscription["msgDropRate"] = topic.drops.get(name, none).per_second(now, config)
         subscription["chunkedMessageRate"] = 0.0  # quirk: not that of its consumers
     return {**found, "msgDropRate": 0.0}
+
+
+def metrics(topic: NonPersistentTopic, config: ServiceConfiguration) -> TopicMetrics:
+    """The figures of `stats_with_rates` that are metrics."""
+    rates, next_rates = stats.producer_rates(topic)
+    return TopicMetrics(
+        topic.name,
+        len(topic.producers),
+        [_metrics(topic, found, config) for found in topic.subscriptions.values()],
+        topic.counters.messages_in,
+        topic.counters.bytes_in,
+        storage_size=0,
+        backlog_size=0,
+        duplicates=0,
+        unknown=0,
+        quota_size=-1,
+        quota_time=-1,
+        oldest=None,
+        size_evictions=0,
+        time_evictions=0,
+        rates_until=topic.rates_until,
+        rates=(*rates, 0.0),
+        next_rates=(*next_rates, 0.0),
+    )
+
+
+def _metrics(
+    topic: NonPersistentTopic, subscription: NonPersistentSubscription, config: ServiceConfiguration
+) -> SubscriptionMetrics:
+    rates, next_rates = stats.consumer_rates(topic, subscription.consumers)
+    drops, until = topic.drops.get(subscription.name, Rate()), topic.rates_until
+    return SubscriptionMetrics(
+        subscription.name,
+        len(subscription.consumers),
+        backlog=0,
+        backlog_no_delayed=0,
+        delayed=0,
+        backlog_size=0,
+        unacked=sum(consumer.unacked for consumer in subscription.consumers),
+        blocked=False,
+        messages_out=subscription.messages_out,
+        bytes_out=subscription.bytes_out,
+        expired=0,
+        evicted=0,
+        rates=(*rates, 0.0, drops.per_second(until - 1, config)),
+        next_rates=(*next_rates, 0.0, drops.per_second(until, config)),
+    )
 
 
 def _subscription(subscription: NonPersistentSubscription) -> dict[str, Any]:

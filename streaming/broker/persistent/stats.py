@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from schemas.metrics import SubscriptionMetrics, TopicMetrics
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.context import Context
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 
@@ -34,6 +36,73 @@ def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: 
     return found
 
 
+def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
+    """The figures of `stats_with_rates` that are metrics, and those that its counters and quotas add."""
+    config, counters, until = ctx.config, topic.counters, topic.rates_until
+    policies = ctx.policies_of(topic)
+    rates, next_rates = stats.producer_rates(topic)
+    return TopicMetrics(
+        topic.name,
+        len(topic.producers),
+        [
+            _metrics(topic, found, config)
+            for found in topic.subscriptions.values()
+            if not found.awaits_its_reader
+        ],
+        counters.messages_in,
+        counters.bytes_in,
+        topic.ledger.total_size,
+        topic.backlog_size(),
+        counters.duplicates,
+        counters.unknown,
+        policies.destination_storage_quota.value.limitSize,
+        policies.message_age_quota.value.limitTime,
+        None if topic.oldest is None else topic.oldest.timestamp,
+        counters.size_evictions,
+        counters.time_evictions,
+        until,
+        (*rates, float(topic.publish_limited.in_interval(until - 1, config))),
+        (*next_rates, 0.0),
+    )
+
+
+def _metrics(
+    topic: PersistentTopic, subscription: PersistentSubscription, config: ServiceConfiguration
+) -> SubscriptionMetrics:
+    backlog, until = _backlog(topic, subscription, config), topic.rates_until
+    consumers, expired = subscription.consumers, subscription.expired_rate
+    rates, next_rates = stats.consumer_rates(topic, consumers)
+    return SubscriptionMetrics(
+        subscription.name,
+        len(consumers),
+        backlog["msgBacklog"],
+        backlog["msgBacklogNoDelayed"],
+        backlog["msgDelayed"],
+        backlog["backlogSize"],
+        _unacked(subscription),
+        _is_blocked(subscription),
+        subscription.messages_out,
+        subscription.bytes_out,
+        subscription.expired - subscription.expired_before_load,
+        subscription.evicted,
+        (*rates, expired.per_second(until - 1, config), 0.0),
+        (*next_rates, expired.per_second(until, config), 0.0),
+    )
+
+
+def _unacked(subscription: PersistentSubscription) -> int:
+    total = sum(consumer.unacked for consumer in subscription.consumers)
+    if subscription.dispatcher is None:
+        return total
+    unacked: int = subscription.dispatcher.stats(subscription.consumers).get("unackedMessages", total)
+    return unacked
+
+
+def _is_blocked(subscription: PersistentSubscription) -> bool:
+    dispatcher = subscription.dispatcher
+    return subscription.broker_blocked or (dispatcher is not None and dispatcher.blocked_on_unacked)
+
+
 def _subscription(
     topic: PersistentTopic, subscription: PersistentSubscription, config: ServiceConfiguration
 ) -> dict[str, Any]:
@@ -44,8 +113,7 @@ def _subscription(
         ),
         "isDurable": subscription.durable,
         **_backlog(topic, subscription, config),
-        "blockedSubscriptionOnUnackedMsgs": subscription.broker_blocked
-        or (dispatcher is not None and dispatcher.blocked_on_unacked),
+        "blockedSubscriptionOnUnackedMsgs": _is_blocked(subscription),
         "totalMsgExpired": subscription.expired - subscription.expired_before_load,
         "lastExpireTimestamp": subscription.last_expire,
     }

@@ -71,6 +71,12 @@ class Consumer(msgspec.Struct, array_like=True):
             until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
         )
 
+    def next_rates(self, until: int) -> tuple[float, ...]:
+        """The rates that `end_interval` would compute."""
+        return self.rates.closed(
+            until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
+        )
+
     def sent(self, messages: int, entries: int, size: int) -> None:
         """Update the average and the counters after a send (dispatch_shared.md §4, the avg statistic).
 

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: Pulsar's of topics and subscriptions, and the query's own."""

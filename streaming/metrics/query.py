@@ -1,0 +1,184 @@
+"""Metrics of a running query: those of its topics, and those of the stream."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from schemas.metrics import PartitionMetrics
+from streaming.metrics.topics import LABEL_SETS, TopicFigures
+
+BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The upper bounds of the histogram of batch times, in seconds."""
+
+
+class Progress(NamedTuple):
+    """What Spark says about a micro-batch that is done.
+
+    `time` = when it began (ms since the epoch). `seconds` by phase, with Spark's names: ``triggerExecution`` is the whole.
+    `behind`: the records of the topic that it did not read, None: unknown. `state_memory` in bytes.
+    """
+
+    batch_id: int
+    time: int
+    records: int
+    seconds: dict[str, float]
+    records_per_second: float
+    behind: int | None
+    state_memory: int
+
+
+class QueryMetrics(Collector):
+    """Collects what a query did since it started. Safe for several threads."""
+
+    def __init__(self, label_sets: int = LABEL_SETS, *, time_passes: bool = True) -> None:
+        """`label_sets`: see `streaming.metrics.topics`. `time_passes`: micro-batches advance the clock of all ingress
+        partitions; False: records alone do."""
+        self._label_sets, self._time_passes = label_sets, time_passes
+        self._lock = threading.Lock()
+        self._topics = TopicFigures()
+        self._rows: Counter[str] = Counter()
+        self._quarantined: Counter[str] = Counter()
+        self._phases: dict[str, float] = {}
+        self._buckets = [0] * (len(BUCKETS) + 1)
+        self._sum = 0.0
+        self._records = 0
+        self._last: Progress | None = None
+        self._stopped = False
+
+    def known(self, measured: Iterable[PartitionMetrics]) -> None:
+        """The figures with which the query starts."""
+        with self._lock:
+            for each in measured:
+                self._topics.update(each)
+
+    def batch(self, rows: Mapping[tuple[int, str], int], measured: Iterable[PartitionMetrics]) -> None:
+        """A micro-batch wrote rows, by (ingress partition, kind), and changed ingress partitions."""
+        with self._lock:
+            for (_, kind), count in rows.items():
+                self._rows[kind] += count
+            for each in measured:
+                self._topics.update(each)
+                self._quarantined.update(each.quarantined)
+
+    def progress(self, done: Progress) -> None:
+        """A micro-batch is done."""
+        with self._lock:
+            self._last = done
+            self._records += done.records
+            for phase, took in done.seconds.items():
+                self._phases[phase] = self._phases.get(phase, 0.0) + took
+            seconds = done.seconds.get("triggerExecution", 0.0)
+            self._sum += seconds
+            self._buckets[sum(seconds > bound for bound in BUCKETS)] += 1
+
+    def stopped(self) -> None:
+        """The query has ended or failed."""
+        self._stopped = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the query runs and has done a micro-batch, so that the figures are complete."""
+        return self._last is not None and not self._stopped
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the query runs or is about to."""
+        return not self._stopped
+
+    def clock_lag(self, clock: int, now: int) -> float:
+        """How many seconds a partition's clock (ms) is behind `now` (ms), never negative."""
+        if self._time_passes and self._last is not None:
+            clock = max(clock, self._last.time)
+        return max(0.0, (now - clock) / 1000)
+
+    def collect(self) -> list[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        with self._lock:
+            passed = self._last.time if self._time_passes and self._last is not None else 0
+            return [*self._of_stream(), *self._topics.collect(passed, self._label_sets)]
+
+    def _of_stream(self) -> Iterator[Metric]:
+        now = int(time.time() * 1000)
+        yield _family("magnetar_output_rows_total", "Output rows since the start.", "kind", self._rows)
+        yield _family(
+            "magnetar_quarantined_records_total",
+            "Refused records since the start.",
+            "rule",
+            self._quarantined,
+        )
+        yield CounterMetricFamily(
+            "magnetar_records_total", "Commands folded since the start.", value=self._records
+        )
+        yield _family(
+            "magnetar_batch_phase_seconds_total",
+            "Time spent in phases of micro-batches, by Spark's names; triggerExecution is the whole.",
+            "phase",
+            self._phases,
+        )
+        total, counts = 0, []
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._buckets, strict=True):
+            total += count
+            counts.append((bound, total))
+        yield HistogramMetricFamily(
+            "magnetar_batch_seconds", "How long micro-batches took.", buckets=counts, sum_value=self._sum
+        )
+        if self._last is not None:
+            yield from _of_last(self._last)
+        partitions = self._topics.partitions
+        figures: dict[str, tuple[str, dict[str, float]]] = {
+            "magnetar_clock_lag_seconds": (
+                "How far the partition's clock is behind the time.",
+                {str(number): self.clock_lag(each.clock, now) for number, each in partitions.items()},
+            ),
+            "magnetar_state_bytes": (
+                "The size of the partition's state.",
+                {str(number): each.state_bytes for number, each in partitions.items()},
+            ),
+            "magnetar_offset": (
+                "The offset of the partition's last record.",
+                {str(number): each.offset for number, each in partitions.items()},
+            ),
+        }
+        for name, (text, values) in figures.items():
+            yield _family(name, text, "partition", values)
+
+
+def _of_last(last: Progress) -> Iterator[Metric]:
+    yield _family(
+        "magnetar_last_batch_phase_seconds", "The phases of the last micro-batch.", "phase", last.seconds
+    )
+    for name, text, value in (
+        ("magnetar_last_batch", "The number of the last micro-batch.", last.batch_id),
+        ("magnetar_last_batch_timestamp_seconds", "When the last micro-batch began.", last.time / 1000),
+        (
+            "magnetar_records_per_second",
+            "The rate at which the last micro-batch folded.",
+            last.records_per_second,
+        ),
+        ("magnetar_state_store_memory_bytes", "What Spark's state stores hold in memory.", last.state_memory),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    if last.behind is not None:
+        yield GaugeMetricFamily(
+            "magnetar_records_behind",
+            "Records of the furthest-behind partition that were not read yet.",
+            value=last.behind,
+        )
+
+
+def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, text, labels=[label])
+    for value_of, value in values.items():
+        family.add_metric([value_of], value)
+    return family

@@ -1,0 +1,249 @@
+"""Metrics of topics and subscriptions, with the names and labels that Pulsar's brokers use.
+
+What Pulsar has no metric for begins with ``magnetar_``. The number of label sets is bounded: topics beyond the bound, and
+subscriptions beyond it, are added up in one label set each, in which namespace, topic and subscription are ``other``. So sums
+over all topics stay right. Who has a label set keeps it, since the first ones known are shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from schemas.metrics import (
+    SUBSCRIPTION_RATES,
+    TOPIC_RATES,
+    PartitionMetrics,
+    SubscriptionMetrics,
+    TopicMetrics,
+)
+
+LABEL_SETS = 1000
+"""The default of the most topics, and the most subscriptions, that have a label set of their own."""
+
+OTHER = "other"
+"""The label of what is added up. It is not the name of a topic or a namespace."""
+
+_TOPICS = {
+    "pulsar_subscriptions_count": "Subscriptions of the topic.",
+    "pulsar_producers_count": "Connected producers.",
+    "pulsar_consumers_count": "Connected consumers.",
+    "pulsar_rate_in": "Messages published, per second over the last interval.",
+    "pulsar_rate_out": "Messages sent to consumers, per second over the last interval.",
+    "pulsar_throughput_in": "Bytes published, per second over the last interval.",
+    "pulsar_throughput_out": "Bytes sent to consumers, per second over the last interval.",
+    "pulsar_storage_size": "Bytes stored.",
+    "pulsar_storage_backlog_size": "Bytes from the slowest subscription's position on.",
+    "pulsar_msg_backlog": "Unacknowledged entries, the sum over all subscriptions.",
+    "pulsar_publish_rate_limit_times": "How often the publish rate limited a connection in the interval.",
+    "pulsar_in_messages_total": "Messages published since the topic was loaded.",
+    "pulsar_in_bytes_total": "Bytes published since the topic was loaded.",
+    "magnetar_duplicate_messages_total": "Messages that deduplication refused as duplicates.",
+    "magnetar_unknown_messages_total": "Messages for which deduplication could not yet tell.",
+}
+_QUOTAS = {
+    "pulsar_storage_backlog_quota_limit": "The quota of the backlog's size in bytes; no quota: absent.",
+    "pulsar_storage_backlog_quota_limit_time": "The quota of the backlog's age in seconds; no quota: absent.",
+    "pulsar_storage_backlog_age_seconds": "The age of the oldest unacknowledged message that the last check found.",
+}
+_BY_QUOTA = {
+    "pulsar_storage_backlog_quota_exceeded_evictions_total": "How often a check evicted, by quota.",
+    "magnetar_backlog_quota_used_ratio": "How much of a quota is used: eviction, or closing producers, begins at 1.",
+}
+_SUBSCRIPTIONS = {
+    "pulsar_subscription_back_log": "Unacknowledged entries.",
+    "pulsar_subscription_back_log_no_delayed": "Unacknowledged entries without the delayed ones.",
+    "pulsar_subscription_delayed": "Delayed entries.",
+    "magnetar_subscription_backlog_size": "The backlog in bytes.",
+    "pulsar_subscription_unacked_messages": "Messages sent to consumers and not acknowledged.",
+    "pulsar_subscription_blocked_on_unacked_messages": "1 if too many unacknowledged messages block it.",
+    "pulsar_subscription_consumers_count": "Connected consumers.",
+    "pulsar_subscription_msg_rate_out": "Messages sent, per second over the last interval.",
+    "pulsar_subscription_msg_throughput_out": "Bytes sent, per second over the last interval.",
+    "pulsar_subscription_msg_ack_rate": "Messages acknowledged, per second over the last interval.",
+    "pulsar_subscription_msg_rate_redeliver": "Messages sent again, per second over the last interval.",
+    "pulsar_subscription_msg_rate_expired": "Entries expired, per second over the last interval.",
+    "pulsar_subscription_msg_drop_rate": "Messages dropped, per second; of non-persistent topics.",
+    "pulsar_subscription_total_msg_expired": "Entries expired since the topic was loaded.",
+    "pulsar_out_messages_total": "Messages sent since the topic was loaded.",
+    "pulsar_out_bytes_total": "Bytes sent since the topic was loaded.",
+    "magnetar_subscription_evicted_entries_total": "Entries that backlog quotas took from the backlog.",
+}
+_TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
+
+
+class _Known(NamedTuple):
+    partition: int
+    topic: TopicMetrics
+
+
+class TopicFigures:
+    """The latest figures of all topics, by the ingress partitions that measured them. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._partitions: dict[int, PartitionMetrics] = {}
+
+    def update(self, measured: PartitionMetrics) -> None:
+        """Take in what an ingress partition measured. What it does not name is as it was."""
+        for name in measured.deleted:
+            self._known.pop(name, None)
+        for topic in measured.topics:
+            self._known[topic.name] = _Known(measured.partition, topic)
+        self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
+
+    @property
+    def partitions(self) -> Mapping[int, PartitionMetrics]:
+        """What the ingress partitions measured last, without the topics."""
+        return self._partitions
+
+    def collect(self, time: int, label_sets: int = LABEL_SETS) -> Iterator[Metric]:
+        """The metrics as of `time` (ms), or of a partition's clock where that is later."""
+        topics = _Families(_TOPICS, "cluster", "namespace", "topic")
+        quotas = _Families(_QUOTAS, "cluster", "namespace", "topic")
+        by_quota = _Families(_BY_QUOTA, "cluster", "namespace", "topic", "quota_type")
+        subscriptions = _Families(_SUBSCRIPTIONS, "cluster", "namespace", "topic", "subscription")
+        namespaces = _Families(_TOPICS_COUNT, "cluster", "namespace")
+        shown = 0
+        for number, (partition, topic) in enumerate(self._known.values()):
+            own = self._partitions[partition]
+            at, cluster = max(time, own.clock), own.cluster
+            namespace = topic.name.partition("://")[2].rpartition("/")[0]
+            listed = number < label_sets
+            labels = (cluster, namespace, topic.name) if listed else (cluster, OTHER, OTHER)
+            topics.add(labels, _topic(topic, at, own.interval))
+            namespaces.add((cluster, namespace if listed else OTHER), {"pulsar_topics_count": 1})
+            if listed:
+                quotas.add(labels, _quotas(topic, at))
+                for quota_type, values in _by_quota(topic, at).items():
+                    by_quota.add((*labels, quota_type), values)
+            for subscription in topic.subscriptions:
+                shown += 1
+                subscriptions.add(
+                    (*labels, subscription.name)
+                    if listed and shown <= label_sets
+                    else (cluster, OTHER, OTHER, OTHER),
+                    _subscription(subscription, topic, at, own.interval),
+                )
+        for families in (namespaces, topics, quotas, by_quota, subscriptions):
+            yield from families.metrics()
+
+
+class _Families:
+    """Values by name and labels. Those with the same labels are added up."""
+
+    def __init__(self, described: Mapping[str, str], *labels: str) -> None:
+        self._described, self._labels = described, labels
+        self._values: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def add(self, labels: tuple[str, ...], values: Mapping[str, float]) -> None:
+        found = self._values.setdefault(labels, {})
+        for name, value in values.items():
+            found[name] = found.get(name, 0) + value
+
+    def metrics(self) -> Iterator[Metric]:
+        for name, text in self._described.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, text, labels=self._labels)
+            for labels, values in self._values.items():
+                if name in values:
+                    family.add_metric(labels, values[name])
+            yield family
+
+
+def _rates(
+    names: Sequence[str],
+    now: Sequence[float],
+    later: Sequence[float],
+    topic: TopicMetrics,
+    at: int,
+    interval: int,
+) -> dict[str, float]:
+    """The rates at a time (ms), see `schemas.metrics`."""
+    if at < topic.rates_until:
+        return dict(zip(names, now, strict=True))
+    return (
+        dict(zip(names, later, strict=True))
+        if at < topic.rates_until + interval
+        else dict.fromkeys(names, 0.0)
+    )
+
+
+def _topic(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
+    rates = _rates(TOPIC_RATES, topic.rates, topic.next_rates, topic, at, interval)
+    of_subscriptions = [_subscription_rates(each, topic, at, interval) for each in topic.subscriptions]
+    return {
+        "pulsar_subscriptions_count": len(topic.subscriptions),
+        "pulsar_producers_count": topic.producers,
+        "pulsar_consumers_count": sum(each.consumers for each in topic.subscriptions),
+        "pulsar_rate_in": rates["msgRateIn"],
+        "pulsar_rate_out": sum((each["msgRateOut"] for each in of_subscriptions), 0.0),
+        "pulsar_throughput_in": rates["msgThroughputIn"],
+        "pulsar_throughput_out": sum((each["msgThroughputOut"] for each in of_subscriptions), 0.0),
+        "pulsar_storage_size": topic.storage_size,
+        "pulsar_storage_backlog_size": topic.backlog_size,
+        "pulsar_msg_backlog": sum(each.backlog for each in topic.subscriptions),
+        "pulsar_publish_rate_limit_times": rates["publishRateLimitedTimes"],
+        "pulsar_in_messages_total": topic.messages_in,
+        "pulsar_in_bytes_total": topic.bytes_in,
+        "magnetar_duplicate_messages_total": topic.duplicates,
+        "magnetar_unknown_messages_total": topic.unknown,
+    }
+
+
+def _quotas(topic: TopicMetrics, at: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if topic.quota_size >= 0:
+        found["pulsar_storage_backlog_quota_limit"] = topic.quota_size
+    if topic.quota_time > 0:
+        found["pulsar_storage_backlog_quota_limit_time"] = topic.quota_time
+    if topic.oldest is not None:
+        found["pulsar_storage_backlog_age_seconds"] = (at - topic.oldest) / 1000
+    return found
+
+
+def _by_quota(topic: TopicMetrics, at: int) -> dict[str, dict[str, float]]:
+    """By the label quota_type."""
+    evictions, used = (
+        "pulsar_storage_backlog_quota_exceeded_evictions_total",
+        "magnetar_backlog_quota_used_ratio",
+    )
+    size: dict[str, float] = {evictions: topic.size_evictions}
+    time: dict[str, float] = {evictions: topic.time_evictions}
+    if topic.quota_size > 0:
+        size[used] = topic.backlog_size / topic.quota_size
+    if topic.quota_time > 0:
+        time[used] = 0.0 if topic.oldest is None else (at - topic.oldest) / 1000 / topic.quota_time
+    return {"size": size, "time": time}
+
+
+def _subscription_rates(
+    subscription: SubscriptionMetrics, topic: TopicMetrics, at: int, interval: int
+) -> dict[str, float]:
+    return _rates(SUBSCRIPTION_RATES, subscription.rates, subscription.next_rates, topic, at, interval)
+
+
+def _subscription(
+    subscription: SubscriptionMetrics, topic: TopicMetrics, at: int, interval: int
+) -> dict[str, float]:
+    rates = _subscription_rates(subscription, topic, at, interval)
+    return {
+        "pulsar_subscription_back_log": subscription.backlog,
+        "pulsar_subscription_back_log_no_delayed": subscription.backlog_no_delayed,
+        "pulsar_subscription_delayed": subscription.delayed,
+        "magnetar_subscription_backlog_size": subscription.backlog_size,
+        "pulsar_subscription_unacked_messages": subscription.unacked,
+        "pulsar_subscription_blocked_on_unacked_messages": subscription.blocked,
+        "pulsar_subscription_consumers_count": subscription.consumers,
+        "pulsar_subscription_msg_rate_out": rates["msgRateOut"],
+        "pulsar_subscription_msg_throughput_out": rates["msgThroughputOut"],
+        "pulsar_subscription_msg_ack_rate": rates["messageAckRate"],
+        "pulsar_subscription_msg_rate_redeliver": rates["msgRateRedeliver"],
+        "pulsar_subscription_msg_rate_expired": rates["msgRateExpired"],
+        "pulsar_subscription_msg_drop_rate": rates["msgDropRate"],
+        "pulsar_subscription_total_msg_expired": subscription.expired,
+        "pulsar_out_messages_total": subscription.messages_out,
+        "pulsar_out_bytes_total": subscription.bytes_out,
+        "magnetar_subscription_evicted_entries_total": subscription.evicted,
+    }

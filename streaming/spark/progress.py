@@ -1,0 +1,65 @@
+"""What Spark reports about each micro-batch of a query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from streaming.metrics.query import Progress
+
+
+@contextmanager
+def listening(spark: SparkSession, name: str, report: Callable[[Progress], None]) -> Iterator[None]:
+    """Call `report`, in another thread, after each micro-batch of the query `name`."""
+    listener = _Listener(name, report)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
+
+
+class _Listener(StreamingQueryListener):
+    def __init__(self, name: str, report: Callable[[Progress], None]) -> None:
+        self._name, self._report = name, report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A micro-batch is done."""
+        if event.progress.name == self._name:
+            self._report(parsed(json.loads(event.progress.json)))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing."""
+
+
+def parsed(progress: dict[str, Any]) -> Progress:
+    """Spark's progress of a micro-batch, as it prints it."""
+    behind = [
+        int(source["metrics"]["maxOffsetsBehindLatest"])
+        for source in progress["sources"]
+        if (source.get("metrics") or {}).get("maxOffsetsBehindLatest") is not None
+    ]
+    began = datetime.fromisoformat(progress["timestamp"])
+    return Progress(
+        progress["batchId"],
+        round(began.timestamp() * 1000),
+        progress["numInputRows"],
+        {phase: ms / 1000 for phase, ms in progress["durationMs"].items()},
+        progress.get("processedRowsPerSecond") or 0.0,
+        max(behind, default=None),
+        sum(each["memoryUsedBytes"] for each in progress["stateOperators"]),
+    )

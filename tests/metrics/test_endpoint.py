@@ -1,0 +1,109 @@
+"""The endpoint, and the metrics of a query, without a query."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from streaming.metrics.endpoint import Endpoint, EndpointError
+from streaming.metrics.query import Progress, QueryMetrics
+from streaming.spark.progress import parsed
+from tests.broker.kit import Run
+
+PROGRESS = Progress(
+    batch_id=3,
+    time=1_700_000_000_000,
+    records=20,
+    seconds={"addBatch": 0.3, "triggerExecution": 0.4},
+    records_per_second=50.0,
+    behind=7,
+    state_memory=1000,
+)
+
+
+def get(url: str, accept: str = "*/*") -> tuple[int, str]:
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_probes_and_metrics() -> None:
+    metrics = QueryMetrics()
+    endpoint = Endpoint("0", metrics)
+    try:
+        assert endpoint.url.startswith("http://127.0.0.1:")
+        assert get(f"{endpoint.url}/healthz") == (200, "ok\n")
+        assert get(f"{endpoint.url}/readyz") == (503, "no micro-batch is done yet\n")
+        metrics.progress(PROGRESS)
+        assert get(f"{endpoint.url}/readyz") == (200, "ready\n")
+        assert get(f"{endpoint.url}/")[0] == 404
+        run = Run()
+        run.publish(0)
+        measured = run.broker.metrics(everything=True)
+        measured.quarantined = {"json": 2}
+        metrics.batch({(0, "SEND_RECEIPT"): 1, (1, "SEND_RECEIPT"): 2}, [measured])
+        status, text = get(f"{endpoint.url}/metrics")
+        assert status == 200
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert found["magnetar_output_rows_total", "SEND_RECEIPT"] == 3
+        assert found["magnetar_quarantined_records_total", "json"] == 2
+        assert found["magnetar_records_total",] == 20
+        assert found["magnetar_batch_seconds_bucket", "0.25"] == 0
+        assert found["magnetar_batch_seconds_bucket", "0.5"] == found["magnetar_batch_seconds_count",] == 1
+        assert found["magnetar_batch_phase_seconds_total", "addBatch"] == 0.3
+        assert found["magnetar_records_behind",] == 7
+        status, text = get(f"{endpoint.url}/metrics", "application/openmetrics-text; version=1.0.0")
+        assert status == 200
+        assert {"pulsar_storage_size", "magnetar_batch_seconds"} <= {each.name for each in openmetrics(text)}  # type: ignore[no-untyped-call]
+        metrics.stopped()
+        assert get(f"{endpoint.url}/healthz") == get(f"{endpoint.url}/readyz") == (503, "stopped\n")
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "127.0.0.1:x", "127.0.0.1:65536", "192.0.2.1:0"])
+def test_an_address_that_is_not_usable(address: str) -> None:
+    with pytest.raises(EndpointError, match="--metrics"):
+        Endpoint(address, QueryMetrics())
+
+
+def test_a_port_in_use() -> None:
+    endpoint = Endpoint("127.0.0.1:0", QueryMetrics())
+    try:
+        with pytest.raises(EndpointError, match="in use"):
+            Endpoint(endpoint.url.removeprefix("http://"), QueryMetrics())
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize(("time_passes", "lag"), [(True, 5.0), (False, 60.0)])
+def test_micro_batches_advance_clocks_that_show_no_record(time_passes: bool, lag: float) -> None:
+    metrics = QueryMetrics(time_passes=time_passes)
+    metrics.progress(PROGRESS)
+    assert metrics.clock_lag(PROGRESS.time - 55_000, PROGRESS.time + 5000) == lag
+    assert metrics.clock_lag(PROGRESS.time + 9000, PROGRESS.time + 5000) == 0
+
+
+def test_progress_of_spark() -> None:
+    said = {
+        "batchId": 3,
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "numInputRows": 20,
+        "processedRowsPerSecond": 50.0,
+        "durationMs": {"addBatch": 300, "triggerExecution": 400},
+        "stateOperators": [{"memoryUsedBytes": 400}, {"memoryUsedBytes": 600}],
+        "sources": [{"metrics": {"maxOffsetsBehindLatest": "7"}}],
+    }
+    assert parsed(said) == PROGRESS
+    assert parsed({**said, "sources": [{}]}).behind is None

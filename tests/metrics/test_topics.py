@@ -1,0 +1,197 @@
+"""Metrics of topics equal the stats of the admin API, whatever happened, and are bounded in number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from schemas import metrics
+from schemas.commands import Admin, to_json
+from schemas.effects import AdminResponse
+from schemas.entries import EntryReader
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.metrics.topics import OTHER, TopicFigures
+from tests.broker.kit import START, TOPIC, Run, Stored, feed
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+Values = dict[tuple[str, ...], float]
+
+MINUTE = 60_000
+LABELS = ("cluster", "namespace", "topic", "subscription", "quota_type")
+
+TOPICS = {
+    "pulsar_rate_in": "msgRateIn",
+    "pulsar_rate_out": "msgRateOut",
+    "pulsar_throughput_in": "msgThroughputIn",
+    "pulsar_throughput_out": "msgThroughputOut",
+    "pulsar_storage_size": "storageSize",
+    "pulsar_storage_backlog_size": "backlogSize",
+    "pulsar_publish_rate_limit_times": "publishRateLimitedTimes",
+    "pulsar_in_messages_total": "msgInCounter",
+    "pulsar_in_bytes_total": "bytesInCounter",
+}
+SUBSCRIPTIONS = {
+    "pulsar_subscription_back_log": "msgBacklog",
+    "pulsar_subscription_back_log_no_delayed": "msgBacklogNoDelayed",
+    "pulsar_subscription_delayed": "msgDelayed",
+    "magnetar_subscription_backlog_size": "backlogSize",
+    "pulsar_subscription_unacked_messages": "unackedMessages",
+    "pulsar_subscription_blocked_on_unacked_messages": "blockedSubscriptionOnUnackedMsgs",
+    "pulsar_subscription_msg_rate_out": "msgRateOut",
+    "pulsar_subscription_msg_throughput_out": "msgThroughputOut",
+    "pulsar_subscription_msg_ack_rate": "messageAckRate",
+    "pulsar_subscription_msg_rate_redeliver": "msgRateRedeliver",
+    "pulsar_subscription_msg_rate_expired": "msgRateExpired",
+    "pulsar_subscription_msg_drop_rate": "msgDropRate",
+    "pulsar_subscription_total_msg_expired": "totalMsgExpired",
+    "pulsar_out_messages_total": "msgOutCounter",
+    "pulsar_out_bytes_total": "bytesOutCounter",
+}
+
+
+class Collected(Collector):
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def values(text: str) -> Values:
+    """The samples of a scrape by name and label values, as the official parser reads them."""
+    return {
+        (sample.name, *(sample.labels[label] for label in LABELS if label in sample.labels)): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scraped(found: Iterable[Metric]) -> Values:
+    """The samples after a round through the text format."""
+    registry = CollectorRegistry()
+    registry.register(Collected(found))
+    return values(generate_latest(registry).decode())
+
+
+def stats_of(state: bytes, store: EntryReader, name: str, offset: int, time: int) -> dict[str, Any]:
+    """What the admin API answers at a time (ms)."""
+    broker = Broker.decode(state, store)
+    path = f"/persistent/{name.partition('://')[2]}/stats"
+    if name.startswith("non-"):
+        path = f"/non-{path[1:]}"
+    feed(broker, offset, time, name, to_json(Admin(method="GET", path=path)))
+    (answer,) = [row.effect for row in broker.take() if isinstance(row.effect, AdminResponse)]
+    assert isinstance(answer.fields.response, dict)
+    return answer.fields.response
+
+
+def expected(cluster: str, name: str, stats: dict[str, Any]) -> Values:
+    namespace = name.partition("://")[2].rpartition("/")[0]
+    labels, subscriptions = (cluster, namespace, name), stats["subscriptions"]
+    found: Values = {(metric, *labels): stats.get(field, 0) for metric, field in TOPICS.items()}
+    found["pulsar_subscriptions_count", *labels] = len(subscriptions)
+    found["pulsar_producers_count", *labels] = len(stats["publishers"])
+    found["pulsar_consumers_count", *labels] = sum(len(each["consumers"]) for each in subscriptions.values())
+    found["pulsar_msg_backlog", *labels] = sum(each["msgBacklog"] for each in subscriptions.values())
+    for subscription, fields in subscriptions.items():
+        for metric, field in SUBSCRIPTIONS.items():
+            found[metric, *labels, subscription] = fields.get(field, 0)
+        found["pulsar_subscription_consumers_count", *labels, subscription] = len(fields["consumers"])
+    return found
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize(("theme", "seed"), NAMES[::3])
+def test_metrics_equal_the_stats_of_the_admin_api(theme: str, seed: int) -> None:
+    """After each few records, only the topics that these touched are measured; the others are as they were, but older."""
+    log, *_ = live(theme, seed)
+    figures, store, state = TopicFigures(), Stored(), b""
+    for start in range(0, len(log), 9):
+        broker = Broker.decode(state, store) if state else Broker(0, store)
+        before = set(broker.topic_names())
+        for offset, (timestamp, topic, value) in enumerate(log[start : start + 9], start):
+            feed(broker, offset, timestamp, topic, value)
+            store.add([row.effect for row in broker.take()])
+        state = broker.encode()
+        measured = broker.metrics(everything=False)
+        measured.deleted = sorted(before.difference(broker.topic_names()))
+        figures.update(metrics.decode(metrics.encode(measured)))
+        if start % 4:
+            continue
+        wanted: Values = {}
+        fresh = Broker.decode(state, NoEntries())
+        for name in broker.topic_names():
+            if not fresh.is_closed(name):  # a question would load it
+                stats = stats_of(state, store, name, len(log), broker.clock)
+                wanted |= expected(measured.cluster, name, stats)
+        found = scraped(figures.collect(broker.clock))
+        shown = {key: value for key, value in found.items() if key[0] in {name for name, *_ in wanted}}
+        assert {key: shown.get(key) for key in wanted} == wanted
+        assert {key[3] for key in shown} <= set(broker.topic_names())
+
+
+def test_rates_end_with_their_interval_although_nothing_happens() -> None:
+    run = Run(now=START - START % MINUTE)
+    run.create_producer()
+    for sequence_id in range(6):
+        run.send(sequence_id)
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    found = [
+        scraped(figures.collect(run.now + minutes * MINUTE))[
+            "pulsar_rate_in", "standalone", "public/default", TOPIC
+        ]
+        for minutes in range(4)
+    ]
+    assert found == [0, 0.1, 0, 0]
+    state = run.broker.encode()
+    assert found == [
+        stats_of(state, NoEntries(), TOPIC, 100, run.now + minutes * MINUTE)["msgRateIn"]
+        for minutes in range(4)
+    ]
+
+
+def test_quota_headroom() -> None:
+    """How much of a quota is used, and what Pulsar shows of it."""
+    run = Run(backlogQuotaDefaultLimitBytes=1000, backlogQuotaDefaultLimitSecond=40)
+    run.subscribe("s")
+    run.publish(0)
+    run.now += 10_000
+    run.check("backlogQuota")
+    size = run.topic.backlog_size()
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    found = scraped(figures.collect(run.now))
+    labels = ("standalone", "public/default", TOPIC)
+    assert found["magnetar_backlog_quota_used_ratio", *labels, "size"] == size / 1000
+    assert found["pulsar_storage_backlog_quota_limit", *labels] == 1000
+    assert found["pulsar_storage_backlog_quota_limit_time", *labels] == 40
+    assert found["pulsar_storage_backlog_quota_exceeded_evictions_total", *labels, "size"] == 0
+
+
+def test_label_sets_are_bounded_and_sums_stay_right() -> None:
+    run = Run()
+    for number in range(5):
+        topic = f"persistent://public/ns{number}/t"
+        for subscription in ("a", "b", "c"):
+            run.subscribe(subscription, topic=topic)
+        run.publish(0, topic=topic)
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    found = scraped(figures.collect(run.now, label_sets=2))
+    for name, sets in (
+        ("pulsar_msg_backlog", 3),
+        ("pulsar_subscription_back_log", 3),
+        ("pulsar_topics_count", 3),
+    ):
+        own = {key: value for key, value in found.items() if key[0] == name}
+        assert len(own) == sets
+        assert sum(own.values()) == (5 if name == "pulsar_topics_count" else 15)
+    assert found["pulsar_msg_backlog", "standalone", OTHER, OTHER] == 9
