@@ -203,6 +203,7 @@ def serve_command(
         security = Security(tls, authentication)
 
         def run(engine: Engine, clock: HeldClock | None = None) -> None:
+            _collect_garbage_rarely()
             asyncio.run(
                 serve(
                     engine,
@@ -404,6 +405,15 @@ def _authentication(secret_key: str | None, public_key: str | None) -> TokenAuth
         option = "--token-public-key" if secret_key is None else "--token-secret-key"
         raise TokenKeyError(f"{option}: {error}") from None
     return None
+
+
+def _collect_garbage_rarely() -> None:
+    """Python's collector walks a hundred thousand entries, which hold no cycles, again and again: an eighth of the time."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _setting(text: str, option: str) -> tuple[str, str]:
