@@ -54,7 +54,8 @@ class Running:
     def client(self, **settings: Any) -> Iterator[Any]:
         """An official client, closed at the end."""
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(self.service_url, operation_timeout_seconds=120, logger=logger, **settings)
+        settings = {"operation_timeout_seconds": 120, **settings}
+        client = pulsar.Client(self.service_url, logger=logger, **settings)
         try:
             yield client
         finally:
