@@ -42,7 +42,8 @@ ROOMS = {
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.answers": Room(
-        "streaming.spark streaming.states streaming.fold streaming.broker sinks schemas", "msgspec pyarrow"
+        "streaming.spark streaming.states streaming.fold streaming.broker sinks schemas",
+        "msgspec pyarrow pyspark",
     ),
     "streaming.replay": Room(
         "streaming.spark streaming.states streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",

@@ -628,6 +628,11 @@ class Broker:
         """The partitioned topics by name, with their number of partitions."""
         return self._ctx.partitioned
 
+    @property
+    def namespace_policies(self) -> dict[str, Policies]:
+        """The policies that namespaces set, by ``tenant/namespace``."""
+        return self._ctx.namespaces
+
     def topic_names(self) -> list[str]:
         """The full names of all topics, sorted."""
         return sorted(self._state.topics)

@@ -10,6 +10,7 @@ from streaming import __version__
 from streaming.cli.demo import demo_command
 from streaming.cli.errors import Group
 from streaming.cli.explain import explain_command
+from streaming.cli.inspect import inspect_command, peek_command
 from streaming.cli.kafka import kafka_app
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
@@ -67,6 +68,8 @@ def main(
 app.command("demo")(demo_command)
 app.command("replay")(replay_command)
 app.command("explain")(explain_command)
+app.command("inspect")(inspect_command)
+app.command("peek")(peek_command)
 app.command("run")(run_command)
 app.command("serve")(serve_command)
 app.command("produce")(produce_command)

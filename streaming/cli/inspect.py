@@ -1,0 +1,135 @@
+"""`magnetar inspect` and `magnetar peek`: the state of the brokers, and the entries of a subscription."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.console import console
+from streaming.cli.errors import expected_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.table import Table
+
+_SHOWN = 40
+
+
+class Show(StrEnum):
+    """Which entries of a subscription."""
+
+    backlog = "backlog"
+    inflight = "inflight"
+    delayed = "delayed"
+    holes = "holes"
+
+
+def inspect_command(
+    checkpoint: Annotated[Path, typer.Argument(help="The --checkpoint of a query, running or not.")],
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="Show this topic's stats and internal stats, as Pulsar's admin API does."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=0, help="The state after this micro-batch. The default is the last.")
+    ] = None,
+    diff: Annotated[
+        tuple[int, int] | None,
+        typer.Option(metavar="N M", help="What changed from the state after N to that after M."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at the state of the brokers at a micro-batch, without touching the query.
+
+    Spark keeps the states of the last 100 micro-batches.
+    """
+    from streaming.answers.folders import NotFound
+    from streaming.answers.inspection import batches, differences, states_at, topic_stats, views
+    from streaming.broker.errors import StateVersionError
+    from streaming.runtime.java import JavaNotFoundError, spark_java_home
+    from streaming.spark.session import spark_session
+
+    if diff is not None and (batch is not None or topic is not None):
+        raise typer.BadParameter("--diff compares whole states: leave out the topic and --batch")
+    with expected_errors(NotFound, StateVersionError, JavaNotFoundError):
+        batches(checkpoint)
+        spark_java_home()
+        spark = spark_session("magnetar inspect", shuffle_partitions=1, master="local[1]")
+        if diff is not None:
+            before, after = (states_at(spark, checkpoint, each) for each in diff)
+            found = {"differences": differences(before, after)}
+        else:
+            states = states_at(spark, checkpoint, batch)
+            if topic is not None:
+                typer.echo(json.dumps(topic_stats(states, topic), indent=2))
+                return
+            found = views(states)
+    if as_json:
+        typer.echo(json.dumps({name: table.to_pylist() for name, table in found.items()}, indent=2))
+        return
+    terminal = console()
+    for name, table in found.items():
+        if len(table):
+            terminal.print(_table(name, table))
+    if not any(map(len, found.values())):
+        typer.echo("Nothing changed." if diff is not None else "There are no topics.")
+
+
+def peek_command(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
+    ],
+    topic: Annotated[str, typer.Argument(help="A topic. persistent://public/default/ may be left out.")],
+    subscription: Annotated[str, typer.Argument(help="A subscription of the topic.")],
+    number: Annotated[int, typer.Option("-n", min=1, help="How many entries.")] = 10,
+    show: Annotated[
+        Show,
+        typer.Option(
+            help="The backlog, what consumers have, what waits for a time, or acked entries above the mark-delete position."
+        ),
+    ] = Show.backlog,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at the first entries of a subscription, and where each of them is."""
+    from schemas.entries import EntryNotFound
+    from sinks.storage import BadUrl
+    from streaming.answers.delivery import peek
+    from streaming.answers.folders import Folders, NotFound
+    from streaming.broker.errors import StateVersionError
+    from streaming.runtime.java import JavaNotFoundError
+
+    with expected_errors(NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError):
+        folders = Folders.of(folder, checkpoint)
+        found = peek(folders, folders.topic(topic), subscription, show.value, number)
+    if as_json:
+        typer.echo(json.dumps(found.to_pylist(), indent=2))
+    elif len(found):
+        console().print(_table(f"{show.value} of {subscription}", found))
+    else:
+        typer.echo(f"{subscription} has no such entries.")
+
+
+def _table(title: str, table: pa.Table) -> Table:
+    from rich.table import Table
+
+    shown = Table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
+    for name in table.column_names:
+        shown.add_column(name, overflow="fold")
+    for row in table.slice(0, _SHOWN).to_pylist():
+        shown.add_row(*map(_cell, row.values()))
+    if len(table) > _SHOWN:
+        shown.caption = f"{len(table) - _SHOWN:,} more rows: see --json"
+    return shown
+
+
+def _cell(value: Any) -> str:
+    from rich.markup import escape
+
+    return "" if value is None else escape(str(value))
