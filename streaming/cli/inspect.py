@@ -13,7 +13,6 @@ from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.table import Table
 
 _SHOWN = 40
@@ -74,7 +73,7 @@ def inspect_command(
     terminal = console()
     for name, table in found.items():
         if len(table):
-            terminal.print(_table(name, table))
+            terminal.print(_table(name, table.to_pylist()))
     if not any(map(len, found.values())):
         typer.echo("Nothing changed." if diff is not None else "There are no topics.")
 
@@ -111,21 +110,21 @@ def peek_command(
     if as_json:
         typer.echo(json.dumps(found.to_pylist(), indent=2))
     elif len(found):
-        console().print(_table(f"{show.value} of {subscription}", found))
+        console().print(_table(f"{show.value} of {subscription}", found.to_pylist()))
     else:
         typer.echo(f"{subscription} has no such entries.")
 
 
-def _table(title: str, table: pa.Table) -> Table:
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     shown = Table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
-    for name in table.column_names:
+    for name in rows[0]:
         shown.add_column(name, overflow="fold")
-    for row in table.slice(0, _SHOWN).to_pylist():
+    for row in rows[:_SHOWN]:
         shown.add_row(*map(_cell, row.values()))
-    if len(table) > _SHOWN:
-        shown.caption = f"{len(table) - _SHOWN:,} more rows: see --json"
+    if len(rows) > _SHOWN:
+        shown.caption = f"{len(rows) - _SHOWN:,} more rows: see --json"
     return shown
 
 
