@@ -63,9 +63,9 @@ ROOMS = {
         "kafka pyarrow numpy msgspec",
     ),
     "streaming.server": Room(
-        "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.broker streaming.rows "
-        "sinks schemas",
-        "cryptography jwt kafka msgspec starlette uvicorn",
+        "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
+        "streaming.rows sinks schemas",
+        "cryptography jwt kafka msgspec prometheus_client starlette uvicorn",
     ),
     "streaming.states": Room("streaming.fold", "pyarrow"),
     "streaming.fold": Room(

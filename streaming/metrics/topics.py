@@ -5,11 +5,12 @@ subscriptions beyond it, are added up in one label set each, in which namespace,
 over all topics stay right. Who has a label set keeps it, since the first ones known are shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from schemas.metrics import (
     SUBSCRIPTION_RATES,
@@ -128,6 +129,20 @@ class TopicFigures:
                 )
         for families in (namespaces, topics, quotas, by_quota, subscriptions):
             yield from families.metrics()
+
+
+class BrokerMetrics(Collector):
+    """Collects the metrics of a broker in this process, by measuring all its topics at each scrape."""
+
+    def __init__(self, measure: Callable[[], PartitionMetrics], now: Callable[[], int]) -> None:
+        """`now`: the time in ms."""
+        self._measure, self._now = measure, now
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        figures = TopicFigures()
+        figures.update(self._measure())
+        return figures.collect(self._now())
 
 
 class _Families:

@@ -12,10 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from prometheus_client import make_asgi_app
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from streaming.metrics.endpoint import registry
+from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
 from streaming.server.authentication import TokenAuthentication
@@ -154,6 +157,7 @@ class Server:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]))}"
             app = application(engine, self.service_url, self.admin_url, self.binary.clients)
             app = app if clock is None else self._with_control(app, clock)
+            app = _with_metrics(app, engine) if isinstance(engine, EmbeddedEngine) else app
             app = app if security.authentication is None else security.authentication.guarded(app)
             self._http = HttpServer(app, admin_listener, security.tls)
 
@@ -188,6 +192,19 @@ class Server:
         if self._server is not None:
             self._server.close()
         self.binary.close()
+
+
+def _with_metrics(app: ASGIApp, engine: EmbeddedEngine) -> ASGIApp:
+    """`app`, and the metrics of the broker's topics at ``/metrics``, where Pulsar's brokers have them."""
+    metrics = make_asgi_app(
+        registry(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
+    )
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        is_scrape = scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics"
+        await (metrics if is_scrape else app)(scope, receive, send)
+
+    return either
 
 
 def _named(address: Address) -> str:
