@@ -4,19 +4,22 @@ each cursor.
 The model knows no counters, no runs and no algebra. Where Pulsar's own counters drift, the model says by how much.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from schemas.effects import CursorMoved
 from streaming.broker.errors import CursorError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.ledger.ack_set import first_unacked, from_words, to_bits, to_bytes, to_words
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import LedgerInfo
+from streaming.broker.persistent.topic import Reason
 from streaming.broker.position import EARLIEST, LATEST, MAX, Position
 from tests.broker.kit import BareTopic
 
@@ -268,8 +271,13 @@ class Life:
 
     # -- skip, reset, read ----------------------------------------------------------------------------------------
 
+    def move(self, naive: Naive, operation: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """The broker moves a cursor."""
+        reason = Reason(CursorMoved, "test")
+        self.topic.topic.record_move(self.topic.ctx, naive.cursor, reason, operation, *args, **kwargs)
+
     def skip(self, naive: Naive, n: int, exclude_acked: bool) -> None:
-        naive.cursor.skip(self.ledger, n, exclude_acked=exclude_acked)
+        self.move(naive, naive.cursor.skip, self.ledger, n, exclude_acked=exclude_acked)
         if exclude_acked:
             following = self.unacked(naive)
         else:
@@ -279,7 +287,7 @@ class Life:
         self.settle(naive)
 
     def clear_backlog(self, naive: Naive) -> None:
-        naive.cursor.clear_backlog(self.ledger)
+        self.move(naive, naive.cursor.clear_backlog, self.ledger)
         naive.acked = set(range(len(self.entries)))
         self.settle(naive)
 
@@ -454,6 +462,19 @@ STEPS = st.lists(
 @pytest.mark.feature("C1", "D3", "D4")
 @settings(max_examples=60)
 @given(st.integers(1, 5), st.booleans(), STEPS)
+@example(
+    5, False, [Step("open_reader", 0, 1, 1, False), Step("ack", 1, 2, 6, True), Step("skip", 1, 0, 4, False)]
+)
+@example(
+    3,
+    False,
+    [
+        Step("open_reader", 0, 1, 1, False),
+        Step("delete_cursor", 0, 0, 1, False),
+        Step("ack", 0, 0, 6, True),
+        Step("roll_over", 0, 0, 1, False),
+    ],
+)
 def test_a_random_life_agrees_with_the_model(entries_per_ledger: int, head: bool, steps: list[Step]) -> None:
     life = Life(entries_per_ledger, head)
     for step in steps:

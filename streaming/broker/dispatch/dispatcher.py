@@ -13,6 +13,8 @@ import msgspec
 from schemas.commands import KeySharedMeta
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.verdict import Verdict, Whereabouts
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -135,8 +137,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
     ) -> None:
         """An ACK command was applied. `owners`: the consumers whose entries it acked."""
 
-    def passed(self, before: Position) -> None:
-        """The broker moves the mark-delete position, which is at `before`. `mark_delete_moved` may follow."""
+    def passed(self, ledger: ManagedLedger, cursor: ManagedCursor, before: Position) -> None:
+        """The broker moved the mark-delete position, which was at `before`. `mark_delete_moved` may follow."""
+        cursor.forget_batches(ledger, before)
 
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
         """The broker moved the mark-delete position. Forget the entries it passed.

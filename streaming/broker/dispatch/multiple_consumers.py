@@ -27,6 +27,8 @@ from streaming.broker.dispatch.verdict import (
 )
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
@@ -272,7 +274,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             left = to_bits(stored)
             messages = (left & ~ack_set).bit_count()
             if not left & ack_set:
-                self.passed(sub.cursor.mark_delete)
+                self._note_passed(sub.cursor.mark_delete)
                 self._finished(sub).add(position)
         owner.unacked -= messages
         self.total_unacked -= messages
@@ -302,7 +304,11 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if released or (was_blocked and not self.blocked):
             self.dispatch(sub)
 
-    def passed(self, before: Position) -> None:
+    def passed(self, ledger: ManagedLedger, cursor: ManagedCursor, before: Position) -> None:
+        """See `Dispatcher.passed`. The batches are forgotten with what is pending of them, by `_forget_passed`."""
+        self._note_passed(before)
+
+    def _note_passed(self, before: Position) -> None:
         """Note from where on entries that the mark-delete passes may be pending."""
         self.passed_from = before if self.passed_from is None else min(before, self.passed_from)
 

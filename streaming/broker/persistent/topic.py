@@ -201,7 +201,9 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         )
         subscription = self.subscriptions.get(cursor.name)
         if subscription is not None and subscription.dispatcher is not None:
-            subscription.dispatcher.passed(before)
+            subscription.dispatcher.passed(self.ledger, cursor, before)
+        else:
+            cursor.forget_batches(self.ledger, before)
         if subscription is not None and kind is Evicted:
             subscription.evicted += entries
             if reason.by_expiry:
