@@ -130,6 +130,17 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),
         ("backlogQuotaCheckIntervalInSeconds=soon", "backlogQuotaCheckIntervalInSeconds"),
     ),
+    ("serve", "limit"): others(SERVE, "--limit", ("x", "NAME=VALUE"), ("wings=2", "wings"), ("connections=0", ">= 1")),
+    ("serve", "tls_cert"): [
+        Wrong((*SERVE, "--tls-cert", "{w}/file"), "one needs the other"),
+        Wrong((*SERVE, "--tls-cert", "{w}/nope", "--tls-key", "{w}/file"), "--tls-cert"),
+    ],
+    ("serve", "tls_key"): [
+        Wrong((*SERVE, "--tls-key", "{w}/file"), "one needs the other"),
+        Wrong((*SERVE, "--tls-cert", "{w}/file", "--tls-key", "{w}/file"), "--tls-key"),
+    ],
+    ("serve", "token_secret_key"): others(SERVE, "--token-secret-key", ("{w}/nope!", "neither a file"), ("data:;base64,eA==", "1 bytes")),
+    ("serve", "token_public_key"): others(SERVE, "--token-public-key", ("{w}/nope!", "neither a file"), ("{w}/file", "not a public key")),
     ("produce", "log"): [
         Wrong(("produce", "{w}/nope.jsonl", "--ingress", UNREACHABLE), NO_LOG),
         Wrong(("produce", "{w}/log.txt", "--ingress", UNREACHABLE), NO_NAME),
