@@ -144,7 +144,9 @@ def call_namespace(
                 respond(ctx, None, command, *found)
             return None
         touch(namespace)
-        set_policy(policies, command, call, ctx.config)
+        if not set_policy(policies, command, call, ctx.config):
+            refuse_as_unsupported(ctx, None, command)
+            return None
     except AdminError as error:
         respond(ctx, None, command, error.status, {"reason": error.reason})
         return None
