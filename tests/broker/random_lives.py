@@ -176,6 +176,11 @@ SETTINGS: dict[str, list[Any]] = {
     "trimLedgerAckedToItsEnd": [False],
     "statsUpdateFrequencyInSecs": [1, 10],
     "clusterName": ["c"],
+    "allowAutoTopicCreationType": ["partitioned"],
+    "defaultNumPartitions": [2],
+    "isAllowAutoUpdateSchemaEnabled": [False],
+    "isSchemaValidationEnforced": [True],
+    "schemaCompatibilityStrategy": ["FULL", "ALWAYS_INCOMPATIBLE", "BACKWARD_TRANSITIVE"],
 }  # fmt: skip
 """Values under which much happens with few messages."""
 
