@@ -12,6 +12,7 @@ import pytest
 import typer.main
 
 from streaming.cli.app import app
+from streaming.replay import replay_in_process
 
 UNREACHABLE = "kafka://127.0.0.1:1/t"
 RUN = ("run", "--ingress", UNREACHABLE, "--checkpoint", "{w}/c", "--store", "{w}/s")
@@ -19,6 +20,18 @@ SERVE = ("serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 QUERY = ("--ingress", UNREACHABLE, "--responses", "kafka://127.0.0.1:1/u")
 REPLAY = ("replay", "{w}/log.jsonl", "--out", "{w}/o")
 RESUBMIT = ("quarantine", "resubmit", "{w}/full")
+RECORD = ("record", "{w}/r", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+CAPTURE = (
+    "capture",
+    "t",
+    "--to",
+    "{w}/new.jsonl",
+    "--service-url",
+    "pulsar://127.0.0.1:1",
+    "--admin-url",
+    "http://127.0.0.1:1",
+)
+PEEK = ("peek", "{w}/replayed", "t", "s")
 NO_URL = "expected kafka://HOST:PORT/TOPIC"
 NO_FOLDER = "can't be written: it is not a folder"
 NO_KAFKA = "no Kafka answered at 127.0.0.1:1 within "
@@ -96,6 +109,41 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
+    ("run", "metrics"): others(RUN, "--metrics", ("x", "HOST:PORT"), ("99999", "99999")),
+    ("run", "metrics_label_sets"): others(RUN, "--metrics-label-sets", ("-1", "0")),
+    ("run", "log_format"): others(RUN, "--log-format", ("xml", "xml")),
+    ("record", "out"): [Wrong(("record", "{w}/recorded", *RECORD[2:]), "choose another folder"), Wrong(("record", "{w}/file", *RECORD[2:]), "it is not a folder")],
+    ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h:1", "pulsar://HOST:PORT")),
+    ("record", "admin_to"): others(RECORD, "--admin-to", ("pulsar://h:1", "http")),
+    ("record", "listen"): others(RECORD, "--listen", ("6650", "expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address")),
+    ("record", "admin_listen"): others(RECORD, "--admin-listen", ("x", "expected HOST:PORT")),
+    ("record", "payloads"): others(RECORD, "--payloads", ("some", "some")),
+    ("record", "token_file"): others(RECORD, "--token-file", ("{w}/nope", "No such file")),
+    ("capture", "topics"): [Wrong(("capture", "a b://", *CAPTURE[2:]), "a b://"), Wrong(("capture", *CAPTURE[2:]), "Missing argument")],
+    ("capture", "to"): others(CAPTURE, "--to", ("{w}/new.txt", "expected a name ending in .jsonl or .jsonl.gz"), ("{w}/file/new.jsonl", "it is not a folder"),
+        ("{w}/log.jsonl", "already exists")),
+    ("capture", "service_url"): others(CAPTURE, "--service-url", ("http://h:1", "pulsar://HOST:PORT")),
+    ("capture", "admin_url"): others(CAPTURE, "--admin-url", ("pulsar://h:1", "http")),
+    ("capture", "payloads"): others(CAPTURE, "--payloads", ("some", "some")),
+    ("capture", "token_file"): others(CAPTURE, "--token-file", ("{w}/nope", "No such file")),
+    ("explain", "folder"): [Wrong(("explain", "{w}/nope"), "not the --out of a replay"), Wrong(("explain", "{w}/full"), "not the --out of a replay")],
+    ("explain", "topic"): [Wrong(("explain", "{w}/replayed", "tt"), "there is no topic tt: there is persistent://public/default/t")],
+    ("explain", "message"): [Wrong(("explain", "{w}/replayed", "t", "one"), "LEDGER:ENTRY")],
+    ("explain", "producer"): [Wrong(("explain", "{w}/replayed", "t", "--producer", "p"), "together")],
+    ("explain", "sequence_id"): [Wrong(("explain", "{w}/replayed", "t", "--sequence-id", "1"), "together")],
+    ("explain", "subscription"): [Wrong(("explain", "{w}/replayed", "t", "--subscription", "x"), "no subscription")],
+    ("explain", "checkpoint"): others(("explain", "{w}/replayed", "t"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query")),
+    ("peek", "folder"): [Wrong(("peek", "{w}/nope", "t", "s"), "not the --out of a replay")],
+    ("peek", "topic"): [Wrong(("peek", "{w}/replayed", "tt", "s"), "there is no topic tt: there is persistent://public/default/t")],
+    ("peek", "subscription"): [Wrong(PEEK, "no subscription")],
+    ("peek", "number"): others(PEEK, "-n", ("0", TOO_SMALL)),
+    ("peek", "show"): others(PEEK, "--show", ("wings", "wings")),
+    ("peek", "checkpoint"): others(PEEK, "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query")),
+    ("inspect", "checkpoint"): [Wrong(("inspect", "{w}/nope"), "is not the --checkpoint of a query")],
+    ("inspect", "topic"): [Wrong(("inspect", "{w}/checkpoint", "t", "--diff", "0", "1"), "leave out the topic")],
+    ("inspect", "batch"): others(("inspect", "{w}/checkpoint"), "--batch", ("7", "there are 0 to 1"), ("-1", "0")),
+    ("inspect", "diff"): [Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "7"), "there are 0 to 1"),
+                          Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "x"), "integer")],
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
     ("run", "max_offsets"): others(RUN, "--max-offsets", ("0", TOO_SMALL)),
     ("serve", "listen"): others(
@@ -248,6 +296,13 @@ def folder(path: Path) -> Path:
                        "coordinates.jsonl": message.replace("{", '{"partition":1,"offset":2,', 1)}.items():  # fmt: skip
         (path / name).write_text(text)
     (path / "dir.jsonl").mkdir()
+    replay_in_process(path / "log.jsonl", path / "replayed", partitions=1)
+    (path / "recorded").mkdir()
+    (path / "recorded" / "trace.jsonl").touch()
+    commits = path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    for number in "01":
+        (commits / number).touch()
     (path / "full").mkdir()
     (path / "full" / "thesis.txt").touch()
     return path

@@ -60,16 +60,22 @@ def batches(checkpoint: str | Path) -> list[int]:
     return sorted(int(each.name) for each in commits.iterdir() if each.name.isdigit())
 
 
+def check_batches(checkpoint: str | Path, *wanted: int) -> None:
+    """Raises `NotFound` if a checkpoint has no state, or lacks one of these micro-batches."""
+    known = batches(checkpoint)
+    if not known:
+        raise NotFound(f"{checkpoint} has no committed micro-batch")
+    for batch_id in wanted:
+        if batch_id not in known:
+            raise NotFound(f"{checkpoint} has no micro-batch {batch_id}: there are {known[0]} to {known[-1]}")
+
+
 def states_at(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> list[StateRow]:
     """The states after a micro-batch (None: the last) by ingress partition, from Spark's ``statestore`` source. The query
     may run meanwhile. Raises `NotFound`."""
     from streaming.spark.state import partition_states
 
-    known = batches(checkpoint)
-    if not known:
-        raise NotFound(f"{checkpoint} has no committed micro-batch")
-    if batch_id is not None and batch_id not in known:
-        raise NotFound(f"{checkpoint} has no micro-batch {batch_id}: there are {known[0]} to {known[-1]}")
+    check_batches(checkpoint, *([] if batch_id is None else [batch_id]))
     return partition_states(spark, checkpoint, batch_id)
 
 

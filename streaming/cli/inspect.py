@@ -47,7 +47,7 @@ def inspect_command(
     Spark keeps the states of the last 100 micro-batches.
     """
     from streaming.answers.folders import NotFound
-    from streaming.answers.inspection import batches, differences, states_at, topic_stats, views
+    from streaming.answers.inspection import check_batches, differences, states_at, topic_stats, views
     from streaming.broker.errors import StateVersionError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
     from streaming.spark.session import spark_session
@@ -55,7 +55,7 @@ def inspect_command(
     if diff is not None and (batch is not None or topic is not None):
         raise typer.BadParameter("--diff compares whole states: leave out the topic and --batch")
     with expected_errors(NotFound, StateVersionError, JavaNotFoundError):
-        batches(checkpoint)
+        check_batches(checkpoint, *(diff or ([] if batch is None else [batch])))
         spark_java_home()
         spark = spark_session("magnetar inspect", shuffle_partitions=1, master="local[1]")
         if diff is not None:

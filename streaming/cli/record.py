@@ -78,7 +78,7 @@ def record_command(
         typer.echo(f"magnetar: recording {service_url} and {admin_url}; Ctrl-C stops it", err=True)
 
     with (
-        expected_errors(BadAdminUrl, BadUrl, InTheWay, ListenError, TraceError, failed=(OSError,)),
+        expected_errors(BadAdminUrl, BadUrl, InTheWay, ListenError, TraceError),
         stop_signals() as stop,
     ):
         broker_address(to)
@@ -95,7 +95,9 @@ def record_command(
             if address.host in ("0.0.0.0", "::"):
                 raise ListenError(f"{option} {text}: name the address that clients connect to")
             listeners.append(bound(address, option))
-        asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
+        out.mkdir(parents=True, exist_ok=True)
+        with expected_errors(InTheWay, failed=(OSError,)):
+            asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
         imported, verdict = command_log(out / TRACE)
     typer.echo(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
     explained_differences(verdict)

@@ -25,6 +25,7 @@ from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
 from streaming.record.policies import Call, namespace_policies, path_of, settings_of, topic_policies
+from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
 from streaming.traces.importer import to_line
 from streaming.traces.trace import Payloads, TraceError, frame_record, payload_of
@@ -85,37 +86,55 @@ def capture(
 ) -> Captured:
     """Write the log of `topics` (names of topics, or ``tenant/namespace`` for all in it) to `out`, JSON Lines.
 
-    Raises `NotCaptured`, `CallFailed`, `ReadFailed`, `BadUrl`, and `TraceError` for an `out` that no command would read.
+    Raises `NotCaptured`, `CallFailed`, `ReadFailed`, `BadUrl`, and `TraceError` for an `out` that no command would read. Then
+    there is no file.
     """
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise TraceError(f"{out}: expected a name ending in .jsonl or .jsonl.gz")
-    found, partitioned = _expanded(rest, topics)
+    if out.exists():
+        raise NotCaptured(f"{out} already exists: choose another name")
+    broker_address(service_url)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
-        log = _Log(cast(BinaryIO, lines), payloads)
-        streams = (_timed(topic, entries(service_url, topic, token)) for topic in found)
-        stored = heapq.merge(*streams, key=lambda timed: timed[0])
-        first = next(stored, None)
-        log.time = _now() if first is None else first[0]
-        log.configure(_LENIENT)
-        for call in partitioned:
-            log.call(None, call)
-        subscriptions = {topic: _cursors(rest, topic) for topic in found}
-        for topic, names in subscriptions.items():
-            for name in names:
-                log.call(topic, Call("PUT", f"{path_of(topic)}/subscription/{quote(name, safe='')}"))
-        for at, topic, each in () if first is None else itertools.chain([first], stored):
-            log.publish(at, topic, each)
-        log.time = max(log.time, _now())
-        for topic in found:
-            log.end_ledger(topic, rest.get(f"{path_of(topic)}/internalStats")["ledgers"])
-            for name, cursor in _cursors(rest, topic).items():  # later than the entries: they are all there
-                if name in subscriptions[topic]:
-                    log.acknowledge(topic, name, cursor)
-        log.command(None, {"command": "CONNECTION_LOST", "connection": CONNECTION})
-        _end(rest, log, found)
-    count = sum(map(len, subscriptions.values()))
+    found, partitioned = _expanded(rest, topics)
+    try:
+        with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
+            log = _Log(cast(BinaryIO, lines), payloads)
+            streams = (_timed(topic, entries(service_url, topic, token)) for topic in found)
+            count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
     return Captured(len(found), log.entries, count, log.commands, log.missing)
+
+
+def _write(
+    log: "_Log",
+    rest: Rest,
+    topics: list[str],
+    partitioned: list[Call],
+    stored: Iterator[tuple[int, str, Stored]],
+) -> int:
+    """Write the log of `topics` with the entries `stored`, by time. Returns the number of subscriptions."""
+    first = next(stored, None)
+    log.time = _now() if first is None else first[0]
+    log.configure(_LENIENT)
+    for call in partitioned:
+        log.call(None, call)
+    subscriptions = {topic: _cursors(rest, topic) for topic in topics}
+    for topic, names in subscriptions.items():
+        for name in names:
+            log.call(topic, Call("PUT", f"{path_of(topic)}/subscription/{quote(name, safe='')}"))
+    for at, topic, each in () if first is None else itertools.chain([first], stored):
+        log.publish(at, topic, each)
+    log.time = max(log.time, _now())
+    for topic in topics:
+        log.end_ledger(topic, rest.get(f"{path_of(topic)}/internalStats")["ledgers"])
+        for name, cursor in _cursors(rest, topic).items():  # later than the entries: they are all there
+            if name in subscriptions[topic]:
+                log.acknowledge(topic, name, cursor)
+    log.command(None, {"command": "CONNECTION_LOST", "connection": CONNECTION})
+    _end(rest, log, topics)
+    return sum(map(len, subscriptions.values()))
 
 
 def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:

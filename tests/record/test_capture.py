@@ -227,6 +227,10 @@ def test_the_command(client: Any, rest: Rest, broker: Running, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert "1 topics, 1 entries, 0 subscriptions" in done.output
     assert "acknowledgments of single messages in a batch" in done.output
+    again = CliRunner().invoke(app, ["capture", "command", *options])
+    assert "log.jsonl already exists" in again.output
+    options[-1] = str(tmp_path / "none.jsonl")
     refused = CliRunner().invoke(app, ["capture", "none", *options])
     assert refused.exit_code != 0
     assert "404" in refused.output
+    assert not (tmp_path / "none.jsonl").exists()
