@@ -10,7 +10,6 @@ import pytest
 
 from bench.memory import Peaks, Resident, resident
 
-
 COUNTED = """
 import subprocess, sys
 from bench.memory import resident
