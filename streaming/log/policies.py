@@ -31,8 +31,12 @@ from streaming.broker.config import BadSetting, ServiceConfiguration, configurat
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
+from streaming.broker.policies.kept import KEPT
 from streaming.log.files import line_numbers, read_log
 from streaming.log.table import LogError
+
+WITHOUT_EFFECT = frozenset({*KEPT, "inactiveTopicPolicies"})
+"""Policies that are kept and returned, and change nothing."""
 
 
 class Policy(NamedTuple):
@@ -136,10 +140,14 @@ def _mistakes(policy: Policy, log: _Log) -> Iterator[str]:
         yield _no_topic(policy.topic, log.topics)
     elif namespace is not None and namespace[0] not in log.namespaces:
         yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
-    elif namespace is not None and namespace[1] and policy_of(namespace[1], path) is None:
-        yield _no_policy(namespace[1])
-    elif topic is not None and not admin.creates_topic(command):
-        yield _no_policy(admin.call_of(command)[1:])
+    elif namespace is None and topic is None:
+        yield f"{command.method} {path} sets no policy of a topic or a namespace"
+    elif (call := admin.call_of(command)[1:] if namespace is None else namespace[1]) in WITHOUT_EFFECT:
+        yield f"Magnetar keeps {call} without acting on it, so it can't change the result: remove it"
+    elif (namespace is not None and call and policy_of(call, path) is None) or (
+        topic is not None and not admin.creates_topic(command)
+    ):
+        yield _no_policy(call)
 
 
 def _no_topic(topic: str, topics: set[str]) -> str:
@@ -151,7 +159,7 @@ def _no_topic(topic: str, topics: set[str]) -> str:
 
 
 def _no_policy(call: str) -> str:
-    known = sorted([*POLICY_CALLS, "backlogQuota"])
+    known = sorted({*POLICY_CALLS, "backlogQuota"} - WITHOUT_EFFECT)
     near = get_close_matches(call.partition("/")[0], known, 1)
     return f"{call or 'the call'} is not a policy: " + (
         f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"

@@ -63,7 +63,7 @@ def test_files_are_only_in_the_store_and_nothing_is_lost(
         f"a/b/c/out/{path}" for path in tree(out)
     }
     assert not [path for path in out.rglob("*") if path.is_symlink()]
-    assert {path.name for path in out.iterdir()} == {"store", "tables", "quarantine"}
+    assert {path.name for path in out.iterdir()} == {"store", "tables", "quarantine", "state"}
 
     # Each message is stored, or answered with an error, or in quarantine, and says so under its own name.
     stored = {(row["topic"], row["payload"].decode()) for row in read_entries(str(out / "store")).to_pylist()}

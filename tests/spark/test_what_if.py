@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from schemas.commands import Admin, BrokerConfig, SubType, decode
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
+    AutoSubscriptionCreationOverride,
+    AutoTopicCreationOverride,
     BacklogQuota,
     DelayedDeliveryPolicies,
     DispatchRate,
@@ -24,7 +26,7 @@ from streaming.cli.replay import replay_command
 from streaming.fold import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
-from streaming.log.policies import Pinned, PolicyError, pin, read_policies
+from streaming.log.policies import WITHOUT_EFFECT, Pinned, PolicyError, pin, read_policies
 from streaming.quality.gate import judge
 from tests.spark.helpers import Nowhere, log_of
 
@@ -156,9 +158,11 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
         ((None, {"command": "TICK"}), "neither an ADMIN nor a BROKER_CONFIG command"),
         ((None, admin(TTL, None, "GET")), "GET asks and sets nothing"),
         ((None, admin(f"{NAMESPACE}/messageTL", 7)), "messageTL is not a policy: perhaps messageTTL is meant"),
-        ((None, admin(f"{NAMESPACE}/unload", None, "PUT")), "unload is not a policy: policies are backlogQuota, "),
+        ((None, admin(f"{NAMESPACE}/unload", None, "PUT")), "unload is not a policy: policies are autoSubscriptionCreation, "),
         ((TOPIC, admin("/persistent/public/default/t/skip", 7)), "skip is not a policy"),
-        ((None, admin("/clusters/public", 7)), "admin call POST /clusters/public is not supported"),
+        ((None, admin("/clusters/public", 7)), "POST /clusters/public sets no policy of a topic or a namespace"),
+        ((None, admin(f"{NAMESPACE}/persistence", {})), "keeps persistence without acting on it"),
+        ((TOPIC, admin("/persistent/public/default/t/inactiveTopicPolicies", {})), "keeps inactiveTopicPolicies without"),
         ((None, OF_TOPIC), f'the command is about a topic, but its record has none: add "topic": "{TOPIC}"'),
         ((f"{TOPIC}t", OF_TOPIC), f"the log has no records of the topic {TOPIC}t: it has {TOPIC}"),
         ((TOPIC, admin("/persistent/public/default/u/messageTTL", 7)), "is not about the record's topic"),
@@ -229,6 +233,9 @@ VALUES: dict[Any, Any] = {
     DispatchRate: {"dispatchThrottlingRateInMsg": 9},
     PublishRate: {"publishThrottlingRateInMsg": 9},
     SubscribeRate: {"subscribeThrottlingRatePerConsumer": 9},
+    AutoTopicCreationOverride | None: {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
+    AutoSubscriptionCreationOverride | None: {"allowAutoSubscriptionCreation": True},
+    POLICY_CALLS["schemaCompatibilityStrategy"][1]: "FULL",
 }
 
 
@@ -243,6 +250,8 @@ def test_every_policy_can_be_pinned(scope: str, method: str) -> None:
     if topic is not None:
         log = partition_log(log_of((5, topic, {"producer": "p", "sequence_id": 1})), 2)
     for name, (_, type_) in POLICY_CALLS.items():
+        if name in WITHOUT_EFFECT:
+            continue
         body = 1 if name == "maxMessageSize" else VALUES.get(type_, 7)  # the broker's is 1 in that log
         under(log, (topic, admin(f"{scope}/{name}", body, method)))
     quota = msgspec.to_builtins(BacklogQuota(limitSize=5))
@@ -255,7 +264,7 @@ CALLS = st.builds(
         "{}{}".format,
         st.sampled_from([NAMESPACE, "/persistent/public/default/t", "/namespaces/public/other", "/tenants/public"]),
         st.sampled_from(
-            ["", "/messageTTL", "/messageTTL?messageTTL=3", "/messageTL", "/retention", "/backlogQuota", "/deduplication",
+            ["", "/messageTTL", "/messageTTL?messageTTL=3", "/messageTL", "/persistence", "/properties", "/retention", "/backlogQuota", "/deduplication",
              "/backlogQuota?backlogQuotaType=message_age", "/maxConsumers", "/subscription/s", "/subscription/s/skip/3",
              "/partitions", "/unload"]
         ),
