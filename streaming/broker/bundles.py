@@ -4,9 +4,8 @@ Brokers share topics by bundle. There is one broker here, so bundles only say wh
 """
 
 import re
-from itertools import pairwise
+from binascii import crc32
 from typing import Any
-from zlib import crc32
 
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import Policies
@@ -61,13 +60,6 @@ def contains(bundle: str, topic: str) -> bool:
     first, last = (int(each, 16) for each in match.groups())
     hash_ = crc32(topic.encode())
     return first <= hash_ < last or hash_ == last == _LAST
-
-
-def bundle_of(bundles: dict[str, Any], topic: str) -> str:
-    """The bundle of a topic, among those that `shown` gives."""
-    texts = bundles["boundaries"]
-    ranges = (f"{first}_{last}" for first, last in pairwise(texts))
-    return next(each for each in ranges if contains(each, topic))
 
 
 def _boundaries(policies: Policies) -> list[int]:

@@ -134,9 +134,9 @@ class Query:
                 found.call(lambda: found.engine.submit(None, BrokerConfig(settings=STANDALONE_SETTINGS)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def query(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
-    """A Spark query on topics of its own, in this process."""
+    """A Spark query on topics of its own, in this process. It ends with the module: a session runs one at a time."""
     from streaming.run import run_query
 
     kafka, spark = (request.getfixturevalue(each) for each in ("kafka", "spark"))
