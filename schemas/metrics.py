@@ -39,7 +39,7 @@ SUBSCRIPTION_RATES = (
 )
 """The rates of a subscription, by Pulsar's names."""
 
-TOPIC_RATES = ("msgRateIn", "msgThroughputIn", "publishRateLimitedTimes")
+TOPIC_RATES = ("msgRateIn", "msgThroughputIn")
 """The rates of a topic that are not sums over its subscriptions, by Pulsar's names."""
 
 
@@ -48,7 +48,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
 
     `quota_size` (bytes) and `quota_time` (s): the limits of its backlog; 0 or less: none. `oldest`: the time of the oldest
     unacknowledged message as of the last check of the quotas; None: unknown. `duplicates` and `unknown`: messages that
-    deduplication refused. `rates`: those of `TOPIC_RATES`.
+    deduplication refused. `rates`: those of `TOPIC_RATES`. `publish_limited`: how often a publish rate limited a connection in
+    the interval that ends at `publish_limited_until`.
     """
 
     name: str
@@ -65,6 +66,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     oldest: int | None
     size_evictions: int
     time_evictions: int
+    publish_limited: int
+    publish_limited_until: int
     rates_until: int
     rates: tuple[float, ...]
     next_rates: tuple[float, ...]

@@ -199,7 +199,7 @@ def _topic(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
         "pulsar_storage_size": topic.storage_size,
         "pulsar_storage_backlog_size": topic.backlog_size,
         "pulsar_msg_backlog": sum(each.backlog for each in topic.subscriptions),
-        "pulsar_publish_rate_limit_times": rates["publishRateLimitedTimes"],
+        "pulsar_publish_rate_limit_times": topic.publish_limited if at < topic.publish_limited_until else 0,
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,
         "magnetar_duplicate_messages_total": topic.duplicates,

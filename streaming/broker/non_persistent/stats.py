@@ -67,9 +67,11 @@ def metrics(topic: NonPersistentTopic, config: ServiceConfiguration) -> TopicMet
         oldest=None,
         size_evictions=0,
         time_evictions=0,
+        publish_limited=0,
+        publish_limited_until=0,
         rates_until=topic.rates_until,
-        rates=(*rates, 0.0),
-        next_rates=(*next_rates, 0.0),
+        rates=tuple(rates),
+        next_rates=tuple(next_rates),
     )
 
 

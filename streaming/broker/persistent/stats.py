@@ -8,6 +8,7 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.rate import end_of_interval
 
 
 def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: 
 
 def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
     """The figures of `stats_with_rates` that are metrics, and those that its counters and quotas add."""
-    config, counters, until = ctx.config, topic.counters, topic.rates_until
+    config, counters = ctx.config, topic.counters
     policies = ctx.policies_of(topic)
     rates, next_rates = stats.producer_rates(topic)
     return TopicMetrics(
@@ -60,9 +61,11 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         None if topic.oldest is None else topic.oldest.timestamp,
         counters.size_evictions,
         counters.time_evictions,
-        until,
-        (*rates, float(topic.publish_limited.in_interval(until - 1, config))),
-        (*next_rates, 0.0),
+        topic.publish_limited.in_interval(ctx.clock, config),
+        end_of_interval(ctx.clock, config),
+        topic.rates_until,
+        tuple(rates),
+        tuple(next_rates),
     )
 
 
