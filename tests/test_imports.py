@@ -96,7 +96,7 @@ WINGS = ("non_persistent", "persistent", "producer", "dispatch", "subscription",
 STANDARD_LIBRARY = {
     "streaming.broker": (
         "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math re "
-        "sys.maxsize typing urllib.parse zlib.crc32"
+        "sys.maxsize typing urllib.parse binascii.crc32"
     ),
 }
 """The standard library's part that a room may use, if not all of it. The core has no clock, randomness or I/O."""
