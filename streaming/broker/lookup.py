@@ -58,7 +58,7 @@ def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool, own
             ctx.emit(LookupResponse(name, command.connection, command.request_id, fields))
         case c.GetSchema():
             schema_registry.get_schema(ctx, name, command)
-        case c.GetOrCreateSchema():
+        case _:
             schema_registry.get_or_create_schema(ctx, name, command, own)
 
 
@@ -78,7 +78,7 @@ def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: s
         case c.GetSchema():
             nothing = GetSchemaResponseFields()
             ctx.emit(GetSchemaResponse(name, connection, request_id, nothing, error, cause))
-        case c.GetOrCreateSchema():
+        case _:
             no_version = GetOrCreateSchemaResponseFields()
             ctx.emit(GetOrCreateSchemaResponse(name, connection, request_id, no_version, error, cause))
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
+from streaming.broker.persistent.backlog_quota import over_age
 from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.policies.hierarchy import default_quota
-from tests.broker.kit import Run, of, one
+from streaming.broker.position import Position
+from tests.broker.kit import BareTopic, Run, of, one
 
 EVICTION = "consumer_backlog_eviction"
 HOLD = "producer_request_hold"
@@ -393,3 +395,19 @@ def test_the_default_limit_in_gigabytes() -> None:
     for gigabytes in (0.5, 1, 3):
         run = Run(backlogQuotaDefaultLimitGB=gigabytes)
         assert default_quota(run.broker._ctx.config).limitSize == gigabytes * 1024**3
+
+
+def test_age_eviction_moves_the_slowest_cursor_over_a_closed_ledger() -> None:
+    bare = BareTopic()
+    bare.add(10)
+    cursor = bare.open()
+    assert over_age(bare.topic, 60) is None  # its ledger is open
+    bare.ctx.clock += 5_000
+    bare.roll_over()
+    closed = bare.ctx.clock
+    assert over_age(bare.topic, 60) is None  # nothing is after it
+    bare.ctx.clock += 5_000
+    bare.add(10)
+    assert over_age(bare.topic, 60) == (closed + 60_000, cursor, Position(bare.ledger.current, -1))
+    bare.topic.cursors.clear()
+    assert over_age(bare.topic, 60) is None

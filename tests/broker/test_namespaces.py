@@ -206,6 +206,51 @@ def test_a_namespace_is_created_with_policies(strict: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ({"properties": {"a": "b"}}, {"properties": {"a": "b"}}),
+        (
+            {"auth_policies": {"namespace_auth": {"r": ["produce"]}, "subscription_auth_roles": {"s": ["q"]}}},
+            {"auth_policies": {"namespace_auth": {"r": ["produce"]}, "destination_auth": {}, "subscription_auth_roles": {"s": ["q"]}}},
+        ),
+        (
+            {"auth_policies": {"namespace_auth": {"r": ["consume"]}}},
+            {"auth_policies": {"namespace_auth": {"r": ["consume"]}, "destination_auth": {}, "subscription_auth_roles": {}}},
+        ),
+        ({"subscription_auth_mode": "Prefix", "compaction_threshold": 5}, {"subscription_auth_mode": "Prefix", "compaction_threshold": 5}),
+        ({"subscription_auth_mode": "nonsense"}, {"subscription_auth_mode": "None"}),
+        ({"replication_clusters": ["standalone", "standalone"]}, {"replication_clusters": ["standalone"]}),
+        ({"bundles": {"numBundles": 1}}, {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}),
+        ({"bundles": {}}, {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}),
+        ({"deleted": True, "unknown_to_us": 5, "clusterDispatchRate": []}, {"deleted": False, "clusterDispatchRate": {}}),
+    ],
+)  # fmt: skip
+def test_a_new_namespace_shows_what_it_was_created_with(
+    strict: Run, body: Any, shown: dict[str, Any]
+) -> None:
+    assert status(strict, "PUT", "/namespaces/public/n", body) == 204
+    strict.broker = Broker.decode(strict.broker.encode(), NoEntries())
+    found = call(strict, "GET", "/namespaces/public/n")[1]
+    assert {name: found[name] for name in shown} == shown
+    assert "unknown_to_us" not in found
+
+
+def test_the_whole_object_shows_a_replicator_rate_by_cluster(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    assert call(strict, "GET", path)[1]["replicatorDispatchRate"] == {}
+    assert status(strict, "POST", f"{path}/replicatorDispatchRate", {"dispatchThrottlingRateInMsg": 5}) == 204
+    shown = call(strict, "GET", path)[1]["replicatorDispatchRate"]
+    assert shown["standalone"]["dispatchThrottlingRateInMsg"] == 5
+
+
+def test_the_state_has_the_policies_of_each_namespace(strict: Run) -> None:
+    assert status(strict, "POST", "/namespaces/public/default/messageTTL", 7) == 204
+    assert status(strict, "PUT", "/namespaces/public/n") == 204
+    found = {name: policies.messageTTL for name, policies in strict.broker.namespace_policies.items()}
+    assert found == {"public/default": 7, "public/n": None}
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ({"message_ttl_in_seconds": -1}, 412),
@@ -214,6 +259,10 @@ def test_a_namespace_is_created_with_policies(strict: Run) -> None:
         ({"backlog_quota_map": {"bogus": {"limitSize": 1}}}, 404),
         ({"clusterDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 3}}}, 501),
         ({"offload_policies": {"offloadersDirectory": "x"}}, 412),
+        ({"bundles": {"numBundles": 1025}}, 412),
+        ({"auth_policies": {"namespace_auth": {"r": ["fly"]}}}, 400),
+        ({"properties": ["a"]}, 400),
+        ({"replication_clusters": ["other"]}, 501),
         ({"topicDispatchRate": 3}, 400),
         ([1], 400),
     ],
@@ -292,6 +341,22 @@ def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:
     assert status(strict, "POST", f"{path}/{halves[has_it.index(True)]}/unsubscribe/s") == 204
     assert strict.broker.topic(TOPIC).known_subscriptions() == []
     assert reason(strict, "DELETE", f"{path}/nonsense") == (412, "Invalid bundle range: nonsense")
+    assert status(strict, "DELETE", f"{path}/{other}") == 204
+    assert call(strict, "GET", f"{path}/{other}/topicHashPositions") == (
+        200, {"namespace": "public/default", "bundle": other, "topicHashPositions": {}},
+    )  # fmt: skip
+    assert reason(strict, "GET", f"{path}/{whole}/topicHashPositions") == (
+        412, f"Failed to find ownership for ServiceUnit:public/default/{whole}",
+    )  # fmt: skip
+
+
+def test_a_namespace_has_a_limited_number_of_bundles(strict: Run) -> None:
+    path = "/namespaces/public/n"
+    assert status(strict, "PUT", path, {"bundles": {"numBundles": 1024}}) == 204
+    assert reason(strict, "PUT", f"{path}/0x00000000_0x00400000/split") == (
+        412, "the bundle 0x00000000_0x00400000 can't be split",
+    )  # fmt: skip
+    assert call(strict, "GET", f"{path}/bundles")[1]["numBundles"] == 1024
 
 
 # -- policies without effect ------------------------------------------------------------------------------------------
@@ -307,6 +372,7 @@ def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:
         ("dispatcherPauseOnAckStatePersistent", None, False),
         ("replicatorDispatchRate", {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 0, "relativeToPublishRate": False, "ratePeriodInSecond": 0}, None),
         ("offloadDeletionLagMs", 1000, None),
+        ("subscriptionAuthMode", "Prefix", "None"),
     ],
 )  # fmt: skip
 def test_a_policy_without_effect_is_kept(strict: Run, policy: str, body: Any, unset: Any) -> None:
@@ -341,10 +407,58 @@ def test_a_policy_without_effect_is_kept(strict: Run, policy: str, body: Any, un
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 0}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] cannot be less than 1 for partition type.")),
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 1}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] is not allowed to be set when the type is non-partition.")),
         ("resourcegroup/none", None, (412, "ResourceGroup does not exist")),
+        ("shadowTopics", ["a"], (501, "shadow topics are not supported")),
+        ("entryFilters", {"entryFilterNames": "PropertyFilter"}, (501, "entry filters of a namespace or topic are not supported: use the setting entryFilterNames")),
+        ("permissions/s/r", ["q"], (405, "POST of permissions is not allowed")),
+        ("permissions/subscription", ["q"], (405, "POST of permissions is not allowed")),
     ],
 )  # fmt: skip
 def test_a_bad_policy_is_refused_as_pulsar_does(strict: Run, policy: str, body: Any, expected: Any) -> None:
     assert reason(strict, "POST", f"/namespaces/public/default/{policy}", body) == expected
+
+
+def test_a_namespace_names_only_its_own_cluster(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    for name, unset in (("replication", ["standalone"]), ("allowedClusters", [])):
+        assert call(strict, "GET", f"{path}/{name}") == (200, unset)
+        assert status(strict, "POST", f"{path}/{name}", ["standalone"]) == 200
+        assert call(strict, "GET", f"{path}/{name}") == (200, ["standalone"])
+    assert call(strict, "GET", path)[1]["allowed_clusters"] == ["standalone"]
+
+
+def test_a_namespace_has_no_resource_group(strict: Run) -> None:
+    path = "/namespaces/public/default/resourcegroup"
+    assert status(strict, "PUT", "/resourcegroups/g", {"publishRateInMsgs": 5}) == 204
+    assert reason(strict, "POST", f"{path}/g") == (
+        501, "the resource group of a namespace is not supported: use publishRate and dispatchRate",
+    )  # fmt: skip
+    assert call(strict, "GET", path) == (200, msgspec.UNSET)
+    assert status(strict, "DELETE", path) == 204
+
+
+@pytest.mark.parametrize(
+    ("driver", "bucket", "kind"),
+    [
+        ("S3", "s3ManagedLedgerOffloadBucket", "s3Driver"),
+        ("google-cloud-storage", "gcsManagedLedgerOffloadBucket", "gcsDriver"),
+        ("azureblob", "managedLedgerOffloadBucket", None),
+        ("filesystem", None, "fileSystemDriver"),
+    ],
+)
+def test_offload_policies_tell_the_kind_of_their_driver(
+    strict: Run, driver: str, bucket: str | None, kind: str | None
+) -> None:
+    path = "/namespaces/public/default/offloadPolicies"
+    given: dict[str, Any] = {"managedLedgerOffloadDriver": driver, "offloadersDirectory": None}
+    if bucket is not None:
+        given[bucket] = "b"
+    assert status(strict, "POST", path, given) == 204
+    shown = call(strict, "GET", path)[1]
+    assert shown["managedLedgerOffloadDriver"] == driver
+    assert shown["offloadersDirectory"] == "./offloaders"
+    kinds = ("s3Driver", "gcsDriver", "fileSystemDriver")
+    assert {name: shown[name] for name in kinds} == {name: name == kind for name in kinds}
+    assert bucket is None or shown[bucket] == "b"
 
 
 def test_offload_policies_are_one_object(strict: Run) -> None:
@@ -355,7 +469,11 @@ def test_offload_policies_are_one_object(strict: Run) -> None:
     shown = call(strict, "GET", f"{path}/offloadPolicies")[1]
     assert shown["managedLedgerOffloadThresholdInBytes"] == 100
     assert shown["managedLedgerOffloadThresholdInSeconds"] == 60
+    assert status(strict, "DELETE", f"{path}/offloadThreshold") == 204
+    assert call(strict, "GET", f"{path}/offloadThreshold") == (200, -1)
+    assert call(strict, "GET", f"{path}/offloadThresholdInSeconds") == (200, 60)
     assert status(strict, "DELETE", f"{path}/removeOffloadPolicies") == 204
+    assert call(strict, "GET", f"{path}/offloadThresholdInSeconds") == (200, -1)
     assert call(strict, "GET", f"{path}/offloadThreshold") == (200, -1)
 
 

@@ -209,3 +209,28 @@ def test_deleted_partitions_do_not_count_as_topics_of_the_namespace() -> None:
     for number in range(3):
         assert one(run.create_producer(f"{number}", number, topic=f"{TOPIC}{number}"), ProducerSuccess)
     assert one(run.create_producer("p", 9, topic=f"{TOPIC}9"), Error)
+
+
+def test_no_partition_is_ever_missing() -> None:
+    run = partitioned()
+    assert status(call(run, "POST", "/createMissedPartitions")) == 204
+    assert status(call(run, "DELETE", "/createMissedPartitions")) == 405
+    assert response(call(run, "GET", "/partitions"))["partitions"] == 2
+
+
+def test_only_delete_is_a_call_on_all_policies() -> None:
+    run = partitioned()
+    assert status(call(run, "POST", "/maxProducers", 1)) == 204
+    assert status(call(run, "POST", "/policies")) == 405
+    assert response(call(run, "GET", "/maxProducers")) == 1
+    assert status(call(run, "DELETE", "/policies")) == 204
+    assert response(call(run, "GET", "/maxProducers")) is UNSET
+
+
+@pytest.mark.parametrize("type_", ["partitioned", "non-partitioned"])
+def test_to_ask_for_the_number_of_partitions_may_create_them(type_: str) -> None:
+    run = Run(allowAutoTopicCreationType=type_, defaultNumPartitions=3)
+    assert status(call(run, "GET", "/partitions?checkAllowAutoCreation=false")) == 404
+    answer = response(call(run, "GET", "/partitions?checkAllowAutoCreation=true"))
+    assert answer == {"partitions": 3 if type_ == "partitioned" else 0, "deleted": False}
+    assert run.broker.partitioned == ({TOPIC: 3} if type_ == "partitioned" else {})

@@ -6,6 +6,7 @@ import pytest
 from msgspec import UNSET
 
 from schemas.effects import AdminResponse
+from streaming.broker.policies.admin_calls import policy_of
 from tests.broker.kit import Run, one
 from tests.broker.test_rate_limits import rate
 
@@ -144,3 +145,20 @@ def test_limits_below_0_are_refused(run: Run, level: str, name: str) -> None:
 def test_a_message_size_above_the_brokers_is_refused(run: Run) -> None:
     assert ask(run, "POST", "topic", "maxMessageSize", 5 * 1024 * 1024)[0] == 204
     assert ask(run, "POST", "topic", "maxMessageSize", 5 * 1024 * 1024 + 1)[0] == 412
+
+
+@pytest.mark.parametrize(
+    ("call", "path", "policy"),
+    [
+        ("maxProducers", "", "maxProducersPerTopic"),
+        ("maxProducersPerTopic", "", "maxProducersPerTopic"),
+        ("persistence", "", "persistence"),
+        ("backlogQuota", "/x", "backlogQuota destination_storage"),
+        ("backlogQuota", "/x?backlogQuotaType=message_age", "backlogQuota message_age"),
+        ("a%2Fb/dispatchRate", "", "subscriptionDispatchRates a/b"),
+        ("dispatchRate", "", "dispatchRate"),
+        ("unload", "", None),
+    ],
+)
+def test_the_policy_that_a_call_sets(call: str, path: str, policy: str | None) -> None:
+    assert policy_of(call, path) == policy

@@ -62,7 +62,9 @@ def test_a_cluster_from_its_creation_to_its_deletion(run: Run) -> None:
         ("GET", "/clusters/c/namespaceIsolationPolicies", None, (404, "Cluster c does not exist.")),
         ("GET", "/clusters/standalone/namespaceIsolationPolicies", None, (404, "NamespaceIsolationPolicies for cluster standalone does not exist")),
         ("POST", "/clusters/standalone/namespaceIsolationPolicies/p", {}, (400, "namespaces, primary and auto_failover_policy are required")),
+        ("DELETE", "/clusters/standalone", None, (501, "the cluster standalone can't be deleted: it is the broker's own")),
         ("GET", "/resourcegroups/g", None, (404, "ResourceGroup does not exist")),
+        ("PUT", "/resourcegroups/g", None, (412, "ResourceGroup is null")),
         ("GET", "/bookies/racks-info/b", None, (404, "Bookie rack placement configuration not found: b")),
         ("POST", "/bookies/racks-info/b", {"rack": "r"}, (412, "Bookie 'group' parameters is missing")),
         ("POST", "/brokers/configuration/maxMessageSize/5", None, (412, "Can't update non-dynamic configuration")),
@@ -78,7 +80,14 @@ def test_failure_domains_and_isolation_policies(run: Run) -> None:
     path, policy = "/clusters/standalone", {"namespaces": ["a"], "primary": ["b"], "auto_failover_policy": {"policy_type": "min_available"}}  # fmt: skip
     assert call(run, "POST", f"{path}/failureDomains/d", {"brokers": ["b"]}) == (204, None)
     assert call(run, "POST", f"{path}/failureDomains/e", {"brokers": ["b"]})[0] == 409
+    assert call(run, "POST", f"{path}/failureDomains/e", {"brokers": ["c", "b"]}) == (
+        409,
+        "['b'] already exists in d",
+    )
     assert call(run, "GET", f"{path}/failureDomains") == (200, {"d": {"brokers": ["b"]}})
+    for brokers in (["c"], ["c", "f"]):
+        assert call(run, "POST", f"{path}/failureDomains/e", {"brokers": brokers}) == (204, None)
+    assert call(run, "GET", f"{path}/failureDomains/e") == (200, {"brokers": ["c", "f"]})
     assert call(run, "GET", f"{path}/failureDomains/d") == (200, {"brokers": ["b"]})
     assert call(run, "DELETE", f"{path}/failureDomains/d") == (200, None)
     assert call(run, "POST", f"{path}/namespaceIsolationPolicies/p", policy) == (204, None)
@@ -99,6 +108,17 @@ def test_resource_groups_and_quotas(run: Run) -> None:
     assert call(run, "GET", "/resource-quotas")[1]["msgRateIn"] == 40.0
     assert call(run, "POST", "/resource-quotas", {"msgRateIn": 1}) == (204, None)
     assert call(run, "GET", "/resource-quotas")[1]["msgRateIn"] == 1.0
+
+
+def test_the_quota_of_a_bundle_hides_the_default(run: Run) -> None:
+    path = "/resource-quotas/t/n/0x00000000_0xffffffff"
+    assert call(run, "PUT", "/tenants/t", {"allowedClusters": ["standalone"]}) == (204, None)
+    assert call(run, "PUT", "/namespaces/t/n") == (204, None)
+    assert call(run, "GET", path.replace("/n/", "/none/")) == (404, "Namespace does not exist")
+    assert call(run, "POST", path, {"msgRateIn": 7}) == (204, None)
+    assert call(run, "GET", path)[1]["msgRateIn"] == 7.0
+    assert call(run, "DELETE", path) == (204, None)
+    assert call(run, "GET", path)[1]["msgRateIn"] == 40.0
 
 
 def test_racks(run: Run) -> None:

@@ -55,6 +55,13 @@ A, B_OPTIONAL, B_REQUIRED = ("a", "string"), ("b", ["null", "int"], None), ("b",
         ("BACKWARD", {"type": "fixed", "name": "f", "size": 4}, {"type": "fixed", "name": "f", "size": 5}, False),
         ("BACKWARD", record(("next", ["null", "r"], None)), record(("next", ["null", "r"], None), A), False),
         ("FULL", record(("next", ["null", "r"], None)), record(("next", ["null", "r"], None)), True),
+        ("FULL", {"type": "int"}, {"type": "int", "logicalType": "date"}, True),
+        ("BACKWARD", {"type": {"type": "int"}}, {"type": ["null", "long"]}, True),
+        ("BACKWARD", {"type": {"type": "string"}}, {"type": {"type": "int"}}, False),
+        ("BACKWARD", {"type": "array", "items": record(A)}, {"type": "array", "items": record(A, B_OPTIONAL)}, True),
+        ("BACKWARD", {"type": "array", "items": record(A)}, {"type": "array", "items": record(A, B_REQUIRED)}, False),
+        ("BACKWARD", record(A, ("x", {"type": "array", "items": record(A) | {"name": "s"}}), ("y", "s")), record(("y", record(B_REQUIRED))), False),
+        ("BACKWARD", record(A, ("x", {"type": "array", "items": record(A) | {"name": "s"}}), ("y", "s")), record(("y", record(A))), True),
     ],
 )  # fmt: skip
 def test_strategies(strategy: Any, old: Any, new: Any, compatible: bool) -> None:
@@ -70,6 +77,19 @@ def test_transitive_strategies_look_at_all_schemas() -> None:
 def test_the_type_must_be_the_same() -> None:
     found = incompatibility([avro("int")], avro("int", "Json"), "FULL")
     assert found == "Incompatible schema: exists schema type AVRO, new schema type JSON"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (SchemaData(schema_data=b"a", type="String"), SchemaData(schema_data=b"b", type="String")),
+        (SchemaData(schema_data=b"{", type="Avro"), avro("int")),
+        (avro("int"), SchemaData(schema_data=b"{", type="Avro")),
+        (avro("int"), SchemaData(schema_data=b"[" * 100_000, type="Avro")),
+    ],
+)
+def test_what_is_not_in_avro_is_not_compared(old: SchemaData, new: SchemaData) -> None:
+    assert incompatibility([old], new, "FULL") is None
 
 
 def test_keys_and_values_are_compared_on_their_own() -> None:

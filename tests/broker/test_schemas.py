@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from schemas.commands import Admin, GetOrCreateSchema, GetSchema, KeyValue, SchemaData
 from schemas.effects import (
@@ -201,3 +202,28 @@ def test_a_definition_that_is_too_deep_is_text() -> None:
     deep = "[" * 100_000
     assert call(run, "POST", "/schema", JSON | {"schema": deep})[0] == 422
     assert version_of(run, SchemaData("", deep.encode(), "Json")) == "AAAAAAAAAAA="
+
+
+def test_an_incompatible_schema_is_refused_and_not_stored() -> None:
+    run = Run(schemaCompatibilityStrategy="ALWAYS_INCOMPATIBLE")
+    assert call(run, "POST", "/schema", JSON)[0] == 200
+    assert call(run, "POST", "/schema", OTHER) == (
+        409, {"reason": "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"},
+    )  # fmt: skip
+    assert len(call(run, "GET", "/schemas")[1]["getSchemaResponses"]) == 1
+
+
+def test_a_consumer_with_a_schema_of_the_topic_needs_no_compatibility() -> None:
+    run = Run(schemaCompatibilityStrategy="ALWAYS_INCOMPATIBLE")
+    assert call(run, "POST", "/schema", JSON)[0] == 200
+    assert one(run.subscribe("s", schema=data(JSON)), Success)
+    assert one(run.subscribe("t", schema=data(OTHER)), Error).error == "IncompatibleSchema"
+
+
+def test_where_schemas_are_stored() -> None:
+    run = Run()
+    assert call(run, "GET", "/metadata") == (200, UNSET)
+    for body in (JSON, OTHER):
+        assert call(run, "POST", "/schema", body)[0] == 200
+    first, second = ({"ledgerId": -1, "entryId": -1, "version": version} for version in (0, 1))
+    assert call(run, "GET", "/metadata") == (200, {"info": second, "index": [first, second]})

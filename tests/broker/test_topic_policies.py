@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from schemas.commands import SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
@@ -167,3 +168,45 @@ def test_what_is_not_a_list_of_types_is_refused(body: Any) -> None:
     run.create_producer()
     assert status(run.admin("POST", "/subscriptionTypesEnabled", body)) == 400
     assert allowed(run, "s", "Exclusive", 1)
+
+
+# -- policies without effect, and calls that are none -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "in_force", "body"),
+    [
+        ("persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1, "managedLedgerMaxMarkDeleteRate": 0.5}, {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 1.0}),
+        ("compactionThreshold", 0, 5),
+        ("replication", ["standalone"], ["standalone"]),
+        ("entryFilters", {"entryFilterNames": ""}, None),
+    ],
+)  # fmt: skip
+def test_a_kept_policy_in_force_is_the_brokers_if_the_topic_has_none(
+    policy: str, in_force: Any, body: Any
+) -> None:
+    run = Run(managedLedgerDefaultMarkDeleteRateLimit=0.5)
+    run.create_producer()
+    assert response(run.admin("GET", f"/{policy}")) is UNSET
+    assert response(run.admin("GET", f"/{policy}?applied=true")) == in_force
+    if body is not None:
+        assert status(run.admin("POST", f"/{policy}", body)) == 204
+        assert response(run.admin("GET", f"/{policy}?applied=true")) == body
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "expected"),
+    [
+        ("replication", ["other"], (412, "Can not remove local cluster from the local topic-level replication clusters policy")),
+        ("replication", ["standalone", "other"], (403, "Invalid cluster id: other")),
+        ("compactionThreshold", -1, (412, "Invalid value for compactionThreshold")),
+        ("shadowTopics", ["a"], (501, "shadow topics are not supported")),
+        ("entryFilters", {"entryFilterNames": "PropertyFilter"}, (501, "entry filters of a namespace or topic are not supported: use the setting entryFilterNames")),
+    ],
+)  # fmt: skip
+def test_kept_policies_that_a_topic_does_not_take(call: str, body: Any, expected: tuple[int, str]) -> None:
+    run = Run()
+    run.create_producer()
+    refused = run.admin("POST", f"/{call}", body)
+    assert (status(refused), response(refused)["reason"]) == expected
+    assert response(run.admin("GET", f"/{call}")) is UNSET
