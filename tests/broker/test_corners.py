@@ -266,6 +266,52 @@ def test_a_redelivered_entry_that_expires_is_forgotten_by_its_count() -> None:
     assert not run.topic.subscriptions["s"].dispatcher.counts  # type: ignore[union-attr]
 
 
+def test_a_batch_that_is_acked_in_part_expires_with_what_is_left_of_it() -> None:
+    """With removePendingAcksOnMarkDeleteMove the messages that were acked before are not uncounted twice."""
+    run = Run(
+        removePendingAcksOnMarkDeleteMove=True,
+        acknowledgmentAtBatchIndexLevelEnabled=True,
+        ttlDurationDefaultInSeconds=10,
+    )
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=9)
+    run.send(0, 2)
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    run.ack("s", (1, 0), left=[6], size=3)
+    assert (consumer.pending, consumer.unacked) == ({(1, 0): 2}, 2)
+    run.now += 11_000
+    assert of(run.check("messageExpiry"), Expired)
+    assert (consumer.pending, consumer.unacked) == ({}, 0)
+
+
+def test_a_skip_that_moves_nothing_leaves_what_is_pending() -> None:
+    run = Run(removePendingAcksOnMarkDeleteMove=True)
+    run.subscribe("s", "Shared", permits=9)
+    run.publish(0)
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert status(run.admin("POST", "/subscription/s/skip/0")) == 204
+    assert (run.mark_delete("s"), consumer.pending, consumer.unacked) == ((1, -1), {(1, 0): 1}, 1)
+    assert status(run.admin("POST", "/subscription/s/skip_all")) == 204
+    assert (run.mark_delete("s"), consumer.pending, consumer.unacked) == ((1, 0), {}, 0)
+    assert status(run.admin("POST", "/subscription/s/skip_all")) == 204
+    assert sent(run.publish(1)) == [1]
+
+
+def test_a_chunk_for_a_consumer_that_left_is_lost_only_when_no_filter_puts_it_off() -> None:
+    run = Run(entryFilterNames="Later", dispatcherEntryFilterRescheduledMessageDelay=1_000)
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=9)
+    assert sent(run.send(0, uuid="u", chunk_id=0, num_chunks_from_msg=3)) == [0]
+    run.lose("s")
+    run.subscribe("s", "Shared", connection="t", id_=2, permits=9)
+    found: Any = run.topic.subscriptions["s"].dispatcher
+    unacked = found.total_unacked
+    assert sent(run.send(1, uuid="u", chunk_id=1, num_chunks_from_msg=3, partition_key="k")) == []
+    assert (found.rescheduled, found.total_unacked) == ({run.now + 1_000: [(1, 1)]}, unacked)
+    run.send(2, uuid="u", chunk_id=2, num_chunks_from_msg=3)
+    assert (found.entries_rescheduled, found.total_unacked) == (1, unacked + 1)
+
+
 def test_what_is_acked_while_it_waits_to_be_replayed_is_not_sent_again() -> None:
     run = Run()
     run.subscribe("s", "Shared", permits=2)

@@ -6,10 +6,11 @@ from typing import get_args
 import pytest
 
 from streaming.broker.broker import Broker
+from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.delivery import Show
+from streaming.broker.persistent.delivery import EntryState, Show
 from streaming.broker.position import Position
-from tests.broker.kit import TOPIC, Run, Stored, feed
+from tests.broker.kit import START, TOPIC, Run, Stored, feed, sent
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 
@@ -36,6 +37,9 @@ def check(broker: Broker, store: Stored) -> None:
             continue
         for subscription in broker.topic(name).subscriptions:
             found = Broker.decode(state, store).delivery(name, subscription)
+            dispatcher = broker.topic(name).subscriptions[subscription].dispatcher
+            if getattr(dispatcher, "pending_read", 0):
+                assert found.unread == 0, "a read waits only at the end of the topic"
             blocking = [verdict for verdict in found.verdicts if verdict.blocks]
             if found.state == "held back":
                 assert blocking, found
@@ -60,3 +64,122 @@ def test_what_a_subscription_sees_of_its_first_entries() -> None:
     assert run.broker.entry_state(TOPIC, "s", Position(1, 4)).state == "unread"
     with pytest.raises(KeyError):
         run.broker.peek(f"{TOPIC}2", "s", "backlog", 1)
+
+
+# -- where entries are
+
+
+def state_of(run: Run, ledger: int, entry: int) -> EntryState:
+    return run.broker.entry_state(TOPIC, "s", Position(ledger, entry))
+
+
+def peek(run: Run, show: Show, most: int = 99) -> list[tuple[str, str]]:
+    return [(each.position, each.state) for each in run.broker.peek(TOPIC, "s", show, most)]
+
+
+def verdict(run: Run, decider: str) -> Verdict:
+    (found,) = [each for each in run.broker.delivery(TOPIC, "s").verdicts if each.decider == decider]
+    return found
+
+
+def mixed() -> Run:
+    """1:0 and 1:3 are in flight, 1:1 and 1:2 acked out of order, 1:4 and 1:5 are delayed, 1:6 is in flight, and nobody has permits for 1:7."""
+    run = Run()
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=4)
+    for n in range(4):
+        run.send(n)
+    run.ack("s", (1, 1), (1, 2))
+    run.flow("s", 1)
+    for n in (4, 5):
+        run.send(n, deliver_at_time=START + 60_000 * n)
+    assert sent(run.send(6)) == [6]
+    run.send(7)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("show", "entries"),
+    [
+        (
+            "backlog",
+            [
+                ("1:0", "in flight"),
+                ("1:3", "in flight"),
+                ("1:4", "delayed"),
+                ("1:5", "delayed"),
+                ("1:6", "in flight"),
+                ("1:7", "unread"),
+            ],
+        ),
+        ("inflight", [("1:0", "in flight"), ("1:3", "in flight"), ("1:6", "in flight")]),
+        ("delayed", [("1:4", "delayed"), ("1:5", "delayed")]),
+        ("holes", [("1:1", "acked"), ("1:2", "acked")]),
+    ],
+)
+def test_the_first_entries_of_a_kind(show: Show, entries: list[tuple[str, str]]) -> None:
+    run = mixed()
+    assert peek(run, show) == entries
+    assert peek(run, show, 1) == entries[:1]
+
+
+def test_each_delayed_entry_waits_for_its_own_time() -> None:
+    run = mixed()
+    assert [state_of(run, 1, entry).until for entry in (4, 5)] == [START + 240_000, START + 300_000]
+
+
+def test_what_is_passed_or_was_never_written() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s", "Shared", permits=1)
+    for n in range(3):
+        run.publish(n)
+    run.ack("s", (1, 0))
+    assert run.mark_delete("s") == (1, 0)
+    assert (state_of(run, 1, 0).state, state_of(run, 1, 1).state) == ("passed", "unread")
+    assert (state_of(run, 2, 0).state, state_of(run, 2, 1).state) == ("unread", "not written")
+    assert state_of(run, 2, 1).text == "the last confirmed entry is 2:0"
+    behind = state_of(run, 1, 2)
+    assert (behind.state, behind.text) == ("not written", "ledger 1 was closed before it")
+
+
+def test_an_empty_ledger_that_an_unload_left_is_deleted() -> None:
+    run = Run()
+    run.subscribe("s", "Shared")
+    run.publish(0)
+    run.unload()
+    run.unload()
+    run.publish(1)
+    last = run.topic.ledger.last_confirmed
+    assert [ledger for ledger in range(1, last.ledger) if ledger not in run.topic.ledger.ledgers] == [2]
+    assert state_of(run, 2, 0).state == "deleted"
+    assert (state_of(run, 1, 0).state, state_of(run, *last).state) == ("unread", "unread")
+
+
+# -- what the dispatchers say
+
+
+def test_delays_that_are_all_the_same_hold_everything_back() -> None:
+    run = Run(delayedDeliveryFixedDelayDetectionLookahead=2)
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=9)
+    for n in range(2):
+        run.send(n, deliver_at_time=START + 60_000)
+        found = verdict(run, "delayedDelivery")
+        assert (found.blocks, found.until) == (n == 1, START + 60_000)
+    assert (
+        found.text
+        == "2 entries wait for their delivery time; they all have one delay, so nothing else is read before"
+    )
+    assert sent(run.publish(2)) == []
+
+
+def test_a_full_replay_queue_holds_new_entries_back() -> None:
+    run = Run(keySharedLookAheadMsgInReplayThresholdPerSubscription=2)
+    run.subscribe("s", "Key_Shared", permits=9)
+    run.subscribe("s", "Key_Shared", id_=2)
+    keys = {n: run.publish(n, key=f"k{n}") for n in range(40)}
+    assert len(run.topic.subscriptions["s"].dispatcher.replay) >= 2  # type: ignore[union-attr]
+    found = verdict(run, "replay queue")
+    assert (found.blocks, found.scope) == (True, "new")
+    assert found.text.endswith("so many that no new ones are read")
+    assert not sent(keys[39])

@@ -1270,3 +1270,73 @@ def test_a_consumer_that_is_not_in_the_ring_leaves_nothing() -> None:
     before = [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)]
     ring.remove(("somebody else", 7))
     assert [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)] == before
+
+
+@pytest.mark.parametrize(
+    "selector", [ConsistentHashing(50, 4), AutoSplit(4)], ids=["more points than slots", "more than slots"]
+)
+def test_each_slot_is_shown_once_with_its_owner_also_when_there_are_fewer_than_points(
+    selector: ConsistentHashing | AutoSplit,
+) -> None:
+    names = "abcdef"
+    filled(selector, *names)
+    shown = [
+        (slot, owner) for first, last, owner in selector.assignments() for slot in range(first, last + 1)
+    ]
+    slots = [slot for slot, _ in shown]
+    assert slots == list(range(slots[0], 5))
+    assert shown == [(slot, selector.select(slot)) for slot in slots]
+
+
+def test_the_look_after_an_ack_finds_nothing_when_nobody_has_permits() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=500)
+    join(run, 1, permits=2)
+    publish(run, "abc")
+    assert ack(run, 1, 0) == []
+    assert (dispatcher(run).unblocks_at > run.now, replay(run)) == (True, [])
+    assert later(run) == []
+    assert dispatcher(run).unblocks_at == -1
+    assert sent(run.flow("s", 1)) == [2]
+
+
+def test_when_everyone_is_at_the_limit_no_read_is_left_waiting() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=2)
+    join(run, 1)
+    assert sent(publish(run, "ab")) == [0, 1]
+    assert dispatcher(run).pending_read == 0
+    assert sent(publish(run, "c", 2)) == []
+    assert sent(ack(run, 1, 0)) == [2]
+
+
+def test_no_read_is_left_waiting_for_who_is_above_a_lowered_limit() -> None:
+    """Such a consumer counts as one that can receive until it is sent something, but it can take nothing."""
+    run = Run(maxUnackedMessagesPerConsumer=3)
+    join(run, 1)
+    join(run, 2)
+    selector = dispatcher(run).selector
+    keys: dict[int, list[str]] = {1: [], 2: []}
+    for key in (f"k{n}" for n in range(30)):
+        owner = selector.select(selector.slot(murmur3_31(key.encode())))
+        assert owner is not None
+        keys[owner[1]].append(key)
+    assert sent(publish(run, keys[1][:2]), 1) == [0, 1]
+    run.namespace("POST", "maxUnackedMessagesPerConsumer", 2)
+    assert sent(publish(run, keys[2][:1], 2), 2) == [2]
+    assert dispatcher(run).pending_read > 0
+    assert sent(publish(run, keys[2][1:2], 3), 2) == [3]
+    assert dispatcher(run).pending_read == 0
+    assert sent(publish(run, keys[2][2:3], 4)) == []
+    assert sent(ack(run, 2, 2), 2) == [4]
+
+
+def test_what_is_due_when_the_look_after_an_ack_is_comes_once() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=500, keySharedUnblockingIntervalMs=10)
+    join(run, 1)
+    assert sent(publish(run, "a")) == [0]
+    run.publish(1, key="b", deliver_at_time=run.now + 5_000)
+    run.now = dispatcher(run).delayed.timer - 10
+    assert ack(run, 1, 0) == []
+    assert dispatcher(run).unblocks_at == dispatcher(run).delayed.timer == run.now + 10
+    assert sent(run.wait(0.01)) == [1]
+    assert (dispatcher(run).unblocks_at, dispatcher(run).delayed.timer) == (-1, -1)
+    assert sent(run.wait(9)) == []

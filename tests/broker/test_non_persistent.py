@@ -299,6 +299,33 @@ def test_shared_consumers_stay_in_the_order_of_joining_whatever_their_priority()
     assert [taken(run.send(i)) for i in range(4)] == [["low"], ["high"], ["low"], ["high"]]
 
 
+def test_a_higher_priority_that_joined_first_gets_all_while_it_can() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", connection="high", permits=3, priority_level=0)
+    run.subscribe("s", "Shared", connection="low", permits=2, priority_level=1)
+    assert [taken(run.send(i)) for i in range(6)] == [["high"], ["high"], ["high"], ["low"], ["low"], []]
+    assert run.dropped("s") == 1
+
+
+def test_a_lower_priority_that_joined_first_is_passed_over_when_the_higher_one_has_its_turn() -> None:
+    """quirk: the search for a consumer ends without looking before the level whose turn it is."""
+    run = producing()
+    run.subscribe("s", "Shared", connection="low", permits=9, priority_level=1)
+    run.subscribe("s", "Shared", connection="high", permits=1, priority_level=0)
+    assert [taken(run.send(i)) for i in range(5)] == [["low"], ["high"], ["low"], [], []]
+    assert run.dropped("s") == 2
+    run.flow("high", 1)
+    assert [taken(run.send(i)) for i in range(3)] == [["high"], ["low"], []]
+
+
+def test_among_higher_priorities_that_joined_first_the_first_that_can_is_next() -> None:
+    run = producing()
+    run.subscribe("s", "Shared", connection="a", permits=1, priority_level=0)
+    run.subscribe("s", "Shared", connection="b", permits=3, priority_level=0)
+    run.subscribe("s", "Shared", connection="c", permits=1, priority_level=1)
+    assert [taken(run.send(i)) for i in range(6)] == [["a"], ["b"], ["b"], ["b"], ["c"], []]
+
+
 @pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared"])
 def test_a_batch_is_charged_by_the_message_and_may_exceed_the_permits(type_: Any) -> None:
     run = producing()

@@ -169,9 +169,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """Whether maxUnackedMessagesPerSubscription blocks the subscription."""
         return False
 
+    @abstractmethod
     def stats(self, consumers: list[Consumer]) -> dict[str, Any]:
         """The stats fields, by Pulsar's names, that only this type has."""
-        return {}
 
     # -- why nothing is delivered ---------------------------------------------------------------------------------
 

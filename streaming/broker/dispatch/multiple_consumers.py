@@ -23,7 +23,6 @@ from streaming.broker.dispatch.verdict import (
     permits_of,
     rate_of,
     unacked_of,
-    waiting_read,
 )
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
@@ -426,8 +425,6 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if later := [*self.rescheduled, *self.asleep]:
             text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again"
             yield Verdict("entryFilters", False, text, until=min(later))
-        unread = sub.cursor.entries_to_read(sub.ledger)
-        yield from waiting_read(self.pending_read, unread)
         if self.replay:
             yield Verdict("replay queue", *self._replay_queue(sub), "new")
         turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
@@ -618,7 +615,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             for owner, run in runs:
                 if self.chunk_owners.has_left(owner):
                     self._lose(sub, owner, run)
-                elif run:
+                else:
                     self.send(sub, owner, run)
             return left
         messages = [entry.messages for _, entry in found]

@@ -23,7 +23,6 @@ from streaming.broker.dispatch.verdict import (
     Whereabouts,
     permits_of,
     rate_of,
-    waiting_read,
 )
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -261,7 +260,6 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             text = f"{'the new one' if active is None else active.name} is not active before the failover delay is over"
             yield Verdict("activeConsumerFailoverDelayTimeMillis", True, text, until=self.takes_over)
         yield from rate_of(sub)
-        yield from waiting_read(self.pending_read, sub.cursor.entries_to_read(sub.ledger))
         if later := [*self.redeliver_at, *self.asleep]:
             text = "an entry filter rescheduled entries, so everything unacked is read again"
             yield Verdict("entryFilters", False, text, until=min(later))

@@ -69,11 +69,3 @@ def rate_of(sub: SubscriptionContext) -> list[Verdict]:
             )
         ]
     return [Verdict("dispatchRate", False, "has permits")]
-
-
-def waiting_read(pending: int, unread: int) -> list[Verdict]:
-    """Whether a read that was issued before the unread entries were confirmed still waits."""
-    if not pending or not unread:
-        return []
-    text = f"a read that waits for {pending} entries does not see those confirmed since; the next message completes it"
-    return [Verdict("waiting read", True, text, "new")]

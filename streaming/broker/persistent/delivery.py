@@ -179,7 +179,9 @@ def entry_state(sub: SubscriptionContext, position: Position) -> EntryState:
         text = f"acked out of order: above the mark-delete position {cursor.mark_delete}"
         return EntryState(str(position), "acked", text)
     if not ledger.valid(position):
-        return EntryState(str(position), "deleted", "its ledger was deleted")
+        if position.ledger not in ledger.ledgers:
+            return EntryState(str(position), "deleted", "its ledger was deleted")
+        return EntryState(str(position), "not written", f"ledger {position.ledger} was closed before it")
     found = (
         sub.subscription.dispatcher.whereabouts(sub, position)
         if isinstance(sub.subscription, PersistentSubscription) and sub.subscription.dispatcher is not None
