@@ -27,17 +27,17 @@ PayloadsOption = Annotated[
         help="What the log has of payloads: all, bytes that depend on their hash, or zeros. Sizes stay exact."
     ),
 ]
+ServiceUrl = Annotated[
+    str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
+]
+AdminUrl = Annotated[str, typer.Option(metavar="URL", help="Its admin REST API.")]
 TokenFile = Annotated[Path | None, typer.Option(help="A file with a token (JWT) for the cluster.")]
 
 
 def record_command(
     out: Annotated[Path, typer.Argument(metavar="LOG_DIR", help="A folder for the recording.")],
-    to: Annotated[
-        str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
-    ] = "pulsar://localhost:6650",
-    admin_to: Annotated[
-        str, typer.Option(metavar="URL", help="Its admin REST API.")
-    ] = "http://localhost:8080",
+    to: ServiceUrl = "pulsar://localhost:6650",
+    admin_to: AdminUrl = "http://localhost:8080",
     listen: Annotated[
         str,
         typer.Option(
@@ -82,7 +82,7 @@ def record_command(
         stop_signals() as stop,
     ):
         broker_address(to)
-        token = None if token_file is None else token_file.read_text().strip()
+        token = _token(token_file)
         rest = Rest(admin_to, _authorization(token))
         listeners = []
         for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
@@ -118,12 +118,8 @@ def capture_command(
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="LOG", help="The command log to write: .jsonl or .jsonl.gz.")],
-    service_url: Annotated[
-        str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
-    ] = "pulsar://localhost:6650",
-    admin_url: Annotated[
-        str, typer.Option(metavar="URL", help="Its admin REST API.")
-    ] = "http://localhost:8080",
+    service_url: ServiceUrl = "pulsar://localhost:6650",
+    admin_url: AdminUrl = "http://localhost:8080",
     payloads: PayloadsOption = Payloads.keep,
     token_file: TokenFile = None,
 ) -> None:
@@ -135,7 +131,7 @@ def capture_command(
     from streaming.traces.trace import TraceError
 
     with expected_errors(BadAdminUrl, BadUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
-        token = None if token_file is None else token_file.read_text().strip()
+        token = _token(token_file)
         rest = Rest(admin_url, _authorization(token))
         captured = capture(service_url, rest, topics, to, payloads.value, token)
     for each in captured.missing:
@@ -146,6 +142,10 @@ def capture_command(
     typer.echo("A cluster does not tell, so the log does not know:")
     for each in UNKNOWN:
         typer.echo(f"  {each}")
+
+
+def _token(file: Path | None) -> str | None:
+    return None if file is None else file.read_text().strip()
 
 
 def _authorization(token: str | None) -> dict[str, str]:
