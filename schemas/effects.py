@@ -152,12 +152,14 @@ class Message(NamedTuple):
 
 
 class AckResponse(NamedTuple):
-    """An ACK that asked for an answer is done."""
+    """An ACK that asked for an answer is done, or refused."""
 
     topic: str
     connection: str
     request_id: int
     consumer_id: int
+    error: str | None = None
+    cause: str | None = None
 
 
 class ActiveConsumerChange(NamedTuple):

@@ -5,7 +5,8 @@ may have written everything, a part, or nothing. So the result of a sink must de
 not on earlier attempts.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from schemas.outputs import Rows
 
@@ -23,6 +24,18 @@ class Sink(Protocol):
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Called in a Spark task with all rows of one ingress partition in this batch. Must be idempotent."""
+        ...
+
+
+@runtime_checkable
+class CommittingSink(Sink, Protocol):
+    """A sink whose rows become visible by a commit."""
+
+    def commit(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> None:
+        """Called on the driver after all writes of a micro-batch, and before Spark commits it. Must be idempotent.
+
+        `rows`: the number of rows that were written by (ingress partition, kind).
+        """
         ...
 
 

@@ -121,6 +121,7 @@ class FileChanged(FileNotFoundError):
     """Another file has this name now. List the files again."""
 
 
+_NUMBERS = 4
 _CHUNK_BYTES = 2048
 """Memory of a decoded footer per column and row group: ten times its serialized size (measured, pyarrow 25)."""
 
@@ -192,6 +193,8 @@ class EntryFile:
         numbers = name.partition(".")[0].split("-")
         if len(numbers) == 1:
             return f"ledger {int(numbers[0])} of {unquote(folder)}"
+        if len(numbers) > _NUMBERS:  # a minus sign
+            return f"entries of ingress partition {int(folder)}, from another store"
         return f"entries of ingress partition {int(folder)}, micro-batches {int(numbers[1])} to {int(numbers[2])}"
 
     def _read(self, parquet: pq.ParquetFile, group: int, columns: Iterable[str]) -> pa.Table:

@@ -8,7 +8,6 @@ of one micro-batch, see `drop_repeats`.
 
 import base64
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -27,9 +26,11 @@ from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
+from sinks.record_batches import RecordBatches, encode_header, encode_headers
 
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
+_IDENTITY = tuple((header.encode(), name) for header, name in zip(_HEADERS, IDENTITY, strict=True))
 _PATIENCE_MS = 20_000  # enough for a broker's restart; after that, Spark retries
 _CHUNK = 4096  # rows of a kind with payloads in memory at a time
 
@@ -108,20 +109,15 @@ class KafkaSink:
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
         """Send records and wait until Kafka has confirmed all of them. Raises `NotSent`."""
         try:
-            producer = _producer(self._bootstrap, self._config)
-            batch = _BATCH, str(batch_id).encode()
-            futures = []
+            batches = RecordBatches(_producer(self._bootstrap, self._config), self._topic)
+            batch = encode_header(_BATCH.encode(), str(batch_id).encode())
             for row, key, value, more, partition in records:
-                identity = (
-                    (header, str(row[name]).encode()) for header, name in zip(_HEADERS, IDENTITY, strict=True)
-                )
-                headers = [batch, *identity, *more]
-                futures.append(producer.send(self._topic, value, key, headers, partition))
-            # It fails if a batch is split because it is too large for the topic. What failed, the futures tell.
-            with suppress(KafkaError):
-                producer.flush()
-            for future in futures:
-                future.get()
+                headers = [batch, *(encode_header(name, b"%d" % row[column]) for name, column in _IDENTITY)]
+                headers += [encode_header(name.encode(), said) for name, said in more]
+                if partition is None:
+                    partition = batches.partition_of(key or b"")
+                batches.add(partition, key, value, encode_headers(headers))
+            batches.confirm()
         except KafkaError as error:
             self._fail(error)
 
@@ -223,7 +219,6 @@ def _producer(bootstrap: str, config: ClientConfig | None) -> KafkaProducer:
             acks="all",
             enable_idempotence=True,
             allow_auto_create_topics=False,  # a misspelled topic must be an error
-            linger_ms=1_000,  # whole batches: `_send` flushes when it has no more
             batch_size=1 << 18,
             max_request_size=LARGEST,
             bootstrap_timeout_ms=_PATIENCE_MS,
@@ -252,13 +247,16 @@ def _answers(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a kind, with the kind as in `OUTPUT`. Holds a few thousand in memory at a time."""
+    """The rows of a kind, with the kind as in `OUTPUT`, and without columns that are null. Holds a few thousand in memory at a time."""
     if kind == KINDS[SendReceipt]:
         # Without the entry of a receipt: it is for the ledger store, and the client knows what it sent.
         table = table.drop_columns(["metadata", "payload"])
-    before = table.column_names.index("clock") + 1
+    before = table.column_names.index("clock") + 1  # no column before it is ever null
     for batch in table.to_batches(max_chunksize=_CHUNK):
         own = batch.filter(pc.greater(pc.utf8_length(batch["connection"]), 0))
+        if not len(own):
+            continue
+        own = own.drop_columns([name for name in own.column_names if own[name].null_count == len(own)])
         own = own.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(own)))
         yield from own.to_pylist()
 
@@ -268,7 +266,7 @@ _WITH_ENTRIES = (KINDS[Message], KINDS[AdminResponse])
 
 def _has_entry(answer: dict[str, Any]) -> bool:
     """Does a row deliver an entry, or answer an admin call that asked for one?"""
-    return answer["kind"] in _WITH_ENTRIES and answer["ledger_id"] is not None
+    return answer["kind"] in _WITH_ENTRIES and answer.get("ledger_id") is not None
 
 
 def _carried(answer: dict[str, Any]) -> _Content | None:

@@ -92,6 +92,19 @@ class LedgerReader:
             yield from file.rows(run.row + first - run.first, run.row + until + 1 - run.first, columns)
             first = until + 1
 
+    def stored(self, topic: str, ledger_id: int, first: int) -> Iterator[pa.Table]:
+        """All columns of the entries from `first` on, in order, as far as they are stored without a gap."""
+        ledger = topic, ledger_id
+        while found := next((s for s in self._of(ledger) if s[1].first <= first <= s[1].last), None):
+            file, run = found
+            yield from file.rows(run.row + first - run.first, run.stop, tuple(SCHEMA.names))
+            first = run.last + 1
+
+    def sealed(self, topic: str, ledger_id: int) -> int:
+        """How many entries of a ledger are in a file of its own."""
+        info = self._storage.info(sealed_path(topic, ledger_id))
+        return 0 if info is None else EntryFile.open(self._storage, info).num_rows
+
     def _missing(self, ledger: Ledger, entry: int) -> str:
         partition = "<partition>" if self._partition is None else f"{self._partition:05d}"
         return (

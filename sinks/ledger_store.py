@@ -13,7 +13,7 @@ doesn't change existing ones. What N deletes is removed when N+1 begins, and mer
 or deleted. So every attempt of N reads the same, whatever earlier attempts left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,6 +32,21 @@ from sinks.runs import Ledger, RunIndex, runs_of
 from sinks.storage import RESTORE, Damaged, Storage, plain
 
 _DELETIONS = "deletions"
+
+
+class TopicLedgers(NamedTuple):
+    """What a topic has stored, as its state says. `partition`: its ingress partition in the store that has it.
+
+    `ledgers`: the number of entries by ledger id, ascending, of which perhaps not all were confirmed; `confirmed`: how many
+    were, in all of them, and `size` their bytes. `closed`: the ledgers that get no more entries.
+    """
+
+    name: str
+    partition: int
+    ledgers: dict[int, int]
+    closed: set[int]
+    confirmed: int
+    size: int
 
 
 class LedgerStore:
@@ -123,6 +138,8 @@ class LedgerStore:
         """The pending deletions: (batch, file, ledgers)."""
         for info in self._storage.files(_DELETIONS):
             path = self._storage.relative(info)
+            if (written := batch_files.of(path)) is None:
+                continue
             with self._storage.open(path) as file:
                 try:
                     ledgers = msgspec.json.decode(file.read(), type=list[Ledger])
@@ -130,7 +147,45 @@ class LedgerStore:
                     raise Damaged(
                         f"{self._storage.url}/{path} (ledgers that retention deletes) is damaged: {plain(error)}. {RESTORE}"
                     ) from error
-            yield batch_files.batch_of(info), path, ledgers
+            yield written.batch, path, ledgers
+
+    # -- another store's entries
+
+    def take(self, source: "LedgerStore", partition: int, topics: Sequence[TopicLedgers]) -> None:
+        """Before the first micro-batch: take over the entries of some topics, sorted by name, that are in an ingress partition now.
+        Files of closed ledgers are copied or linked, and the other entries become a segment. A repeated call does the same again.
+
+        Raises `EntryNotFound` if an entry is missing in `source`, `Damaged`, or `NotStored`.
+        """
+
+        def pieces() -> Iterator[pa.Table]:
+            for topic in topics:
+                reader = source.reader(topic.partition)
+                found = 0
+                for ledger_id, entries in topic.ledgers.items():
+                    sealed = reader.sealed(topic.name, ledger_id) if ledger_id in topic.closed else 0
+                    if sealed:
+                        self._storage.take(source._storage, sealed_path(topic.name, ledger_id))
+                    left = entries - sealed
+                    for table in reader.stored(topic.name, ledger_id, sealed) if left > 0 else ():
+                        own = table.slice(0, left).cast(SCHEMA)
+                        left -= own.num_rows
+                        yield own
+                        if not left:
+                            break
+                    found += entries - max(left, 0)
+                if found < topic.confirmed:
+                    raise EntryNotFound(
+                        f"{source._storage.url} has {found} entries of {topic.name}, and the state has {topic.confirmed}: a file is "
+                        "missing, or the store is of another time than the state. Restore it from a copy"
+                    )
+
+        rows_per_group = group_rows(sum(each.confirmed for each in topics), sum(each.size for each in topics))
+
+        def write(stream: pa.NativeFile) -> None:
+            write_entries(stream, pieces(), rows_per_group=rows_per_group, compression="lz4")
+
+        self._storage.publish(segments.path(partition, 0, segments.MOVED, segments.MOVED), write)
 
     # -- reading
 

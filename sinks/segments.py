@@ -5,12 +5,13 @@ into one of the next level, without entries that are now in sealed files or dele
 per level, and an entry is rewritten once per level: the cost of reads doesn't grow with the number of batches. A merged
 segment in which most entries are obsolete is rewritten without them, so disk space follows the live data.
 
-Names are ``<level>-<first batch>-<last batch>-<revision>.parquet``. A segment is *covered*, and ignored, once a segment of
+Names are ``<level>-<first batch>-<last batch>-<revision>.parquet``. Batch `MOVED` has the entries that another store had. A segment is *covered*, and ignored, once a segment of
 a higher level or a later revision spans its batches. The new segment is published before anything else changes, and a
 later call deletes covered files. All this uses only segments of batches before the one being written. Those are
 committed, so the result is the same in every attempt of a batch, and no attempt needs what it drops.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -23,6 +24,11 @@ from sinks.runs import Ledger
 from sinks.storage import Storage
 
 FAN_IN = 16
+
+MOVED = -1
+"""In place of a micro-batch: entries that were there before the first one, see `LedgerStore.take`."""
+
+_NAME = re.compile(r"(\d+)-(-?\d+)-(-?\d+)-(\d+)\.parquet")
 
 _Key = tuple[str, int, int]
 
@@ -54,7 +60,9 @@ def path(partition: int, level: int, first: int, last: int, revision: int = 0) -
 
 def parse(info: fs.FileInfo) -> Segment:
     """Parse a segment's file name."""
-    level, first, last, revision = map(int, str(info.base_name).removesuffix(".parquet").split("-"))
+    found = _NAME.fullmatch(info.base_name)
+    assert found is not None
+    level, first, last, revision = map(int, found.groups())
     return Segment(level, first, last, revision, info)
 
 

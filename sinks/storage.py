@@ -1,12 +1,20 @@
 """Files below a URL on any pyarrow filesystem, published atomically."""
 
-from collections.abc import Callable
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 from pyarrow import fs
+
+from sinks.s3 import S3Url
+
+T = TypeVar("T")
 
 RESTORE = (
     "Restore it from a copy, or give the query a new checkpoint and a new store: the log, if Kafka still has all of "
@@ -16,6 +24,8 @@ RESTORE = (
 
 _TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
 _TRIES = 100
+_PIECE = 8 << 20
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Damaged(OSError):
@@ -38,7 +48,8 @@ class Storage:
     """
 
     def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local path, or a URI that pyarrow supports (such as ``file://``, ``s3://``, ``gs://``, ``hdfs://``).
+        """`url`: a local path, or a URI that pyarrow supports (such as ``file://``, ``s3://``, ``gs://``, ``hdfs://``). For
+        ``s3://``, see `sinks.s3`.
 
         With a `filesystem`, `url` is a path on it.
         """
@@ -64,8 +75,11 @@ class Storage:
                 self._open = self._given, self.url
             elif ":/" in self.url:
                 try:
-                    self._open = fs.FileSystem.from_uri(self.url)
-                except (OSError, pa.ArrowException) as error:
+                    s3 = S3Url.parse(self.url)
+                    self._open = (
+                        fs.FileSystem.from_uri(self.url) if s3 is None else (s3.filesystem(), s3.path)
+                    )
+                except (OSError, ValueError, pa.ArrowException) as error:
                     raise BadUrl(f"{self.url} can't be opened: {plain(error)}") from error
             else:
                 self._open = fs.LocalFileSystem(), self.url
@@ -78,6 +92,10 @@ class Storage:
         found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
         return sorted((i for i in found if i.type == fs.FileType.File), key=lambda i: str(i.path))
 
+    def path(self, path: str) -> str:
+        """The path of a file on `filesystem`."""
+        return self._at(path)[1]
+
     def relative(self, info: fs.FileInfo) -> str:
         """The path relative to this storage of a file from `files`."""
         root = self._at("")[1].lstrip("/")
@@ -89,39 +107,103 @@ class Storage:
         info = filesystem.get_file_info(full)
         return info if info.type == fs.FileType.File else None
 
+    def infos(self, paths: Iterable[str]) -> dict[str, fs.FileInfo]:
+        """Sizes and times of those files that exist, by path."""
+        filesystem, root = self._at("")
+        names = list(paths)
+        found = filesystem.get_file_info([f"{root}{name}" for name in names])
+        return {name: info for name, info in zip(names, found, strict=True) if info.type == fs.FileType.File}
+
     def open(self, path: str) -> pa.NativeFile:
         """Open a file for random reads. Raises `FileNotFoundError`."""
         filesystem, full = self._at(path)
         return filesystem.open_input_file(full)
+
+    def read_json(self, path: str, type_: type[T], what: str) -> T | None:
+        """A JSON file as a msgspec struct, None if it doesn't exist. Raises `Damaged`, which says `what` the file has."""
+        if self.info(path) is None:
+            return None
+        with self.open(path) as file:
+            try:
+                return msgspec.json.decode(file.read(), type=type_)
+            except msgspec.MsgspecError as error:
+                raise Damaged(f"{self.url}/{path} ({what}) is damaged: {plain(error)}. {RESTORE}") from error
 
     def publish(self, path: str, write: Callable[[pa.NativeFile], None]) -> None:
         """Create or replace a file with what `write` writes to its stream. It becomes visible when complete.
 
         Raises `NotStored`, and exceptions of `write`.
         """
+        filesystem, target = self._at(path)
+        with self._reported(path):
+            if isinstance(filesystem, fs.S3FileSystem):
+                _upload(filesystem, target, write)
+            else:
+                self._rename(filesystem, target, write)
+
+    def take(self, source: "Storage", path: str) -> None:
+        """Publish a file of another storage here, under its own path, unless there is one. Neither may change afterwards: on one
+        local file system, both are the same file.
+
+        Raises `FileNotFoundError`, `NotStored`.
+        """
+        if self.info(path) is not None:
+            return
+        here, there = self.folder, source.folder
+        if here is not None and there is not None:
+            with suppress(OSError):  # another disk, or a file system without links
+                (here / path).parent.mkdir(parents=True, exist_ok=True)
+                (here / path).hardlink_to(there / path)
+                return
+        filesystem, target = self._at(path)
+        if isinstance(filesystem, fs.S3FileSystem) and filesystem.equals(source.filesystem):
+            if source.info(path) is None:
+                raise FileNotFoundError(f"{source.url}/{path}")
+            with self._reported(path):
+                filesystem.copy_file(source.path(path), target)
+            return
+
+        def write(stream: pa.NativeFile) -> None:
+            with source.open(path) as file:
+                while piece := file.read(_PIECE):
+                    stream.write(piece)
+
+        self.publish(path, write)
+
+    def _rename(self, filesystem: fs.FileSystem, target: str, write: Callable[[pa.NativeFile], None]) -> None:
+        """Publish a file under its name when it is complete."""
         # Each attempt uses another name, because a task that Spark gave up may still be writing.
-        filesystem, temporary = self._at(f"{_TEMPORARY}/{uuid4().hex}")
-        target = self._at(path)[1]
+        name = f"{_TEMPORARY}/{uuid4().hex}"
+        temporary = self._at(name)[1]
         try:
             filesystem.create_dir(target.rpartition("/")[0], recursive=True)
             with self._create(filesystem, temporary) as stream:
                 write(stream)
             filesystem.move(temporary, target)
             self._tidy()
-        except BaseException as error:
+        except BaseException:
             # Keep the first error, the cause: a failure to delete would only hide it.
             with suppress(OSError):
-                self.delete(f"{_TEMPORARY}/{temporary.rpartition('/')[2]}")
+                self.delete(name)
             self._tidy()
-            if isinstance(error, OSError) and not isinstance(error, Damaged | FileNotFoundError):
-                raise NotStored(f"{self.url}/{path} could not be written: {plain(error)}") from error
             raise
+
+    @contextmanager
+    def _reported(self, path: str) -> Iterator[None]:
+        """Raise `NotStored` for an error of the file system while a file is published."""
+        try:
+            yield
+        except (Damaged, FileNotFoundError):
+            raise
+        except OSError as error:
+            raise NotStored(f"{self.url}/{path} could not be written: {plain(error)}") from error
 
     def _create(self, filesystem: fs.FileSystem, temporary: str) -> pa.NativeFile:
         """A stream to a new file in the folder of temporary files, which another publication may just have removed."""
+        # Arrow finds that a folder exists, then looks for it: "File exists" if it was removed in between.
         for left in reversed(range(_TRIES)):
-            filesystem.create_dir(temporary.rpartition("/")[0], recursive=True)
-            with suppress(*([FileNotFoundError] if left else [])):
+            with suppress(*([FileNotFoundError, FileExistsError] if left else [])):
+                filesystem.create_dir(temporary.rpartition("/")[0], recursive=True)
                 return filesystem.open_output_stream(temporary, compression=None)
         raise AssertionError
 
@@ -158,9 +240,29 @@ class Storage:
         self._tidy()
 
 
+def _upload(filesystem: fs.FileSystem, target: str, write: Callable[[pa.NativeFile], None]) -> None:
+    """Publish a file on S3, which has no rename, but shows an object only when its upload is complete.
+
+    What `write` writes goes into a file of this machine first: a stream to S3 can't be abandoned, so a `write` that failed in the
+    middle would publish the first part of the file.
+    """
+    local = fs.LocalFileSystem()
+    with TemporaryDirectory(prefix="magnetar-") as folder:
+        draft = f"{folder}/draft"
+        with local.open_output_stream(draft, compression=None) as stream:
+            write(stream)
+        fs.copy_files(draft, target, source_filesystem=local, destination_filesystem=filesystem)
+
+
+def within(url: str, name: str) -> str:
+    """The URL or path of a folder in the one at `url`, whose query stays."""
+    folder, mark, query = url.partition("?") if ":/" in url else (url, "", "")
+    return f"{folder.rstrip('/')}/{name}{mark}{query}"
+
+
 def plain(error: BaseException) -> str:
     """An error's text on one line, as part of a sentence. Arrow's texts have several lines and repeat themselves."""
-    words = " ".join(str(error).split())
+    words = " ".join(_COLOURS.sub("", str(error)).split())
     if "Detail: [errno " in words:
         words = words.rpartition("] ")[2]
     return words.rstrip(".: ") or type(error).__name__

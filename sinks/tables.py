@@ -2,7 +2,14 @@
 
 ``<url>/kind=SEND_RECEIPT/<batch>-<partition>.parquet``: the Hive layout, in which readers find the column ``kind``. A
 file has the identity, the clock, and the columns of its kind, so a reader of all kinds must match columns by name.
+
+A live query adds a log, which makes one Delta Lake table of the files, see `sinks.delta_log`.
 """
+
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import date, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +20,10 @@ from pyarrow import fs
 from schemas import effects
 from schemas.outputs import IDENTITY, OUTPUT, SCHEMAS, Rows
 from sinks import batch_files
+from sinks.base import ForeignFiles
+from sinks.delta_log import BATCH, DeltaLog, File, today
 from sinks.parquet import options
-from sinks.storage import Storage
+from sinks.storage import BadUrl, NotStored, Storage, plain
 
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 128 << 20
@@ -28,6 +37,17 @@ TABLES = {
     for kind, schema in SCHEMAS.items()
 }
 """The schema of each kind's table, without ``kind``, which is the folder."""
+
+COMPACT_EVERY = 64
+"""The micro-batches between compactions of a live query's table."""
+
+_ALL = pa.schema(
+    [f for f in OUTPUT if f.name != "kind" and any(f.name in each.names for each in TABLES.values())]
+)
+
+_DAY = timedelta(days=1)
+
+_logger = logging.getLogger(__name__)
 
 
 class TableSink:
@@ -47,8 +67,13 @@ class TableSink:
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Write one file per kind. Raises `KeyError` for a kind that `schemas.effects` doesn't have."""
         for kind, table in rows.items():
-            path = batch_files.path(_folder(kind), batch_id, partition, "parquet")
-            self._publish(path, table.select(TABLES[kind].names))
+            self._publish(self._path(kind, batch_id, partition), self._columns(batch_id, kind, table))
+
+    def _path(self, kind: str, batch_id: int, partition: int) -> str:
+        return batch_files.path(_folder(kind), batch_id, partition, "parquet")
+
+    def _columns(self, batch_id: int, kind: str, table: pa.Table) -> pa.Table:
+        return table.select(TABLES[kind].names)
 
     def _publish(self, path: str, table: pa.Table) -> None:
         # A row group is encoded in memory.
@@ -61,14 +86,129 @@ class TableSink:
         self._storage.publish(path, write)
 
 
+class DeltaSink(TableSink):
+    """Writes every row to the Delta table of a live query, and commits each micro-batch once.
+
+    Every `COMPACT_EVERY` commits, a thread compacts the table and removes rows that are too old, see `DeltaLog.compact`. If that
+    fails, it warns and tries again later: the table is only larger than it should be.
+    """
+
+    def __init__(self, url: str, keep: timedelta | None = None) -> None:
+        """`url`: a local folder or a URI that both pyarrow and Delta's library can open. `keep`: rows older than this are removed.
+
+        Raises `BadUrl` for a local folder with a percent sign in its name, which that library decodes.
+        """
+        super().__init__(url)
+        if self._storage.folder is not None and "%" in self._storage.url:
+            raise BadUrl(
+                f"{url}: Delta Lake's library can't use a folder with a percent sign in its name; take another, or no tables"
+            )
+        self._keep = keep
+        self._log = DeltaLog(self._storage)
+        self._open = False
+        self._commits = 0
+        self._upkeep: threading.Thread | None = None
+
+    def __getstate__(self) -> str:
+        return self._storage.url  # what the tasks need
+
+    def __setstate__(self, state: str) -> None:
+        DeltaSink.__init__(self, state)
+
+    def begin(self, batch_id: int) -> None:
+        """Check the table and clear what killed writes left, at the first call. Raises `ForeignFiles`."""
+        if self._checked:
+            return
+        if self._log.exists:
+            last = self._log.last_batch()
+            if last is not None and last > batch_id:
+                raise ForeignFiles.found(self._storage.url, batch_id, last)
+            self._storage.sweep()
+        else:
+            batch_files.prepare(self._storage, map(_folder, TABLES), batch_id)
+        self._checked = True
+
+    def _path(self, kind: str, batch_id: int, partition: int) -> str:
+        return batch_files.path(_of_day(kind, today()), batch_id, partition, "parquet")
+
+    def _columns(self, batch_id: int, kind: str, table: pa.Table) -> pa.Table:
+        columns = super()._columns(batch_id, kind, table)
+        return columns.append_column(BATCH, pa.repeat(pa.scalar(batch_id, BATCH.type), len(table)))
+
+    def commit(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> None:
+        """Make the rows of a micro-batch part of the table, unless they are. Raises `NotStored`."""
+        if not self._open:
+            if self._log.exists:
+                self._log.add_columns(_ALL)
+            else:  # the files that are there were written by a query of version 0.1
+                found = (
+                    (kind, self._storage.relative(info))
+                    for kind in TABLES
+                    for info in self._storage.files(_folder(kind))
+                )
+                self._log.create(_ALL, {path: File(kind, today(), None) for kind, path in found})
+            self._open = True
+        self._log.commit(batch_id, self._written(batch_id, rows))
+        self._commits += 1
+        if self._commits % COMPACT_EVERY == 0 and (self._upkeep is None or not self._upkeep.is_alive()):
+            self._upkeep = threading.Thread(target=self._compact, name="compaction", daemon=True)
+            self._upkeep.start()
+
+    def _written(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> dict[str, File]:
+        """The files of a micro-batch, each of which has the day of the machine that wrote it."""
+        now = today()
+        files: dict[str, File] = {}
+        left = dict(rows)
+        for day in (now, now - _DAY, now + _DAY):
+            paths = {
+                batch_files.path(_of_day(kind, day), batch_id, partition, "parquet"): (partition, kind)
+                for partition, kind in left
+            }
+            for path in self._storage.infos(paths):
+                partition, kind = paths[path]
+                files[path] = File(kind, day, left.pop((partition, kind)))
+        if left:
+            partition, kind = next(iter(left))
+            raise NotStored(
+                f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are not there"
+            )
+        return files
+
+    def _compact(self) -> None:
+        try:
+            DeltaLog(self._storage).compact(self._keep)
+        except Exception as error:
+            _logger.warning("The output table was not compacted: %s", plain(error))
+
+    def close(self) -> None:
+        """Wait until the compaction at hand is done."""
+        if self._upkeep is not None:
+            self._upkeep.join()
+
+
+def table_files(storage: Storage, kind: str) -> list[str]:
+    """The paths of a kind's files on the storage's file system, in no order."""
+    log = DeltaLog(storage)
+    return log.files(kind) if log.exists else [str(info.path) for info in storage.files(_folder(kind))]
+
+
+def first_batch(storage: Storage) -> int | None:
+    """The first micro-batch of which there are rows, or None if there are none."""
+    log = DeltaLog(storage)
+    found = [batch_files.of(path) for kind in TABLES for path in table_files(storage, kind)]
+    named = [each.batch for each in found if each is not None]
+    compacted = log.first_batch() if None in found else None
+    return min(named if compacted is None else [*named, compacted], default=None)
+
+
 def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | None = None) -> pa.Table:
     """The rows of a kind, or of all kinds (columns `OUTPUT`), sorted by identity, without repeats."""
     storage = Storage(url, filesystem)
     schema = OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
     tables = [schema.empty_table()]
     for each in TABLES if kind is None else [kind]:
-        for info in storage.files(_folder(each)):
-            with storage.open(storage.relative(info)) as file:
+        for path in table_files(storage, each):
+            with storage.filesystem.open_input_file(path) as file:
                 tables.append(_fill(pq.read_table(file), each, schema))
     rows = pa.concat_tables(tables)
     rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in IDENTITY]))
@@ -77,6 +217,11 @@ def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | No
         column = rows[name].to_numpy()
         repeat &= column[1:] == column[:-1]
     return rows.filter(np.concatenate((np.ones(min(len(rows), 1), bool), ~repeat)))
+
+
+def _of_day(kind: str, day: date) -> str:
+    # Some readers take the values of a partition from the path, so every path has them.
+    return f"{_folder(kind)}/date={day.isoformat()}"
 
 
 def _folder(kind: str) -> str:

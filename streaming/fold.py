@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from operator import ge
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 from weakref import WeakMethod
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Decoded, Refused
+from schemas.commands import Decoded, Refused, Send
 from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Quarantined, Row
 from schemas.entries import EntryNotFound, EntryReader
 from schemas.metrics import PartitionMetrics
@@ -30,7 +30,8 @@ from streaming.broker.broker import LATEST_TIME, Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish_run import Receipts
-from streaming.publish_columns import RECEIPTS, PublishColumns, publish_columns
+from streaming.broker.persistent.send_run import Sends
+from streaming.publish_columns import RECEIPTS, PublishColumns, publish_columns, send_columns
 from streaming.quality.gate import Judge, judge
 from streaming.rows import SpooledRows, concat, merged, to_tables
 
@@ -44,6 +45,8 @@ SetAside = Mapping[Coordinates, Refused]
 
 _QUARANTINED = KINDS[Quarantined]
 _SHOWN = 200
+_SHORTEST = 4
+"""A run of fewer SENDs is not worth its setup."""
 _NO_TIME = 0
 _DECODING = "decoding and checking it"
 
@@ -180,7 +183,7 @@ class PartitionFold:
                 yield from self._spool.take()
 
     def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
-        """Folds some records: runs of plain publishes by `Broker.publish`, all others one by one."""
+        """Folds some records: runs of plain publishes or SENDs by `Broker.publish`, all others one by one."""
 
         def one(record: int) -> None:
             offset, topic, value = records.offsets[record], records.topics[record], records.values[record]
@@ -226,7 +229,8 @@ class PartitionFold:
             or (self._last is not None and offsets[0] <= self._last)
         ):
             return None
-        return publish_columns(offsets, records.timestamps, records.topics, commands, self._broker.clock)
+        those = offsets, records.timestamps, records.topics, commands, self._broker.clock
+        return publish_columns(*those) or send_columns(*those)
 
     def tick(self, timestamp: int) -> Iterator[Rows]:
         """Advances the clock to `timestamp` (ms), as a TICK record would, and gives the output rows."""
@@ -368,6 +372,32 @@ class LiveFold(PartitionFold):
         """The broker as it is between two calls, to look at."""
         return self._broker
 
+    def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
+        """Folds runs of SENDs by `Broker.send`, all other records one by one."""
+        done, offsets = 0, records.offsets
+        is_special = aside or any(map(ge, offsets, offsets[1:]))
+        for start, stop in () if is_special else _runs_of_sends(records.topics, commands):
+            super()._fold(_piece(records, done, start), commands[done:start], aside)
+            done, of_run = start, _piece(records, start, stop)
+            sends = Sends(of_run.offsets, of_run.timestamps, commands[start:stop])  # type: ignore[arg-type]
+            while done < stop and (taken := self._send(of_run, sends, done - start)):
+                done += taken
+                after = min(done + 1, stop)
+                super()._fold(_piece(records, done, after), commands[done:after], aside)
+                done = after
+        super()._fold(_piece(records, done, len(commands)), commands[done:], aside)
+
+    def _send(self, records: Records, sends: Sends, start: int) -> int:
+        """How many SENDs from number `start` on the broker carried out together."""
+        try:
+            stop = self._broker.send(records.topics[start], sends, start)
+        except Exception as error:
+            place = records.offsets[start], records.topics[start], records.values[start]
+            self._failed("carrying out SENDs", error, *place)
+        if stop > start:
+            self._last = records.offsets[stop - 1]
+        return stop - start
+
     def _columns(
         self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
     ) -> PublishColumns | None:
@@ -375,6 +405,55 @@ class LiveFold(PartitionFold):
 
     def _convert(self) -> None:
         self._answers += self._broker.take()
+
+
+class SharedRecords(NamedTuple):
+    """Records that several brokers fold: their commands, decoded once, and the plain publishes among them as columns."""
+
+    records: Records
+    commands: Sequence[Decoded]
+    columns: PublishColumns | None
+
+
+class SharedFold(PartitionFold):
+    """One of several folds of the same records, which an observer watches. Its broker hands effects to the observer itself.
+
+    Raises what `PartitionFold` raises.
+    """
+
+    _shared: PublishColumns | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """The broker as it is between two calls, to look at."""
+        return self._broker
+
+    def fold(self, shared: SharedRecords) -> None:
+        """Fold some records. The store must have the entries of those before."""
+        self._broker.stored()
+        self._shared = shared.columns
+        with _without_gc():
+            self._fold(shared.records, shared.commands, {})
+        self._convert()
+
+    def _columns(
+        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+    ) -> PublishColumns | None:
+        return self._shared
+
+    def _convert(self) -> None:
+        """The broker's own `flush` hands on its effects."""
+        assert isinstance(self._broker, Flushing)
+        self._broker.flush()
+
+
+@runtime_checkable
+class Flushing(Protocol):
+    """A broker that hands its effects to an observer."""
+
+    def flush(self) -> None:
+        """Hand on the effects so far."""
+        ...
 
 
 class Fold:
@@ -451,13 +530,27 @@ def _pieces(records: Records) -> Iterator[Records]:
     while start < len(ends):
         most = (ends[start - 1] if start else 0) + CHUNK_BYTES
         stop = min(bisect_right(ends, most) + 1, start + CHUNK_RECORDS, len(ends))
-        yield Records(
-            records.offsets[start:stop],
-            records.timestamps[start:stop],
-            records.topics[start:stop],
-            records.values[start:stop],
-        )
+        yield _piece(records, start, stop)
         start = stop
+
+
+def _piece(records: Records, start: int, stop: int) -> Records:
+    return Records(*(column[start:stop] for column in records))  # type: ignore[arg-type]
+
+
+def _runs_of_sends(topics: Sequence[str | None], commands: Sequence[Decoded]) -> Iterator[tuple[int, int]]:
+    """The SENDs of a producer that follow each other, and are not too few: each run from its first to before its last."""
+    start, producer = 0, None
+    for row, command in enumerate(commands):
+        found = None
+        if type(command) is Send:
+            found = command.producer_id, command.connection, topics[row]
+        if found != producer:
+            if producer is not None and row - start >= _SHORTEST:
+                yield start, row
+            start, producer = row, found
+    if producer is not None and len(commands) - start >= _SHORTEST:
+        yield start, len(commands)
 
 
 def _sorted(own: pa.Table) -> Records:

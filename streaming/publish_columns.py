@@ -1,15 +1,17 @@
 """Plain publishes as columns, for `Broker.publish`, and its receipts as a table."""
 
 from collections.abc import Sequence
+from itertools import compress
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Decoded, Publish
+from schemas.commands import Decoded, MessageMetadata, Publish, Send
 from schemas.effects import KINDS, SendReceipt
 from schemas.outputs import SCHEMAS
 from streaming.broker.persistent.publish_run import Publishes, Receipts
@@ -22,24 +24,33 @@ _SHORTEST = 8
 """A run of fewer records costs more to set up than it saves."""
 
 _SCHEMA = SCHEMAS[RECEIPTS]
+_OF_AN_ENTRY = {"size", "publish_time", "partition_key", "payload", "messages", "metadata"}
+_encode = msgspec.msgpack.Encoder().encode
+_HEADS = tuple(
+    _encode(MessageMetadata("", 0, 0, partition_key=key, uncompressed_size=size))[:3]
+    for key, size in ((None, None), ("", None), ("", 0))
+)
+"""How a plain metadata with none, one or both of these begins in MessagePack: with the number of its fields."""
 _VARINT_BYTES = np.array([1 << bits for bits in range(7, 64, 7)], np.uint64)
 _Integers = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 class PublishColumns(NamedTuple):
-    """The plain publishes among some records. `records`: which records they are."""
+    """The plain publishes among some records that follow each other. `records`: which records they are.
+
+    `answered`: what only the receipts of SENDs have, by column.
+    """
 
     records: list[int]
     rows: Publishes
     payloads: pa.Array
+    answered: dict[str, pa.Array]
 
     def runs(self) -> list[tuple[int, int]]:
-        """The rows, each run from its first row to before its last, of records without a gap, and not too few."""
-        records = np.array(self.records)
-        breaks = np.flatnonzero(np.diff(records) != 1) + 1
-        starts, stops = np.append(0, breaks), np.append(breaks, len(records))
-        long = stops - starts >= _SHORTEST
-        return list(zip(starts[long].tolist(), stops[long].tolist(), strict=True))
+        """The rows, each run from its first row to before its last, of records without a gap."""
+        starts, stops = _runs(np.array(self.records))
+        return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
     def receipts(self, partition: int, receipts: Receipts, start: int) -> pa.Table:
         """Those of `receipts` from number `start` on, as a table of SEND_RECEIPT."""
@@ -55,6 +66,7 @@ class PublishColumns(NamedTuple):
             "publish_time": pa.array(self.rows.publish_times, pa.int64()),
             "partition_key": pa.array(self.rows.keys, pa.string()),
             "payload": self.payloads,
+            **self.answered,
         }
         if len(rows) < len(self.records):
             taken = pa.array(rows, pa.int64())
@@ -62,14 +74,14 @@ class PublishColumns(NamedTuple):
         columns |= {
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
             "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(rows)),
-            "connection": pa.repeat(pa.scalar(""), len(rows)),
             "messages": pa.repeat(pa.scalar(1, pa.int32()), len(rows)),
             "ledger_id": ledgers,
             "entry_id": pa.array(receipts.entries[start:], pa.int64()),
         }
+        columns.setdefault("connection", pa.repeat(pa.scalar(""), len(rows)))
         stored = pc.greater_equal(ledgers, 0)
         if not pc.all(stored).as_py():
-            for name in ("size", "publish_time", "partition_key", "payload", "messages"):
+            for name in columns.keys() & _OF_AN_ENTRY:
                 columns[name] = pc.if_else(stored, columns[name], None)
             columns["cause"] = pc.if_else(stored, None, DUPLICATE)
         arrays = [
@@ -98,39 +110,133 @@ def publish_columns(
         and each.event_time is None
         and each.deliver_at_time is None
     ]
-    if len(records) < _SHORTEST:
+    records = _in_runs(records)
+    if not records:
         return None
-    clocks = np.maximum(np.maximum.accumulate(np.array(timestamps, np.int64)), clock)
-    if len(records) < len(commands):
-        clocks = clocks[records]
-        offsets = [offsets[row] for row in records]
-        topics = [topics[row] for row in records]
-        commands = [commands[row] for row in records]
-    producers, ids, keys, times, texts, binaries = (
-        list(map(attrgetter(name), commands))
-        for name in ("producer", "sequence_id", "key", "publish_time", "payload", "payload_bytes")
+    own: list[Any] = [commands[row] for row in records]
+    clocks = _clocks(timestamps, clock)[records]
+    producers, ids, keys, times = (
+        list(map(attrgetter(name), own)) for name in ("producer", "sequence_id", "key", "publish_time")
     )
     clock_list = clocks.tolist()
     if times.count(None) == len(times):
         times = clock_list
     elif None in times:
         times = [now if time is None else time for time, now in zip(times, clock_list, strict=True)]
+    payloads = _payloads(own)
+    sizes, largest = _sizes(producers, ids, clocks if times is clock_list else times, keys, payloads)
+    rows = Publishes(
+        _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
+        producers,
+    )  # fmt: skip
+    return PublishColumns(records, rows, payloads, {})
+
+
+def send_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    topics: Sequence[str | None],
+    commands: Sequence[Decoded],
+    clock: int,
+) -> PublishColumns | None:
+    """The plain SENDs, as `publish_columns` has the short form. Their metadata may also have the size before compression."""
+    records = [
+        row
+        for row, each in enumerate(commands)
+        if type(each) is Send
+        and each.num_messages == 1
+        and each.highest_sequence_id is None
+        and each.message_id is None
+        and not each.txnid_least_bits
+        and not each.txnid_most_bits
+    ]
+    sends: Sequence[Any] = commands
+    encoded = {row: _encode(sends[row].metadata) for row in _in_runs(records)}
+    records = _in_runs([row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)])
+    if not records:
+        return None
+    own = [sends[row] for row in records]
+    metadata = [each.metadata for each in own]
+    clocks = _clocks(timestamps, clock)[records]
+    producers, numbers, keys, times, uncompressed = (
+        list(map(attrgetter(name), metadata))
+        for name in ("producer_name", "sequence_id", "partition_key", "publish_time", "uncompressed_size")
+    )
+    connections, producer_ids, ids = (
+        list(map(attrgetter(name), own)) for name in ("connection", "producer_id", "sequence_id")
+    )
+    payloads = _payloads(own)
+    sizes, largest = _sizes(producers, numbers, times, keys, payloads, uncompressed)
+    rows = Publishes(
+        _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
+        list(zip(connections, producer_ids, producers, strict=True)), metadata,
+    )  # fmt: skip
+    answered = {
+        "connection": pa.array(connections, pa.string()),
+        "producer_id": pa.array(producer_ids, pa.int64()),
+        "metadata": pa.array([encoded[row] for row in records], pa.binary()),
+    }
+    return PublishColumns(records, rows, payloads, answered)
+
+
+def _taken(column: Sequence[T], records: list[int]) -> list[T]:
+    return [column[row] for row in records]
+
+
+def _is_plain(metadata: MessageMetadata, encoded: bytes) -> bool:
+    """Does it have nothing but a key and the size before compression? `encoded`: the same, in MessagePack."""
+    more = (metadata.partition_key is not None) + (metadata.uncompressed_size is not None)
+    return encoded.startswith(_HEADS[more])
+
+
+def _runs(records: _Integers) -> tuple[_Integers, _Integers]:
+    """Where consecutive numbers start and stop."""
+    breaks = np.flatnonzero(np.diff(records) != 1) + 1
+    return np.append(0, breaks), np.append(breaks, len(records))
+
+
+def _in_runs(records: list[int]) -> list[int]:
+    """The records that follow each other and are not too few."""
+    if len(records) < _SHORTEST:
+        return []
+    starts, stops = _runs(np.array(records))
+    lengths = stops - starts
+    return list(compress(records, np.repeat(lengths >= _SHORTEST, lengths).tolist()))
+
+
+def _clocks(timestamps: Sequence[int], clock: int) -> _Integers:
+    clocks: _Integers = np.maximum(np.maximum.accumulate(np.array(timestamps, np.int64)), clock)
+    return clocks
+
+
+def _payloads(commands: Sequence[Any]) -> pa.Array:
+    texts, binaries = (list(map(attrgetter(name), commands)) for name in ("payload", "payload_bytes"))
     if any(texts):
         binaries = [binary or text.encode() for binary, text in zip(binaries, texts, strict=True)]
-    payloads = pa.array(binaries, pa.binary())
+    return pa.array(binaries, pa.binary())
+
+
+def _sizes(
+    producers: list[str],
+    ids: list[int],
+    times: list[int] | _Integers,
+    keys: list[str | None],
+    payloads: pa.Array,
+    uncompressed: list[int | None] | None = None,
+) -> tuple[_Integers, tuple[int, int]]:
+    """The stored sizes of entries in bytes, and the largest of them and of their payloads."""
     lengths = pc.binary_length(payloads).to_numpy()
     sizes = (
         HEADER + 3 + _texts(pa.array(producers, pa.string())) + _varints(np.array(ids, np.int64)) + lengths
     )
-    sizes += _varints(clocks if times is clock_list else np.array(times, np.int64))
+    sizes += _varints(np.array(times, np.int64))
     if keys.count(None) < len(keys):
         keyed = pa.array(keys, pa.string())
         sizes += np.where(keyed.is_valid(), 1 + _texts(keyed), 0)
-    rows = Publishes(
-        list(offsets), clock_list, list(topics), producers, ids, times, keys, sizes.tolist(),
-        (int(sizes.max()), int(lengths.max())),
-    )  # fmt: skip
-    return PublishColumns(records, rows, payloads)
+    if uncompressed is not None and uncompressed.count(None) < len(uncompressed):
+        given = pa.array(uncompressed, pa.int64())
+        sizes += np.where(given.is_valid(), 1 + _varints(pc.fill_null(given, 0).to_numpy()), 0)
+    return sizes, (int(sizes.max()), int(lengths.max()))
 
 
 def _varints(values: _Integers) -> _Integers:

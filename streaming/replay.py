@@ -34,11 +34,12 @@ from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
-from streaming.log.table import ordered, slices
+from streaming.log.policy_files import ENDINGS
+from streaming.log.table import digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
-from streaming.states import write_states
+from streaming.states import Replayed, write_replayed, write_states
 
 if TYPE_CHECKING:
     from sinks.base import Sink
@@ -113,8 +114,8 @@ def replay_log(
     Args:
         log: a file or folder (see `streaming.log.files`) or its table.
         out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
-        policies: a small log of ADMIN and BROKER_CONFIG commands that override those in the log, see
-            `streaming.log.policies`.
+        policies: a file of policies in YAML (see `streaming.log.policy_files`), or a small log of ADMIN and BROKER_CONFIG
+            commands. They override those in the log, see `streaming.log.policies`.
         batches: the number of micro-batches; by default one per `RECORDS_PER_BATCH` records. The result does not depend
             on it.
         partitions: spread the log over this many ingress partitions, even if it has partitions already. By default a log
@@ -233,6 +234,7 @@ class _Replay(ABC):
             if self.progress is not None:
                 self.progress(batches, total * (1 + twice), rows.total())
 
+        log = digest(self.log.records)
         translation = self._translation(lambda batch_id, _: done(batch_id + 1, {})) if twice else None
         shift = self.log.pin()
         self.aside = {at._replace(offset=at.offset + shift): why for at, why in self.aside.items()}
@@ -241,8 +243,11 @@ class _Replay(ABC):
         states = self.fold(
             self.out, store, sinks, broker, lambda batch_id, own: done(total * twice + batch_id + 1, own)
         )
-        write_states(self.out / STATE, states)
-        return ReplayResult(
+        plain = states
+        if translation is not None:
+            plain = [each._replace(broker=translation.plain(each.broker)) for each in states]
+        write_states(self.out / STATE, plain)
+        result = ReplayResult(
             out=self.out,
             records=self.log.logged,
             copied=self.log.copied,
@@ -254,6 +259,15 @@ class _Replay(ABC):
             shift=shift,
             unmatched=0 if translation is None else translation.unmatched(each.broker for each in states),
         )
+        replayed = Replayed(
+            log=log,
+            records=result.records,
+            shift=shift,
+            unmatched=result.unmatched,
+            rows=dict(result.rows),
+        )
+        write_replayed(self.out / STATE, replayed)
+        return result
 
     def _translation(self, on_batch: OnBatch) -> Translation:
         """Folds the log as it is."""
@@ -385,7 +399,7 @@ def _set_aside(loaded: Loaded, records: Sequence[Coordinates], quarantined: str 
 def _check_logs(*logs: object) -> None:
     """Raises `LogError` or `FileNotFoundError` for a path at which no log can be, before anything is read."""
     for each in logs:
-        if isinstance(each, str | Path):
+        if isinstance(each, str | Path) and not str(each).endswith(ENDINGS):
             check_log(each)
 
 

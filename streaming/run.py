@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from schemas.records import Coordinates
 from sinks.lock import exclusive
@@ -16,6 +17,7 @@ from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import ensure_ingress
+from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, ensure_topic, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
@@ -42,8 +44,13 @@ _A_TOPIC_EACH = "ingress, responses and dead letters need a topic each"
 _IDLE_SECONDS = 1.0
 """A query without traffic runs a micro-batch about so often, whatever its trigger: timers may be late by as much."""
 
-_ATTEMPTS = 3
-"""Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
+StateStore = Literal["hdfs", "rocksdb"]
+"""Where Spark keeps the brokers' states between micro-batches, by Spark's own names: in the JVM's heap, or in RocksDB beside it."""
+
+_PROVIDERS = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
 
 
 def run_query(
@@ -55,10 +62,14 @@ def run_query(
     dead_letters: str | None = None,
     config: KafkaConfig = PLAIN,
     tables: bool = True,
+    keep_outputs: timedelta | None = None,
     trigger: str = "1s",
     clock: Clock = "trigger",
     partitions: int = PARTITIONS,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
     cores: int = 2,
+    state_store: StateStore = "hdfs",
     shuffle_partitions: int | None = None,
     records_per_batch: int | None = None,
     quality: bool = True,
@@ -67,6 +78,7 @@ def run_query(
     on_batch: Callable[[Written], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[StreamingQuery], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     metrics: QueryMetrics | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
@@ -78,17 +90,22 @@ def run_query(
 
     Args:
         ingress: ``kafka://HOST:PORT/TOPIC``; the topic is made, with `partitions`, if it is absent.
-        checkpoint: Spark's offsets and the brokers' states. With the same one the query goes on where it was.
+        checkpoint: Spark's offsets and the brokers' states. With the same one the query goes on where it was. A folder, or a URL that
+            Spark can open: on S3, ``s3a://BUCKET/…``.
         store: a folder or URL for the entries; quarantine and, unless `tables` is false, the output tables beside
             them (``<store>/quarantine``, ``<store>/tables``).
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
         dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
         config: credentials for Kafka, the same for all topics, see `streaming.kafka.config`.
+        keep_outputs: remove output rows from the tables on the day when they are older than this. None: keep all.
         trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock. Without traffic
             there is one a second at most, and the next record starts one at once.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the
             shortest micro-batches. Counts at the checkpoint's first micro-batch only.
-        cores: of the session made if `spark` is None.
+        master: of the session made if `spark` is None, such as ``spark://HOST:7077``. None: a local session.
+        conf: more of Spark's settings for that session.
+        cores: of that session.
+        state_store: where the states are. Counts at the checkpoint's first micro-batch only.
         records_per_batch: the most that a micro-batch takes; by default `RECORDS_PER_BATCH`, or fewer if they are so large
             that they would take more than `BYTES_PER_BATCH`.
         quality: check output rows too, and samples with Great Expectations in a process beside this one, see
@@ -96,6 +113,7 @@ def run_query(
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
             letting them take the clock along. None: accept any time.
+        on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`.
         on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
         metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
             read from the checkpoint first.
@@ -108,18 +126,22 @@ def run_query(
         KafkaUnreachable: no Kafka there.
         NoSuchRecord: the topic has no such record to set aside, or the query is past it.
         BadCheckpoint, IngressChanged, ForeignFiles: checkpoint, store and topic don't belong together.
+        NotWhole: the store has got only a part of another query's states, see `streaming.seed`.
+        LogLost: Kafka has deleted records that the query has not folded.
         LeaseLost: another process took the store over while this one stalled.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
     from sinks.quarantine import QuarantineSink
-    from sinks.tables import TableSink
+    from sinks.storage import within
+    from sinks.tables import DeltaSink
     from streaming.quality.sink import EVERY_SECONDS, QualitySink
-    from streaming.runtime.jars import spark_kafka_jars
+    from streaming.runtime.jars import s3a_jars, spark_kafka_jars
     from streaming.runtime.java import spark_java_home
+    from streaming.seed import read_seed
     from streaming.spark.checkpoint import check as check_checkpoint
-    from streaming.spark.checkpoint import committed_offsets, next_batch
+    from streaming.spark.checkpoint import committed, committed_offsets, is_on_s3, next_batch
     from streaming.spark.trigger import interval, seconds
 
     def written(batch: Written) -> None:
@@ -142,14 +164,16 @@ def run_query(
     if len(set(topics)) < len(topics):
         raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}")
     stop = stop or threading.Event()
-    # Spark may keep a checkpoint where this process can't look; then the store alone shows that it is in use.
+    # The store of a checkpoint at a URL shows for both that they are in use: two leases would be two waits after a crash.
     folders = [store] if "://" in str(checkpoint) else [str(checkpoint), store]
     with exclusive(folders, "magnetar run") as held:
         check_checkpoint(checkpoint, url.topic)
+        seed = read_seed(store)
         ledgers = LedgerStore(store)
         sinks: list[Sink] = [ledgers, QuarantineSink(store)]
-        if tables:
-            sinks.append(TableSink(f"{store.rstrip('/')}/tables"))
+        output = DeltaSink(within(store, "tables"), keep_outputs) if tables else None
+        if output is not None:
+            sinks.append(output)
         if (batch := next_batch(checkpoint)) is not None:
             for sink in sinks:
                 sink.begin(batch)
@@ -158,6 +182,14 @@ def run_query(
         if not are_distinct(topics, config):
             raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}; these addresses lead to the same Kafka")
         count = ensure_ingress(url, store, partitions, config)
+        if batch is not None:
+            last = committed(checkpoint)
+            offsets = None if last is None else last.offsets
+            if offsets is None and seed is not None:
+                offsets = {int(partition): offset for partition, offset in seed.seed.offsets.items()}
+            for note in check_retention(url, offsets, config):
+                if on_note is not None:
+                    on_note(note)
         if set_aside:
             _check_set_aside(set_aside, url, config, committed_offsets(checkpoint, url.topic), store)
         if records_per_batch is None:
@@ -180,11 +212,13 @@ def run_query(
         shuffle_partitions = shuffle_partitions or min(cores, count)
         if spark is None:
             spark_kafka_jars()
+            if is_on_s3(checkpoint):
+                s3a_jars()
         if stop.is_set():
             return
 
         from streaming.spark import progress, query, source
-        from streaming.spark.session import spark_session, warm_workers
+        from streaming.spark.session import ATTEMPTS, spark_session, warm_workers
         from streaming.spark.state import committed_states
 
         if spark is None:
@@ -192,19 +226,24 @@ def run_query(
                 spark = spark_session(
                     "magnetar run",
                     shuffle_partitions=shuffle_partitions,
-                    master=f"local[{cores},{_ATTEMPTS}]",
+                    master=master or f"local[{cores},{ATTEMPTS}]",
                     with_kafka=True,
+                    with_s3=is_on_s3(checkpoint),
+                    conf={"spark.cores.max": str(cores)} | dict(conf or {}),
                 )
             except Exception:
-                # Spark's launcher, a shell script, ends by a signal to the process group.
+                # Spark's launcher is a shell script, which ends if a service manager signals all processes.
                 if not stop.is_set():
                     raise
         if spark is None or stop.is_set():
             return
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+        for name, value in state_settings(state_store).items():
+            spark.conf.set(name, value)
         warm_workers(spark)
         if metrics is not None:
-            metrics.known(partition_metrics(committed_states(spark, checkpoint), broker=broker))
+            before = committed_states(spark, checkpoint) or ([] if seed is None else seed.states())
+            metrics.known(partition_metrics(before, broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
         watching = ExitStack()
         if metrics is not None or on_progress is not None:
@@ -218,6 +257,7 @@ def run_query(
                 max_offsets_per_trigger=records_per_batch,
                 config=config,
                 partitions=count,
+                offsets=None if seed is None else seed.seed.offsets,
             ),
             sinks=sinks,
             store=ledgers,
@@ -231,6 +271,7 @@ def run_query(
             on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,
             name=_NAME,
             measured=metrics is not None,
+            first_state=None if seed is None else seed.state,
         )
         try:
             held.on_loss(running.stop)
@@ -245,7 +286,18 @@ def run_query(
                 metrics.stopped()
             for check in checks:
                 check.close()
+            if output is not None:
+                output.close()
         held.check()
+
+
+def state_settings(state_store: StateStore) -> dict[str, str]:
+    """Spark's settings for a state store."""
+    return {
+        "spark.sql.streaming.stateStore.providerClass": _PROVIDERS[state_store],
+        # A micro-batch writes what it changed, and maintenance the rest, in the background.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
 
 
 def _check_set_aside(

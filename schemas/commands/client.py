@@ -116,7 +116,7 @@ class Producer(Command, tag="PRODUCER"):
     metadata: list[KeyValue] = []
     """The application's notes on the producer. Recorded, not used."""
     schema: SchemaData | None = None
-    """The schema of the messages. A new schema gets the topic's next version number; none is refused."""
+    """The schema of the messages. A new schema gets the topic's next version number. One that is malformed, or that the policies refuse, is IncompatibleSchema."""
     epoch: Int64 = 0
     """Counts the client's attempts to create the producer. A request for a `producer_id` that is connected already gets the
     former answer, whatever its epoch. Of two producers with one name, connection and id, the higher epoch stays."""
@@ -149,7 +149,8 @@ class Send(Command, tag="SEND"):
     metadata: MessageMetadata
     """The entry's metadata, stored with it."""
     num_messages: Messages = 1
-    """The number of messages that the topic's counters add. Delivery counts `metadata.num_messages_in_batch`."""
+    """The number of messages that the topic's counters add, which can be negative. Delivery counts
+    `metadata.num_messages_in_batch`."""
     highest_sequence_id: Int64 | None = None
     """The highest sequence id of a batch. Ignored if it is lower than `sequence_id`."""
     is_chunk: bool = False
@@ -212,8 +213,8 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     """True: read the compacted topic. Topics are never compacted, so that is the whole topic. Exclusive and Failover only,
     otherwise refused (NotAllowedError)."""
     schema: SchemaData | None = None
-    """The schema that the consumer expects. It becomes that of a topic without schema, producers and messages. Other topics
-    without a schema refuse it (IncompatibleSchema)."""
+    """The schema that the consumer expects. It becomes that of a topic without schema, producers, messages and consumers. Other
+    topics without a schema refuse it (IncompatibleSchema)."""
     initialPosition: Literal["Latest", "Earliest"] = "Latest"
     """Where a new subscription starts: after the last message, or at the first that is stored."""
     replicate_subscription_state: bool = False
@@ -249,8 +250,8 @@ class Ack(Command, tag="ACK"):
     ack_type: Literal["Individual", "Cumulative"]
     """Individual: the entries of `message_id`. Cumulative: all entries up to `message_id`, on Exclusive and Failover
     only; on other types it has no effect."""
-    message_id: list[MessageIdData]
-    """The entries; exactly one if Cumulative."""
+    message_id: list[MessageIdData] = []
+    """The entries; exactly one if Cumulative. Otherwise the ack has no effect, and is answered."""
     validation_error: str | None = None
     """Why the client discarded a corrupt message. Recorded, not used: the ack counts as any other."""
     properties: list[KeyLongValue] = []
@@ -341,7 +342,7 @@ class Lookup(Command, tag="LOOKUP"):
     authoritative: bool = False
     """True: another broker redirected the client here. Recorded, not used."""
     advertised_listener_name: str = ""
-    """The listener whose address the client wants. Recorded, not used."""
+    """The listener whose address the client wants. There is none: ServiceNotReady, unless this is empty."""
     properties: list[KeyValue] = []
     """The client's own notes. Recorded, not used."""
 

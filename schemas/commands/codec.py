@@ -138,12 +138,20 @@ Decoded = AnyCommand | Publish | Refused | Line
 
 
 def decode_all(values: Sequence[bytes]) -> list[Decoded]:
-    """`decode_or_refuse` of each value, in half the time where most are the short form and in the same encoding."""
+    """`decode_or_refuse` of each value, in half the time where all are commands in the same encoding."""
     if values:
-        short = (_json_short if values[0][:1] in (b"{", b" ") else _pack_short).decode
+        text = values[0][:1] in (b"{", b" ")
+        short, full = (_json_short, _json) if text else (_pack_short, _pack)
         try:
-            # It refuses what is not a publish in this encoding.
-            return [short(value) if b"command" not in value else decode_or_refuse(value) for value in values]
+            # They refuse what is not a command in this encoding.
+            return [
+                short.decode(value)
+                if b"command" not in value
+                else full.decode(value)
+                if len(value) <= _LARGEST_CONTROL
+                else decode_or_refuse(value)
+                for value in values
+            ]
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
     return list(map(decode_or_refuse, values))

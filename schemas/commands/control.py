@@ -56,10 +56,10 @@ class RunCheck(Command, tag="RUN_CHECK"):
     """
 
     check: Literal["backlogQuota", "messageExpiry", "consumedLedgers", "deduplicationSnapshot", "inactiveProducers",
-                   "inactiveSubscriptions", "cursorFlush"]  # fmt: skip
+                   "inactiveSubscriptions", "inactiveTopics", "cursorFlush"]  # fmt: skip
     """The check. backlogQuota enforces backlog quotas, messageExpiry TTL, consumedLedgers rolls over idle ledgers and
     trims, deduplicationSnapshot stores sequence ids, inactiveProducers forgets them, inactiveSubscriptions deletes unused
-    subscriptions, cursorFlush writes positions that the mark-delete rate limit held back."""
+    subscriptions, inactiveTopics unused topics, cursorFlush writes positions that the mark-delete rate limit held back."""
 
 
 class Restart(Command, tag="RESTART"):

@@ -47,11 +47,10 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
 class DeletedTopic(msgspec.Struct, array_like=True):
     """What a deleted topic leaves to the next one of its name, and to clients that do not know yet.
 
-    `last_ledger`: ledger ids are never used again. The other fields are those of `AbstractTopic`.
+    `last_ledger`: ledger ids are never used again. The other field is that of `AbstractTopic`.
     """
 
     last_ledger: int = 0
-    generated_names: int = 0
     closed_producers: dict[Handle, int] = {}
 
 
@@ -59,7 +58,8 @@ class AbstractTopic(msgspec.Struct, array_like=True):
     """A topic's policies, its producers, and the handles of its clients.
 
     `closed_producers`: when the broker closed them (ms). `closing_producers`: producers that leave once their writes are
-    confirmed, with the requests to answer then. `pending`: messages whose fate a fault put off; `delay_writes`: how many
+    confirmed, with the requests to answer then. `last_active`: when the topic was last known to be in use (ms; see
+    `inactive_topics`). `pending`: messages whose fate a fault put off; `delay_writes`: how many
     more messages the fault DelayWrites puts off. `rates_until` = when the present interval of the rates in its stats ends
     (ms). `producer_counters`: those of connected producers that have published.
 
@@ -74,7 +74,7 @@ class AbstractTopic(msgspec.Struct, array_like=True):
     closing_producers: dict[str, list[int]] = {}
     consumer_handles: dict[Handle, str] = {}
     access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
-    generated_names: int = 0
+    last_active: int = 0
     fenced: bool = False
     pending: list[PendingWrite] = []
     delay_writes: int = 0
@@ -131,3 +131,4 @@ class AbstractTopic(msgspec.Struct, array_like=True):
 
     def producer_removed(self, producer: str, now: int) -> None:
         """A producer of this name left at `now` (ms)."""
+        self.last_active = now

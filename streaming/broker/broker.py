@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from schemas import commands as c
 from schemas.commands import Decoded, Line, Refused
-from schemas.effects import Quarantined, Row, Tick
+from schemas.effects import CloseProducer, Effect, Evicted, LedgerDeleted, Quarantined, Row, Tick
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from schemas.metrics import PartitionMetrics
 from streaming.broker import (
     admin,
+    bundles,
     dynamic_settings,
     lookup,
     namespaces,
@@ -32,11 +33,11 @@ from streaming.broker.codec import (
     encode_state,
 )
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
-from streaming.broker.context import Context, namespace_of
+from streaming.broker.context import Acked, Context, namespace_of
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import lifecycle, rate_limits
+from streaming.broker.persistent import lifecycle, rate_limits, send_run
 from streaming.broker.persistent.delivery import (
     Delivery,
     EntryState,
@@ -46,10 +47,18 @@ from streaming.broker.persistent.delivery import (
     explain_delivery,
 )
 from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
+from streaming.broker.persistent.send_run import Sends
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.arguments import query
-from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, max_topics
+from streaming.broker.policies.hierarchy import NO_POLICIES, HierarchyTopicPolicies, Policies, max_topics
 from streaming.broker.position import Position
+from streaming.broker.quota_and_retention import (
+    Eviction,
+    Quotas,
+    Retention,
+    explain_quotas,
+    explain_retention,
+)
 from streaming.broker.rate import seconds_of_interval
 from streaming.broker.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
@@ -99,8 +108,9 @@ class Broker:
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
-        self._persistent = PersistentTopics(ctx, state)
+        ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
+        self._persistent = PersistentTopics(ctx, state, self._non_persistent)
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -139,7 +149,17 @@ class Broker:
         Receipts are added to `receipts`, not to the effects. `step` must `apply` the record of a row that needs it.
         """
         topics = self._persistent
-        PublishRun(self._ctx, topics.awake, topics.next_due, rows).fold(start, stop, step, receipts)
+        PublishRun(self._ctx, topics.touch_without_effects, topics.next_due, rows).fold(
+            start, stop, step, receipts
+        )
+
+    def send(self, topic: str | None, sends: Sends, start: int) -> int:
+        """Fold the SENDs from number `start` on, as `apply` would, but faster. Returns the number of the first that needs `apply`."""
+        found = self._persistent.awake(topic)
+        if found is None or sends.offsets[start] <= self._ctx.offset:
+            return start
+        due = min(self._persistent.next_due(), LATEST_TIME)
+        return send_run.carry_out(self._ctx, found, sends, start, due)
 
     def tick(self, timestamp: int) -> None:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""
@@ -149,6 +169,15 @@ class Broker:
     def take(self) -> list[Row]:
         """The effects since the last call, in order."""
         return self._ctx.take()
+
+    def watch_acks(self) -> None:
+        """Note from now on what is acked, for `take_acks`."""
+        self._ctx.acks = []
+
+    def take_acks(self) -> list[Acked]:
+        """What was acked since the last call, in order. Call it before each `take`."""
+        acks, self._ctx.acks = self._ctx.acks or [], []
+        return acks
 
     def next_due(self) -> int:
         """The time (ms) at which the broker next has something to do by itself, if no record comes before; `NEVER` if
@@ -181,6 +210,11 @@ class Broker:
     def clock(self) -> int:
         """The partition's clock (ms since the epoch). It never goes back."""
         return self._ctx.clock
+
+    @property
+    def config(self) -> ServiceConfiguration:
+        """The configuration in force."""
+        return self._ctx.config
 
     @property
     def offset(self) -> int:
@@ -250,9 +284,9 @@ class Broker:
         if not exists:
             if not is_topic_name(name):
                 return self._refuse_name(name, command)
-            if not namespaces.exists(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
+            if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
                 return None
-            if isinstance(command, c.Admin) and self._awaits_use(name):
+            if isinstance(command, c.Admin | c.GetOrCreateSchema) and self._awaits_use(name):
                 self._domain(name).load(name)
                 exists = True
         if (
@@ -284,7 +318,7 @@ class Broker:
             return None
         if isinstance(command, LOOKUPS):
             own = self._own_policies(name) if isinstance(command, c.GetOrCreateSchema) else NO_POLICIES
-            lookup.answer(ctx, name, command, exists=exists, own=own)
+            lookup.answer(ctx, name, command, exists=exists or self._awaits_use(name), own=own)
             return None
         if isinstance(command, c.Admin) and admin.deletes_topic(command):
             self._delete(name, command)
@@ -322,7 +356,11 @@ class Broker:
         ctx, config = self._ctx, self._ctx.config
         if isinstance(command, c.Admin) and config.namespacesMustExist and not admin.subscribes(command):
             return False
-        return topic_commands.creates_topic(command) and lookup.auto_topic_creation(ctx, name).allowed
+        return (
+            topic_commands.creates_topic(command)
+            and lookup.auto_topic_creation(ctx, name).allowed
+            and not lookup.is_beyond(ctx, name)
+        )
 
     def _refuse_creation(self, name: str, exists: bool) -> tuple[int, str] | None:
         """Status and reason if PUT must not create a topic."""
@@ -349,13 +387,16 @@ class Broker:
     def _refuse_namespace(self, name: str, command: TopicCommand | LookupCommand) -> bool:
         """Answer a command on a topic whose namespace does not exist. False: this command gets no answer."""
         ctx = self._ctx
-        cause = f"Tenant or namespace or topic does not exist: {namespace_of(name)}"
         if isinstance(command, c.Admin):
             admin.refuse(ctx, command, 404, "Namespace not found")
         elif isinstance(command, LOOKUPS):
-            lookup.refuse(ctx, name, command, "TopicNotFound", cause)
+            lookup.refuse_as_missing(ctx, name, command)
         else:
-            return topic_commands.refuse(ctx, name, command, "TopicNotFound", cause)
+            cause = (
+                f"Namespace bundle ({namespace_of(name)}/{bundles.WHOLE}) for topic ({name}) not served by this instance. "
+                "Please redo the lookup."
+            )
+            return topic_commands.refuse(ctx, name, command, "ServiceNotReady", cause)
         return True
 
     def _partitions(self, name: str) -> list[str]:
@@ -377,6 +418,9 @@ class Broker:
                 topic = self._persistent.touch(each)
                 lifecycle.policies_changed(self._ctx, topic)
                 self._persistent.check_unacked(topic)
+            self._non_persistent.configured(
+                [each for each in self._partitions(name) if is_non_persistent(each)]
+            )
 
     def _delete_partitions(self, name: str, force: bool) -> bool:
         """Delete the partitions of a partitioned topic, without `force` only those that nobody uses. Is none left?"""
@@ -405,12 +449,16 @@ class Broker:
 
     def _refuse_name(self, name: str, command: TopicCommand | LookupCommand) -> Refused | None:
         """Answer a command for what is not a topic name. It is refused if no answer can say so."""
-        ctx, cause = self._ctx, f"{name!r} is not a topic name: expected persistent://tenant/namespace/topic"
+        ctx, cause = self._ctx, lookup.why_not_topic_name(name)
         if isinstance(command, c.Admin):
             admin.refuse(ctx, command, 412, "Topic name is not valid")
-        elif isinstance(command, LOOKUPS):
+        elif isinstance(command, c.GetSchema | c.GetOrCreateSchema):
             lookup.refuse(ctx, name, command, "InvalidTopicName", cause)
-        elif not topic_commands.refuse(ctx, name, command, "InvalidTopicName", cause):
+        elif isinstance(command, LOOKUPS):
+            lookup.refuse(ctx, name, command, "InvalidTopicName", f"Invalid topic name: {cause}")
+        elif not topic_commands.refuse(
+            ctx, name, command, "InvalidTopicName", f"Invalid topic name: {cause}"
+        ):
             return Refused("invalid_topic", cause)
         return None
 
@@ -420,8 +468,9 @@ class Broker:
         most = max_topics(self._ctx.namespaces.get(namespace, NO_POLICIES), self._ctx.config)
         if most <= 0:
             return False
-        if self._topics_of is None:
+        if self._topics_of is None or self._persistent.deleted_unused:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
+            self._persistent.deleted_unused = False
         return self._topics_of[namespace] >= most
 
     def _own_policies(self, name: str) -> Policies:
@@ -475,6 +524,7 @@ class Broker:
         rate_limits.configure_broker(ctx)
         topics.configured()
         topics.recount_unacked()
+        self._non_persistent.configured(self._non_persistent.names())
 
     def _call_namespace(self, command: c.Admin) -> None:
         """Answer a call that is not about a topic."""
@@ -510,6 +560,8 @@ class Broker:
         for topic in self._touch_all(namespace):
             action(self._ctx, topic)
             self._persistent.check_unacked(topic)
+        names = self._non_persistent.names()
+        self._non_persistent.configured(name for name in names if namespace_of(name) == namespace)
 
     def _touch_all(self, namespace: str) -> list[PersistentTopic]:
         """The open persistent topics of a namespace, to which something happens now."""
@@ -532,6 +584,7 @@ class Broker:
         if self._state.origin < 0:
             self._state.origin = ctx.clock = timestamp
             topics.configured()
+            self._non_persistent.configured(self._non_persistent.names())
         if topics.next_due() <= timestamp:
             topics.advance(timestamp)
         if timestamp > ctx.clock:
@@ -545,7 +598,7 @@ class Broker:
         self._persistent.encode()
         self._non_persistent.encode()
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
-        state.config = ctx.config
+        state.config, state.generated_names = ctx.config, ctx.generated_names
         return encode_state(state)
 
     def summary(self) -> Summary:
@@ -603,6 +656,52 @@ class Broker:
         topic = self.topic(name)
         return explain_delivery(self._ctx, topic, topic.subscriptions[subscription])
 
+    def retention(self, name: str) -> Retention:
+        """Why a persistent topic has its ledgers. Raises `KeyError`.
+
+        It goes on to the next check to see what that deletes, so use a broker that was decoded for this.
+        """
+        found = explain_retention(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "consumedLedgers", found.unchecked)
+        effects = self._effects_until(found.next_check)
+        found.deletes = [
+            each.ledger_id for each in effects if isinstance(each, LedgerDeleted) and each.topic == name
+        ]
+        return found
+
+    def quotas(self, name: str) -> Quotas:
+        """Why the backlog quotas of a persistent topic have evicted nothing more. Raises `KeyError`.
+
+        It goes on to the next check to see what that evicts, so use a broker that was decoded for this.
+        """
+        found = explain_quotas(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "backlogQuota", found.unchecked)
+        for each in self._effects_until(found.next_check):
+            if isinstance(each, Evicted) and each.topic == name:
+                before = Position(each.before_ledger, each.before_entry)
+                after = Position(each.after_ledger, each.after_entry)
+                found.evicts.append(
+                    Eviction(each.subscription, each.entries, str(before), str(after), each.cause)
+                )
+            if isinstance(each, CloseProducer) and each.topic == name:
+                found.disconnects.append(each.producer_name)
+        return found
+
+    def _next_check(self, name: str, check: str, unchecked: str | None) -> tuple[int | None, str | None]:
+        """When a check runs next (ms), and why it passes the topic over."""
+        if self.is_closed(name):
+            unchecked = (
+                "nothing has used the topic since the broker restarted: it is not loaded, and not checked"
+            )
+        return self._persistent.next_round(check), unchecked
+
+    def _effects_until(self, time: int | None) -> list[Effect]:
+        """What happens up to `time` (ms) if no command comes."""
+        self.take()
+        if time is not None:
+            self.tick(time)
+        return [row.effect for row in self.take()]
+
     def entry_state(self, name: str, subscription: str, position: Position) -> EntryState:
         """Where an entry of a persistent topic is for a subscription. Raises `KeyError`."""
         topic = self.topic(name)
@@ -633,9 +732,19 @@ class Broker:
         """The policies that namespaces set, by ``tenant/namespace``."""
         return self._ctx.namespaces
 
+    def policies(self, name: str) -> tuple[HierarchyTopicPolicies, Policies]:
+        """The policies in force on a persistent topic, and those that are set on it or on the partitioned topic of which it is a
+        partition. Raises `KeyError`."""
+        topic = self.topic(name)
+        return self._ctx.policies_of(topic), self._ctx.own_policies_of(topic)
+
     def topic_names(self) -> list[str]:
         """The full names of all topics, sorted."""
         return sorted(self._state.topics)
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """The backlog (entries) and the storage (bytes) of each topic, as of the last `encode`."""
+        return {name: (block.backlog, block.storage) for name, block in self._state.topics.items()}
 
     def listed_topics(self, namespace: str) -> list[str]:
         """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted."""

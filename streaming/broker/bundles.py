@@ -5,10 +5,15 @@ Brokers share topics by bundle. There is one broker here, so bundles only say wh
 
 import re
 from binascii import crc32
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.hierarchy import Policies
+
+WHOLE = "0x00000000_0xffffffff"
+"""The one bundle of a namespace that nobody has split."""
 
 _LAST = 0xFFFFFFFF
 _MOST = 1024
@@ -56,10 +61,17 @@ def split(policies: Policies, namespace: str, bundle: str) -> None:
 def contains(bundle: str, topic: str) -> bool:
     """Whether a topic, by its full name, is in a bundle. The last one has its upper end, too."""
     match = _RANGE.fullmatch(bundle)
-    assert match is not None
+    if match is None:
+        return False
     first, last = (int(each, 16) for each in match.groups())
     hash_ = crc32(topic.encode())
     return first <= hash_ < last or hash_ == last == _LAST
+
+
+def of_topic(topic: str, boundaries: Sequence[str]) -> str:
+    """The bundle with a topic, by its full name, among those between `boundaries`."""
+    ranges = (f"{first}_{last}" for first, last in pairwise(boundaries))
+    return next(bundle for bundle in ranges if contains(bundle, topic))
 
 
 def _boundaries(policies: Policies) -> list[int]:

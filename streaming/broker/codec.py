@@ -52,7 +52,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     `deleted`: deleted topics of which something is left. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
     by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions;
-    `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it.
+    `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
+    producer names the broker has made up.
     """
 
     partition: int
@@ -74,6 +75,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     permissions: dict[str, dict[str, list[str]]] = {}
     schema_times: dict[str, list[int]] = {}
     resources: dict[str, dict[str, Any]] = {}
+    generated_names: int = 0
 
 
 def _encode_hook(value: Any) -> Any:

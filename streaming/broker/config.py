@@ -17,6 +17,9 @@ SchemaCompatibilityStrategy = Literal[
 InactiveTopicDeleteMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
+MOST_PARTITIONS = 10_000
+"""Of a partitioned topic. A short record can ask for all their names."""
+
 MOST = 2**31 - 1
 """The largest number of most settings, as in Pulsar."""
 
@@ -91,7 +94,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     managedLedgerCursorPositionFlushSeconds: Annotated[int, between(0, MOST, "s")] = 60
     """The interval of the check (`cursorFlush`) that writes the delayed positions. 0: off."""
     managedLedgerMaxUnackedRangesToPersist: Annotated[int, between(0, 10_000_000)] = 10000
-    """How many runs of individual acks of a subscription survive an unload. Messages acknowledged beyond them are
+    """So many runs of individual acks of a subscription, and one more, survive an unload. Messages acknowledged beyond them are
     delivered again."""
     managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Annotated[
         int, between(-1, MOST, "ms")
@@ -112,6 +115,17 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """The maximum number of producers of a topic. 0: no limit."""
     encryptionRequireOnProducer: bool = False
     """Whether producers must encrypt."""
+    brokerDeleteInactiveTopicsEnabled: bool = True
+    """Whether the check (`inactiveTopics`) runs that deletes topics nobody uses, as their inactiveTopicPolicies say."""
+    brokerDeleteInactiveTopicsFrequencySeconds: Annotated[int, between(1, MOST, "s")] = 60
+    """The interval of that check."""
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: Annotated[int, between(0, MOST, "s", or_=-1)] = -1
+    """How long nobody must have used a topic, unless a policy says so. −1: as long as the interval."""
+    brokerDeleteInactiveTopicsMode: InactiveTopicDeleteMode = "delete_when_no_subscriptions"
+    """Which topics are deleted, unless a policy says so: delete_when_no_subscriptions, or delete_when_subscriptions_caught_up."""
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = False
+    """Whether a partitioned topic is deleted when its last partition was deleted because nobody used it. It must have all of its
+    partitions in one ingress partition."""
     keepAliveIntervalSeconds: Annotated[int, between(0, 86_400, "s")] = 30
     """For this long after the broker closed a producer, what its client still sends is ignored. After it, a SEND closes
     the connection."""
@@ -140,7 +154,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
     allowAutoTopicCreationType: Literal["non-partitioned", "partitioned"] = "non-partitioned"
     """What use creates: a topic, or a partitioned topic once a client asks for its partitions."""
-    defaultNumPartitions: Annotated[int, between(1, 100_000, "partitions")] = 1
+    defaultNumPartitions: Annotated[int, between(1, MOST_PARTITIONS, "partitions")] = 1
     """The number of partitions of a partitioned topic that use creates."""
     isAllowAutoUpdateSchemaEnabled: bool = True
     """Whether producers may add a schema to a topic. If not, they are refused (IncompatibleSchema)."""
@@ -378,7 +392,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 WITHOUT_EFFECT = frozenset(
-    {"brokerDeleteInactiveTopicsEnabled", "managedLedgerCacheEvictionTimeThresholdMillis",
+    {"managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
      "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
      "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",

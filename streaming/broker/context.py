@@ -1,9 +1,10 @@
 """Shared state while the broker folds a command: the clock, the configuration, and the effects."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from sys import maxsize
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,14 +23,15 @@ from streaming.broker.policies.hierarchy import (
     over,
     resolve,
 )
+from streaming.broker.position import Position
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
 
 
+@lru_cache(maxsize=1 << 14)
 def namespace_of(topic: str) -> str:
-    """``tenant/namespace`` of a full topic name."""
-    _, _, rest = topic.partition("://")
-    tenant, _, rest = rest.partition("/")
-    return f"{tenant}/{rest.partition('/')[0]}"
+    """``tenant/namespace`` of a full topic name, ``tenant/cluster/namespace`` of one of Pulsar 1."""
+    parts = topic.partition("://")[2].split("/", 3)
+    return "/".join(parts[:-1])
 
 
 def tenant_of(namespace: str) -> str:
@@ -65,23 +67,47 @@ _new = tuple.__new__
 """A row of a tuple, in half of the time that `Row` takes."""
 
 
+class Acked(NamedTuple):
+    """A client, an entry filter or a marker acked entries of a subscription, or, with `recovered`, the topic was loaded again
+    and the cursor is back in its last written state. Not an output row: only observers see it, see `Broker.watch_acks`.
+
+    `effects`: how many effects wait that came before. `positions`: the named entries that are acked now, none for a cumulative
+    ack; `before` and `after` are mark-delete positions, `backlog` the entries that were unacked before. Before the broker
+    moves a cursor, it says so with nothing acked.
+    """
+
+    effects: int
+    offset: int
+    clock: int
+    topic: str
+    subscription: str
+    positions: Sequence[Position]
+    before: Position
+    after: Position
+    backlog: int
+    recovered: bool = False
+
+
 class Context:
     """`clock` is in ms. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
 
     __slots__ = (
         "_policies",
         "_woken",
+        "acks",
         "clock",
         "config",
         "connections",
         "entries",
         "full",
+        "generated_names",
         "limits",
         "lost",
         "most",
         "namespaces",
         "offset",
         "ordinal",
+        "partition",
         "partitioned",
         "partitioned_topics",
         "permissions",
@@ -94,6 +120,8 @@ class Context:
     )
 
     def __init__(self, reader: EntryReader) -> None:
+        self.partition = 0
+        self.generated_names = 0
         self.clock = 0
         self.offset = -1
         self.ordinal = 0
@@ -113,6 +141,7 @@ class Context:
         self.full: Callable[[], object] | None = None
         self.most = maxsize
         self.lost: list[str] = []
+        self.acks: list[Acked] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
         self._policies: dict[str, HierarchyTopicPolicies] = {}
@@ -140,11 +169,36 @@ class Context:
         """Call `full` whenever many effects wait, also in the middle of a record. It must `take` them."""
         self.full, self.most = full, ROWS
 
+    def observe_ack(
+        self,
+        topic: str,
+        subscription: str,
+        positions: Sequence[Position],
+        before: Position,
+        after: Position,
+        backlog: int,
+        *,
+        recovered: bool = False,
+    ) -> None:
+        """Note an ack for an observer. Call it only if there is one (`acks` is not None)."""
+        assert self.acks is not None
+        self.acks.append(
+            Acked(
+                len(self.rows), self.offset, self.clock, topic, subscription, positions, before, after, backlog, recovered
+            )
+        )  # fmt: skip
+
     def wake(self, topic: str, due: int) -> None:
         """Run the topic's timers when the clock reaches `due` (ms). Superfluous calls are harmless."""
         if (timer := (due, topic)) not in self._woken:
             self._woken.add(timer)
             heapq.heappush(self.timers, timer)
+
+    def wake_waiting(self, limiter: DispatchRateLimiter | None) -> None:
+        """Run the timers of the topic whose dispatcher is the first to find permits of a shared limiter, if any waits for them."""
+        if limiter is not None and (first := limiter.first_look()) is not None:
+            due, (topic, _) = first
+            self.wake(topic, due)
 
     def next_timer(self) -> str:
         """Remove the earliest timer and return its topic."""

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from schemas.commands import Admin
 from streaming.broker import bundles
 from streaming.broker.admin import PARTITIONED, call_permissions, refuse_as_unsupported, respond
-from streaming.broker.context import CLUSTER, Context, tenant_of
+from streaming.broker.context import CLUSTER, Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import is_namespace_name, partitions_of
 from streaming.broker.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
@@ -23,6 +23,9 @@ from streaming.broker.policies.kept import check_clusters
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
 
 _DOMAINS = ("persistent", "non-persistent")
+_SPLIT_ALGORITHMS = (
+    "range_equally_divide", "topic_count_equally_divide", "specified_positions_divide", "flow_or_qps_equally_divide",
+)  # fmt: skip
 _TOPICS = re.compile(
     rf"/(?P<domain>persistent|non-persistent|namespaces)/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<kind>topics|{PARTITIONED}))?(?:\?.*)?"
 )
@@ -35,7 +38,7 @@ def call_of(path: str) -> tuple[str, str] | None:
     """The namespace that a call's path is about, and what the call asks for: a policy, an operation, or nothing. None: the
     call is not about a namespace."""
     match = _NAMESPACE.fullmatch(path)
-    return None if match is None else (match["namespace"], match["policy"] or "")
+    return None if match is None else (unquote(match["namespace"]), match["policy"] or "")
 
 
 _NAMESPACES = re.compile(r"/namespaces/(?P<tenant>[^/?]+)(?:\?.*)?")
@@ -67,7 +70,8 @@ def list_topics(ctx: Context, command: Admin, topics: Iterable[str], deleted: Co
         or (match["kind"] == "topics") != (match["domain"] == "namespaces")
     ):
         return False
-    if not exists(ctx, match["namespace"]):
+    namespace = unquote(match["namespace"])
+    if not exists(ctx, namespace):
         respond(ctx, None, command, 404, {"reason": "Namespace does not exist"})
         return True
     if match["domain"] == "namespaces":
@@ -85,8 +89,16 @@ def list_topics(ctx: Context, command: Admin, topics: Iterable[str], deleted: Co
             if partition not in deleted
         }
         found = unused.union(topics)
-    prefixes = tuple(f"{domain}://{match['namespace']}/" for domain in domains)
-    respond(ctx, None, command, 200, sorted(name for name in found if name.startswith(prefixes)))
+    prefixes = tuple(f"{domain}://" for domain in domains)
+    bundle = query(command.path).get("bundle", "")
+    listed = (
+        name
+        for name in found
+        if name.startswith(prefixes)
+        and namespace_of(name) == namespace
+        and (not bundle or bundles.contains(bundle, name))
+    )
+    respond(ctx, None, command, 200, sorted(listed))
     return True
 
 
@@ -94,8 +106,13 @@ NOT_EMPTY = 409, "Cannot delete non empty namespace"
 
 
 def exists(ctx: Context, namespace: str) -> bool:
-    """May the namespace have topics and policies?"""
+    """May the namespace have policies?"""
     return namespace in ctx.namespaces or not ctx.config.namespacesMustExist
+
+
+def takes_topics(ctx: Context, namespace: str) -> bool:
+    """May the namespace have topics? quirk: one of Pulsar 1, with a cluster, may have some before it exists."""
+    return exists(ctx, namespace) or namespace.count("/") == 2
 
 
 def call_namespace(
@@ -202,6 +219,12 @@ def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tup
         return 204, None
     match command.method, rest:
         case "PUT", "split":
+            algorithm = query(command.path).get("splitAlgorithmName") or _SPLIT_ALGORITHMS[0]
+            if algorithm not in _SPLIT_ALGORITHMS:
+                known = ", ".join(_SPLIT_ALGORITHMS)
+                raise AdminError(
+                    412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{known}]"
+                )
             bundles.split(policies, namespace, name)
             ctx.namespaces[namespace] = policies
             return 204, None

@@ -9,6 +9,7 @@ only finitely often: as each message expires, say.
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.persistent import inactivity
 from streaming.broker.persistent.backlog_quota import (
     EVICTION_TARGET,
     oldest_position,
@@ -26,7 +27,7 @@ from streaming.broker.persistent.message_expiry import (
 from streaming.broker.persistent.message_finder import find_newest_before, find_newest_unacked_before
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import consumed_up_to
+from streaming.broker.persistent.trimming import consumed_up_to, is_checked
 from streaming.broker.policies.hierarchy import RetentionPolicies
 
 NEVER = 1 << 62
@@ -68,10 +69,10 @@ def _subscription_expiry(
         due = ctx.entries.get(topic.name, oldest).timestamp + int(seconds * CAUGHT_UP_FACTOR) * 1000 + 1
         if due > ctx.clock:
             return due
-    return _expiry_by_age(ctx, topic, cursor, seconds)
+    return expiry_by_age(ctx, topic, cursor, seconds)
 
 
-def _expiry_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, seconds: int) -> int:
+def expiry_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, seconds: int) -> int:
     """When `message_expiry.expire_by_age` first moves the cursor."""
     if seconds == 0:
         return NEVER
@@ -97,7 +98,7 @@ def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
     if size_exceeded(topic, size):
         if size.policy != "consumer_backlog_eviction":
             return _blocked_producers(ctx, topic)
-        return NEVER if over_size(ctx, topic, size.limitSize) is None else ctx.clock
+        return NEVER if over_size(ctx, topic, size.limitSize, topic.slowest_cursor()) is None else ctx.clock
     if not time_exceeded(ctx, oldest, age):
         return NEVER if age.limitTime <= 0 or oldest is None else oldest.timestamp + age.limitTime * 1000 + 1
     if age.policy != "consumer_backlog_eviction":
@@ -105,8 +106,8 @@ def backlog_quota(ctx: Context, topic: PersistentTopic) -> int:
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
         seconds = int(EVICTION_TARGET * age.limitTime)
         cursors = (topic.cursors[name] for name in topic.known_subscriptions())
-        return min((_expiry_by_age(ctx, topic, cursor, seconds) for cursor in cursors), default=NEVER)
-    found = over_age(topic, age.limitTime)
+        return min((expiry_by_age(ctx, topic, cursor, seconds) for cursor in cursors), default=NEVER)
+    found = over_age(topic, age.limitTime, topic.slowest_cursor())
     return NEVER if found is None else found[0] + 1
 
 
@@ -123,9 +124,8 @@ def consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:
     timeout = ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000
     if timeout > 0 and ledger.current_entries and not topic.pending:
         due = ledger.last_add + timeout + 1
-    retention = ctx.policies_of(topic).retention
-    if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
-        due = min(due, _trimming(ctx, topic, retention.value))
+    if is_checked(ctx, topic):
+        due = min(due, _trimming(ctx, topic, ctx.policies_of(topic).retention.value))
     return due
 
 
@@ -169,3 +169,9 @@ def inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> int:
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
     return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1
+
+
+def inactive_topics(ctx: Context, topic: PersistentTopic) -> int:
+    """When the topic is deleted because nobody uses it."""
+    at = inactivity.deleted_at(ctx, topic)
+    return NEVER if at is None else at

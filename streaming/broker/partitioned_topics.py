@@ -14,6 +14,7 @@ from schemas.commands import Admin
 from schemas.units import Int32
 from streaming.broker import schema_registry
 from streaming.broker.admin import call_of, is_schema_call, respond
+from streaming.broker.config import MOST_PARTITIONS
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
 from streaming.broker.lookup import PARTITION, create_by_use
@@ -139,16 +140,25 @@ def _partitions(
         case "PUT":
             if PARTITION.fullmatch(name):
                 raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
-            if not 0 < count <= 2**31:
+            if count <= 0:
                 raise AdminError(406, "Number of partitions should be more than 0")
+            if count > MOST_PARTITIONS:
+                raise AdminError(
+                    406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}"
+                )
             if exists or now is not None:
                 raise AdminError(*EXISTS)
         case _:
             if now is None:
                 raise AdminError(409, f"Topic {name} is not the partitioned topic.")
-            if not now <= count <= 2**31:
+            if count < now:
                 raise AdminError(
                     422, f"Desired partitions {count} can't be less than the current partitions {now}."
+                )
+            if count > MOST_PARTITIONS:
+                raise AdminError(
+                    422,
+                    f"Desired partitions {count} can't be greater than the maximum partitions per topic {MOST_PARTITIONS}.",
                 )
     ctx.partitioned[name] = count
     if properties:

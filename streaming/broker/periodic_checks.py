@@ -7,19 +7,19 @@ of 0 turns it off. A round of a check in which it has no effect on a topic is sk
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streaming.broker import next_effect
+from streaming.broker import inactive_topics, next_effect
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.persistent import (
     backlog_quota,
     deduplication_snapshots,
+    inactivity,
     leaving,
     message_expiry,
     trimming,
 )
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.hierarchy import RetentionPolicies
 
 
 def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
@@ -38,8 +38,7 @@ def _flush(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor) -> None:
 
 def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
     trimming.check_inactive_ledger(ctx, topic)
-    retention = ctx.policies_of(topic).retention
-    if ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker"):
+    if trimming.is_checked(ctx, topic):
         trimming.trim(ctx, topic)
 
 
@@ -57,12 +56,14 @@ class Check(NamedTuple):
     """A periodic check: its interval (ms), what it does to a topic, and when it next has an effect there (ms).
 
     `skipped`: what skipped rounds would have left behind, given their number, with the clock at the last one. None: nothing.
+    `deletes`: whether the topic is deleted after the check. None: never.
     """
 
     interval: Callable[[ServiceConfiguration], float]
     run: Callable[[Context, PersistentTopic], None]
     next_effect: Callable[[Context, PersistentTopic], int]
     skipped: Callable[[Context, PersistentTopic, int], None] | None = None
+    deletes: Callable[[Context, PersistentTopic], bool] | None = None
 
 
 CHECKS: dict[str, Check] = {
@@ -92,6 +93,10 @@ CHECKS: dict[str, Check] = {
         lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, _inactive_subscriptions,
         next_effect.inactive_subscriptions,
     ),
+    "inactiveTopics": Check(
+        lambda c: inactive_topics.interval(c), inactivity.check, next_effect.inactive_topics,
+        lambda ctx, topic, _: inactivity.check(ctx, topic), inactivity.deletes,
+    ),
 }  # fmt: skip
 """The checks by name. Those that are due at the same time run in this order."""
 
@@ -104,14 +109,26 @@ class Rounds:
         self._origin = origin
         intervals = ((check, int(check.interval(config))) for check in CHECKS.values())
         self._checks = [(check, interval) for check, interval in intervals if interval > 0 and origin >= 0]
+        self._between = (next_effect.NEVER, next_effect.NEVER)  # a time, and the first round after it
 
     def first_after(self, time: int) -> int:
         """The first round of any check after `time`, or `NEVER`."""
-        return min((self._next(interval, time) for _, interval in self._checks), default=next_effect.NEVER)
+        since, until = self._between
+        if not since <= time < until:
+            until = min(
+                (self._next(interval, time) for _, interval in self._checks), default=next_effect.NEVER
+            )
+            self._between = time, until
+        return until
 
     def due(self, time: int) -> list[Check]:
         """The checks that have a round at `time`, in the order in which they run."""
         return [check for check, interval in self._checks if (time - self._origin) % interval == 0]
+
+    def next_of(self, name: str, after: int) -> int | None:
+        """The first round of a check after `after` (ms), or None if it is turned off."""
+        found = (interval for check, interval in self._checks if check is CHECKS[name])
+        return next((self._next(interval, after) for interval in found), None)
 
     def next_effect(self, ctx: Context, topic: PersistentTopic, after: int) -> int:
         """The first round after `after` in which a check has an effect on the topic, or `NEVER`."""

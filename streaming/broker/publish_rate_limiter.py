@@ -39,7 +39,7 @@ class PublishRateLimiter(msgspec.Struct, array_like=True):
         """Take the permits of a message at `now` (ms). Returns whether none are left."""
         if self.paused and now >= self.until:
             self._resume(now)
-        used = [(self.messages, messages), (self.bytes, size)]
+        used = [(self.messages, max(messages, 0)), (self.bytes, size)]
         for bucket, tokens in used:
             if bucket is not None:
                 bucket.renew(now)

@@ -46,8 +46,9 @@ class Rates(msgspec.Struct, array_like=True, gc=False):
 
     def close(self, until: int, *totals: int) -> None:
         """The interval ends at `until` (ms). `totals`: what was counted so far, always in the same order."""
-        self.per_second = self.closed(until, *totals)
-        self.since, self.counted = until, totals
+        if totals != self.counted or any(self.per_second):
+            self.per_second, self.counted = self.closed(until, *totals), totals
+        self.since = until
 
     def closed(self, until: int, *totals: int) -> tuple[float, ...]:
         """`per_second` as `close` would leave it."""

@@ -83,7 +83,7 @@ def _definitions(schema: SchemaData) -> list[Definition | None]:
 def _parsed(data: bytes) -> Definition | None:
     try:
         return None if is_deep(data) else msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except ValueError:
         return None
 
 

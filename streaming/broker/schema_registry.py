@@ -6,6 +6,8 @@ partitions number theirs on their own.
 
 import base64
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +24,8 @@ from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.policies.arguments import convert, query
 from streaming.broker.policies.hierarchy import HasPolicies, Policies
 from streaming.broker.schema_compatibility import for_consumers, halves, incompatibility
+from streaming.broker.schema_definition import InvalidSchema, validate
+from streaming.broker.subscription.consumer import Consumer
 
 DELETED = SchemaData()
 """A version by which all versions before it were deleted."""
@@ -38,6 +42,8 @@ _TYPES = {
 _NAMES = {protocol: name for name, protocol in _TYPES.items() if name != "BYTES"}
 
 _DEFINED_IN_JSON = ("Json", "Avro", "Protobuf")
+_REMEMBERED = 1 << 14
+"""Definitions of more bytes are parsed each time that they are compared, so that what is remembered stays small."""
 
 
 def name_of(topic: str) -> str:
@@ -72,16 +78,18 @@ def register(
 ) -> int | None:
     """The version (0, 1, …) of a schema, a new one if the topic does not have it; None for no schema (plain bytes).
 
-    Raises `BrokerError` if the policies refuse the schema. `by_operator`: through the admin API, which may always add one.
+    Raises `InvalidSchema`, and `BrokerError` if the policies refuse the schema. `by_operator`: through the admin API, which may
+    always add one.
     """
     known = _known(ctx, topic)
-    if schema is None or schema.type == "AutoConsume":
-        if known and policies.required and schema is None:
+    if schema is None:
+        if known and policies.required:
             raise BrokerError(
                 "IncompatibleSchema",
                 "Producers cannot connect or send message without a schema to topics with a schema when SchemaValidationEnforced is enabled",
             )
         return None
+    validate(schema)
     if (version := _version_of(ctx, topic, schema)) is not None:
         return version
     if not policies.updates and not by_operator:
@@ -90,21 +98,53 @@ def register(
     return _append(ctx, topic, schema)
 
 
+def register_for_client(
+    ctx: Context, topic: str, schema: SchemaData | None, policies: SchemaPolicies
+) -> int | None:
+    """As `register`, for a client: raises `BrokerError` alone."""
+    try:
+        return register(ctx, topic, schema, policies)
+    except InvalidSchema as error:
+        raise BrokerError("IncompatibleSchema", str(error)) from None
+
+
 def check_consumer(
-    ctx: Context, topic: str, schema: SchemaData | None, policies: SchemaPolicies, *, idle: bool
+    ctx: Context,
+    topic: str,
+    schema: SchemaData | None,
+    policies: SchemaPolicies,
+    *,
+    idle: bool,
+    consumers: Iterable[Consumer],
 ) -> None:
-    """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none. Raises
-    `BrokerError` if another topic has none, or if it can't read what the topic's schemas write."""
+    """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none, if its other
+    `consumers` read any schema. Raises `BrokerError` if another topic has none, or if the consumer can't read what the topic's
+    schemas write.
+    """
     if schema is None or schema.type == "AutoConsume":
         return
     known = _known(ctx, topic)
     if known:
         if _version_of(ctx, topic, schema) is None:
+            try:
+                validate(schema)
+            except InvalidSchema as error:
+                raise BrokerError("IncompatibleSchema", str(error)) from None
             _check(known, schema, for_consumers(policies.strategy))
         return
-    if not idle:
-        raise BrokerError("IncompatibleSchema", "Topic does not have schema to check")
-    register(ctx, topic, schema, policies)
+    if not idle or not all(consumer.reads_any_schema for consumer in consumers):
+        name = _NAMES.get(schema.type, schema.type.upper())
+        cause = f"Failed to add schema to an active topic with empty(BYTES) schema: new schema type {name}"
+        raise BrokerError("IncompatibleSchema", cause)
+    try:
+        register(ctx, topic, schema, policies)
+    except InvalidSchema:
+        return  # quirk: the consumer is attached, and the topic has no schema
+
+
+def reads_any_schema(schema: SchemaData | None) -> bool:
+    """Whether a consumer takes whatever schema the topic has."""
+    return schema is not None and schema.type == "AutoConsume"
 
 
 def _check(known: dict[int, SchemaData], schema: SchemaData, strategy: SchemaCompatibilityStrategy) -> None:
@@ -132,14 +172,21 @@ def _known(ctx: Context, topic: str) -> dict[int, SchemaData]:
 
 
 def _version_of(ctx: Context, topic: str, schema: SchemaData) -> int | None:
-    wanted = _identity(schema)
-    return next((number for number, found in _known(ctx, topic).items() if _identity(found) == wanted), None)
+    """The version with the type and the definition of a schema."""
+    wanted = _content.__wrapped__(schema.type, schema.schema_data)
+    for number, found in _known(ctx, topic).items():
+        if found.type == schema.type:
+            large = len(found.schema_data) > _REMEMBERED
+            definition = _content.__wrapped__ if large else _content
+            if definition(found.type, found.schema_data) == wanted:
+                return number
+    return None
 
 
-def _identity(schema: SchemaData) -> tuple[str, Any]:
-    """What makes two schemas one: the type and the definition; its text if that is not JSON."""
-    definition = schema.schema_data
-    return schema.type, _from_json(definition) if schema.type in _DEFINED_IN_JSON else definition
+@lru_cache(maxsize=1024)
+def _content(type_: str, data: bytes) -> Any:
+    """What makes two schemas of a type one: the definition, parsed; its text if that is not JSON."""
+    return _from_json(data) if type_ in _DEFINED_IN_JSON else data
 
 
 def forget(ctx: Context, topic: str) -> None:
@@ -162,7 +209,7 @@ def get_or_create_schema(ctx: Context, topic: str, command: c.GetOrCreateSchema,
     try:
         # quirk: plain bytes are a schema for PRODUCER and SUBSCRIBE, and none here
         schema = None if command.schema.type == "None" else command.schema
-        version = register(ctx, topic, schema, _policies(ctx, topic, own))
+        version = register_for_client(ctx, topic, schema, _policies(ctx, topic, own))
     except BrokerError as error:
         nothing = GetOrCreateSchemaResponseFields()
         ctx.emit(GetOrCreateSchemaResponse(topic, connection, request_id, nothing, error.code, error.cause))
@@ -190,14 +237,17 @@ def get_schema(ctx: Context, topic: str, command: c.GetSchema) -> None:
         int.from_bytes(command.schema_version, "big") if command.schema_version else max(known, default=-1)
     )
     if version not in known:
-        error, cause = "TopicNotFound", "Topic not found or no-schema"
+        error, cause = "TopicNotFound", f"Topic not found or no-schema {topic}"
         nothing = GetSchemaResponseFields()
         ctx.emit(GetSchemaResponse(topic, command.connection, command.request_id, nothing, error, cause))
         return
     found = known[version]
     properties = [(pair.key, pair.value) for pair in found.properties]
     schema = SchemaFields(
-        name=found.name, schema_data=found.schema_data, type=found.type, properties=properties
+        name=name_of(topic).partition("://")[2],
+        schema_data=found.schema_data,
+        type=found.type,
+        properties=properties,
     )
     fields = GetSchemaResponseFields(schema=schema, schema_version=version_text(version))
     size = len(found.schema_data) + sum(len(key) + len(value) for key, value in properties)
@@ -256,9 +306,11 @@ def _post(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: 
     """Add a schema, if the topic does not have it. The answer is its version."""
     try:
         version = register(ctx, topic, _read(command), _policies(ctx, topic, own), by_operator=True)
+    except InvalidSchema as error:
+        raise AdminError(422, error.reason) from None
     except BrokerError as error:
         raise AdminError(409, error.cause) from None
-    return 200, {"version": {"version": -1 if version is None else version}}
+    return 200, {"version": {"version": version}}
 
 
 def _delete(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
@@ -275,6 +327,10 @@ def _compatibility(
 ) -> Response:
     """Whether the schema in the body may be added."""
     schema, strategy = _read(command), _policies(ctx, topic, own).strategy
+    try:
+        validate(schema)
+    except InvalidSchema as error:
+        raise AdminError(500, error.reason) from None
     reason = incompatibility([*_known(ctx, topic).values()], schema, strategy)
     return 202, {"schemaCompatibilityStrategy": strategy, "compatibility": reason is None}
 
@@ -286,11 +342,9 @@ def _metadata(ctx: Context, topic: str, command: Admin, match: dict[str, str], o
 
 
 def _find_version(ctx: Context, topic: str, command: Admin, match: dict[str, str], own: Policies) -> Response:
-    """The version of the schema in the body."""
+    """The version of the schema in the body; −1 if the topic does not have it."""
     version = _version_of(ctx, topic, _read(command))
-    if version is None:
-        raise AdminError(404, "Schema not found")
-    return 200, {"version": version}
+    return 200, {"version": -1 if version is None else version}
 
 
 def _shown_or_missing(ctx: Context, topic: str, known: dict[int, SchemaData], version: int) -> Response:
@@ -323,7 +377,7 @@ def _from_json(data: bytes) -> Any:
     """The value of a JSON text; the text if it is not JSON, or too deep."""
     try:
         return data.decode("utf-8", "replace") if is_deep(data) else msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except ValueError:
         return data.decode("utf-8", "replace")
 
 
@@ -334,19 +388,10 @@ def _read(command: Admin) -> SchemaData:
     if type_ is None:
         raise AdminError(400, f"unknown schema type {payload.type}: use one of {', '.join(_TYPES)}")
     data = payload.schema.encode()
-    if type_ in (*_DEFINED_IN_JSON, "KeyValue"):
-        definition = _from_json(data)
-        if not isinstance(definition, dict | list) and type_ != "KeyValue" and not _names_a_type(definition):
-            raise AdminError(422, f"Invalid schema definition data for {payload.type} schema")
-        if type_ == "KeyValue":
-            data = _joined(definition)
+    if type_ == "KeyValue":
+        data = _joined(_from_json(data))
     properties = [KeyValue(key, value) for key, value in (payload.properties or {}).items()]
     return SchemaData(schema_data=data, type=type_, properties=properties)
-
-
-def _names_a_type(definition: Any) -> bool:
-    """Whether an Avro definition is the name of a primitive type."""
-    return definition in ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 def _joined(definition: Any) -> bytes:

@@ -4,11 +4,13 @@ their commands (mirrors `BrokerService`).
 
 import heapq
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from schemas.metrics import TopicMetrics
+from streaming.broker import inactive_topics, partitioned_topics
 from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -18,8 +20,10 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
+from streaming.broker.lookup import partitions_of
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
+from streaming.broker.non_persistent import inactivity
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
@@ -59,14 +63,14 @@ class Topics(ABC, Generic[T]):
         """Answer a command on a topic that does not exist and that the command does not create, as an empty topic does."""
         self._carry_out(self._missing(name, self._state.deleted.get(name, DeletedTopic())), command)
 
-    def delete(self, name: str, *, force: bool) -> int:
+    def delete(self, name: str, *, force: bool, cause: str = "by an administrator") -> int:
         """Delete a topic, unless producers or consumers use it: returns their number. `force`: disconnects them and
         deletes it anyway."""
         topic = self._touch(name)
         users = len(topic.producers) + len(topic.consumer_handles)
         if users and not force:
             return users
-        left = self._close(topic)
+        left = self._close(topic, cause)
         del self._loaded[name], self._state.topics[name]
         if left != DeletedTopic():
             self._state.deleted[name] = left
@@ -85,7 +89,7 @@ class Topics(ABC, Generic[T]):
         """Load or create a topic on which something happens now."""
 
     @abstractmethod
-    def _close(self, topic: T) -> DeletedTopic:
+    def _close(self, topic: T, cause: str) -> DeletedTopic:
         """Delete what a topic has."""
 
     @abstractmethod
@@ -139,14 +143,23 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     _skips = True  # False in a test, which shows that it makes no difference
 
-    def __init__(self, ctx: Context, state: PartitionState) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: PartitionState,
+        non_persistent: "NonPersistentTopics",
+    ) -> None:
         super().__init__(ctx, state)
+        self._non_persistent = non_persistent
+        self.deleted_unused = False
+        """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
         ctx.timers = [(block.due, name) for name, block in state.topics.items() if block.due >= 0]
         heapq.heapify(ctx.timers)
+        ctx.wake_waiting(ctx.limits.dispatch)
         self._queue = self._scheduled()
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -163,6 +176,16 @@ class PersistentTopics(Topics[PersistentTopic]):
     def awake(self, name: str | None) -> PersistentTopic | None:
         """The topic on which something has happened since its last round of checks: `touch` only keeps its rates."""
         return self._awake.get(name)  # type: ignore[arg-type]
+
+    def touch_without_effects(self, name: str | None) -> PersistentTopic | None:
+        """As `touch`. None if that creates or reopens a topic, or if its consumers may get something."""
+        topic = self.awake(name)
+        if topic is None:
+            block = self._state.topics.get(name)  # type: ignore[arg-type]
+            if block is None or block.closed or is_non_persistent(name):  # type: ignore[arg-type]
+                return None
+            topic = self.load(name)  # type: ignore[arg-type]
+        return None if topic.connected else self.touch(name)  # type: ignore[arg-type]
 
     def _wake(self, name: str) -> PersistentTopic:
         topic = self._awake[name] = self.load(name)
@@ -207,6 +230,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         timer = timers[0][0] if timers else NEVER
         return rounds[0][0] if rounds and rounds[0][0] < timer else timer
 
+    def next_round(self, check: str) -> int | None:
+        """When a check has its next round (ms), or None if it is turned off."""
+        return self._rounds.next_of(check, self._ctx.clock)
+
     def pending(self) -> list[tuple[int, str]]:
         """The timers and the rounds of checks to come: (time in ms, topic), sorted."""
         rounds = {
@@ -238,6 +265,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         name = ctx.next_timer()
         if name not in self._state.topics:
             return  # deleted
+        if is_non_persistent(name):
+            if self._non_persistent.is_unused(name):
+                self._delete_unused(name)
+            return
         topic, block = self.load(name), self._state.topics[name]
         if block.closed:
             return
@@ -279,6 +310,10 @@ class PersistentTopics(Topics[PersistentTopic]):
             for check in checks:
                 check.run(ctx, topic)
             self.check_unacked(topic)
+            for check in checks:
+                if check.deletes is not None and check.deletes(ctx, topic):
+                    self._delete_unused(name)
+                    return
             if not lifecycle.is_idle(ctx, topic):
                 if busy or not self._skips:
                     after = self._rounds.first_after(ctx.clock)
@@ -295,13 +330,30 @@ class PersistentTopics(Topics[PersistentTopic]):
         block.next_round, block.settled = -1, 0
         self._awake.pop(name, None)
 
-    def run_check(self, check: str) -> None:
-        """Run a check now on the topics that aren't idle, by name."""
+    def _delete_unused(self, name: str) -> None:
+        """Delete a topic of either domain that nobody uses, and with its last partition perhaps the partitioned topic (mirrors
+        `tryToDeletePartitionedMetadata`)."""
         ctx = self._ctx
+        topics: Topics[Any] = self._non_persistent if is_non_persistent(name) else self
+        topics.delete(name, force=True, cause="because nobody used it")
+        self.deleted_unused = True
+        whole = name.rpartition("-partition-")[0]
+        if (
+            whole in ctx.partitioned
+            and ctx.config.brokerDeleteInactivePartitionedTopicMetadataEnabled
+            and all(each in self._state.deleted for each in partitions_of(whole, ctx.partitioned[whole]))
+        ):
+            partitioned_topics.forget(ctx, whole)
+
+    def run_check(self, name_of_check: str) -> None:
+        """Run a check now on the topics that aren't idle, by name."""
+        ctx, check = self._ctx, CHECKS[name_of_check]
         for name in [name for name in self.names() if not self._is_idle(name)]:
             topic = self.touch(name)
-            CHECKS[check].run(ctx, topic)
+            check.run(ctx, topic)
             self.check_unacked(topic)
+            if check.deletes is not None and check.deletes(ctx, topic):
+                self._delete_unused(name)
 
     def _is_idle(self, name: str) -> bool:
         topic, block = self._loaded.get(name), self._state.topics[name]
@@ -346,8 +398,8 @@ class PersistentTopics(Topics[PersistentTopic]):
     def _touch(self, name: str) -> PersistentTopic:
         return self.touch(name)
 
-    def _close(self, topic: PersistentTopic) -> DeletedTopic:
-        left = lifecycle.delete(self._ctx, topic)
+    def _close(self, topic: PersistentTopic, cause: str) -> DeletedTopic:
+        left = lifecycle.delete(self._ctx, topic, cause)
         self.check_unacked(topic)
         self._awake.pop(topic.name, None)
         return left
@@ -408,29 +460,67 @@ class PersistentTopics(Topics[PersistentTopic]):
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
-    """Topics that store nothing. They have no timers and no periodic checks."""
+    """Topics that store nothing. They have one timer, for the round of a check in which an unused topic is deleted."""
+
+    def names(self) -> list[str]:
+        """The names of the topics, sorted."""
+        return sorted(name for name in self._state.topics if is_non_persistent(name))
 
     def close(self) -> None:
         """The broker stops: its clients are disconnected, and the topics are gone but for their policies."""
-        for name in sorted(name for name in self._state.topics if is_non_persistent(name)):
+        for name in self.names():
             topic = self.load(name)
             if topic.policies == NonPersistentTopic(name).policies:
                 self.delete(name, force=True)
             else:
                 non_persistent_commands.unload(self._ctx, topic, "unloaded")
+                self._state.topics[name].closed = True
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
         self._carry_out(self._touch(name), command)
 
     def _touch(self, name: str) -> NonPersistentTopic:
-        topic = self.load(name)
-        if self._ctx.clock >= topic.rates_until:
-            topic.update_rates(self._ctx)
+        ctx, topic, block = self._ctx, self.load(name), self._state.topics[name]
+        if ctx.clock >= topic.rates_until:
+            topic.update_rates(ctx)
+        if block.closed:
+            block.closed, topic.last_active = False, ctx.clock
+        elif inactivity.is_used(topic) and (interval := inactive_topics.interval(ctx.config)):
+            rounds = (ctx.clock - self._state.origin) // interval
+            topic.last_active = max(topic.last_active, self._state.origin + rounds * interval)
         return topic
 
-    def _close(self, topic: NonPersistentTopic) -> DeletedTopic:
-        return non_persistent_commands.delete(self._ctx, topic)
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def configured(self, names: Iterable[str]) -> None:
+        """The configuration or a policy of these topics is new. It decides when they are deleted if nobody uses them."""
+        for name in names:
+            self._wake(self.load(name))
+
+    def is_unused(self, name: str) -> bool:
+        """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again."""
+        topic, now = self.load(name), self._ctx.clock
+        if self._deleted_at(topic, now) == now:
+            return True
+        self._wake(topic)
+        return False
+
+    def _wake(self, topic: NonPersistentTopic) -> None:
+        if (at := self._deleted_at(topic, self._ctx.clock + 1)) >= 0:
+            self._ctx.wake(topic.name, at)
+
+    def _deleted_at(self, topic: NonPersistentTopic, since: int) -> int:
+        """The first round from `since` on in which the topic is deleted if nobody uses it until then (ms). −1: there is none."""
+        ctx, origin = self._ctx, self._state.origin
+        at = inactivity.unused_at(ctx, topic)
+        if at is None or origin < 0 or self._state.topics[topic.name].closed:
+            return -1
+        interval = inactive_topics.interval(ctx.config)
+        return origin - (origin - max(at, since)) // interval * interval
+
+    def _close(self, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
+        return non_persistent_commands.delete(self._ctx, topic, cause)
 
     def _create(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
         return non_persistent_commands.create(self._ctx, name, former)
@@ -439,17 +529,21 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         return decode_non_persistent_topic(data)
 
     def _summarise(self, topic: NonPersistentTopic, block: TopicBlock) -> None:
-        pass
+        block.due = self._deleted_at(topic, self._ctx.clock + 1)
 
     def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
         non_persistent_commands.carry_out(self._ctx, topic, command)
+        if topic.name in self._state.topics:
+            self._wake(topic)
 
     def _missing(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
         return non_persistent_commands.empty(name, former)
 
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers."""
-        non_persistent_commands.connection_lost(self._ctx, self._touch(name), connection)
+        topic = self._touch(name)
+        non_persistent_commands.connection_lost(self._ctx, topic, connection)
+        self._wake(topic)
 
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""

@@ -33,10 +33,14 @@ _TOPIC_1 = (
 )  # fmt: skip
 _TOPIC_2 = (
     "name", "policies", "producers", "producer_handles", "closed_producers", "closing_producers", "consumer_handles",
-    "access", "generated_names", "fenced", "pending", "delay_writes", "rates_until", "producer_counters",
+    "access", "last_active", "fenced", "pending", "delay_writes", "rates_until", "producer_counters",
     "counters", "ledger", "dedup", "cursors", "subscriptions", "fail_writes", "oldest",
 )  # fmt: skip
 """The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
+
+_GENERATED_NAMES = _TOPIC_1.index("generated_names")
+_ADDED_FIELDS: tuple[Any, ...] = ({}, [], {}, {}, {}, {}, {})
+"""The fields of `PartitionState` between those of version 1 and `generated_names`."""
 
 _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
 """Where version 1 had `Subscription.consumers`, `Subscription.dispatcher` and `Consumer.hash_ranges`."""
@@ -52,24 +56,32 @@ _BLOCK = 512
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
-    """Delayed messages were in buckets. A partition keeps rounding times until it gets another configuration."""
+    """Delayed messages were in buckets, and no topic was deleted because nobody used it. A partition keeps rounding times, and such
+    topics, until it gets another configuration. Each topic counted the names of producers that it made up.
+    """
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
+    state[_CONFIG]["brokerDeleteInactiveTopicsEnabled"] = False
+    names = [
+        topic[_GENERATED_NAMES] if isinstance(topic, list) else topic.get("generated_names", 0)
+        for topic in topics.values()
+    ]
+    state += [*_ADDED_FIELDS, max(names, default=0)]
     for name, topic in topics.items():
         if isinstance(topic, list):
-            persistent_topic(topic)
+            persistent_topic(topic, state[_CLOCK])
             state[_TOPICS][name].append(state[_CLOCK] + 1)  # `TopicBlock.next_round`: as soon as time goes on
         else:  # a non-persistent topic, whose encoding has field names
-            _non_persistent_topic(topic)
+            _non_persistent_topic(topic, state[_CLOCK])
 
 
-def persistent_topic(topic: list[Any]) -> None:
-    """Version 2 has the fields of all topics first, then those of persistent topics only."""
+def persistent_topic(topic: list[Any], clock: int = 0) -> None:
+    """Version 2 has the fields of all topics first, then those of persistent topics only. `clock`: the partition's (ms)."""
     fields = dict(zip(_TOPIC_1, topic, strict=True))
     for subscription in fields["subscriptions"].values():
         _sort_hash_ranges(subscription[_CONSUMERS])
         _dispatcher_last(subscription)
     fields["counters"] = _counters_of_all_first(fields["counters"])
-    fields |= {"rates_until": 0, "producer_counters": {}}
+    fields |= {"rates_until": 0, "producer_counters": {}, "last_active": clock}
     topic[:] = [fields[name] for name in _TOPIC_2]
 
 
@@ -112,9 +124,10 @@ def _counters_of_all_first(counters: list[int]) -> list[int]:
     return counters[:2] + counters[8:10] + counters[2:8]
 
 
-def _non_persistent_topic(topic: dict[str, Any]) -> None:
+def _non_persistent_topic(topic: dict[str, Any], clock: int) -> None:
     """In version 2, a non-persistent topic has nothing for ledgers and cursors."""
     topic.pop("ledger", None)
+    topic["last_active"] = clock
     if "counters" in topic:
         topic["counters"] = _counters_of_all_first(topic["counters"])[:4]
     for name, subscription in topic.get("subscriptions", {}).items():

@@ -36,18 +36,31 @@ class KafkaUnreachable(RuntimeError):
 def connect(client: Callable[..., T], url: KafkaUrl, config: KafkaConfig, **settings: Any) -> T:
     """A connected client of the given kafka-python class. Raises `KafkaUnreachable` if nothing answers in `PATIENCE_MS`."""
     from kafka.errors import KafkaError
+    from kafka.net.compat import KafkaNetClient
 
     credentials = config.client()
     _probe(url)
+    networks: list[KafkaNetClient] = []
+
+    def network(**given: Any) -> KafkaNetClient:
+        networks.append(KafkaNetClient(**given))
+        return networks[-1]
+
     with _failures() as said:
         try:
             return client(
                 bootstrap_servers=url.bootstrap.split(","),
                 bootstrap_timeout_ms=PATIENCE_MS,
+                kafka_client=network,
                 **settings,
                 **credentials,
             )
-        except (KafkaError, ValueError) as error:
+        except BaseException as error:
+            # A constructor that fails leaves its thread behind, which tries for ever and logs that it fails.
+            for each in networks:
+                each.close()
+            if not isinstance(error, KafkaError | ValueError):
+                raise
             raise KafkaUnreachable(explain(said, url.bootstrap, config, PATIENCE_MS // 1000)) from error
 
 

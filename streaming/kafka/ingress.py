@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sinks.storage import RESTORE, Damaged, Storage, plain
+from sinks.storage import Storage
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic
@@ -41,7 +41,7 @@ def ensure_ingress(
     Raises `IngressChanged`, `KafkaUnreachable`, and the store's `Damaged` and `NotStored`.
     """
     storage = Storage(store)
-    before = _read(storage)
+    before = storage.read_json(_FILE, Ingress, "the ingress topic's id")
     if before is None:
         ensure_topic(url, partitions, config)
     elif before.topic != url.topic:
@@ -65,15 +65,3 @@ def ensure_ingress(
             f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and a new store"
         )
     return now.partitions
-
-
-def _read(storage: Storage) -> Ingress | None:
-    if storage.info(_FILE) is None:
-        return None
-    with storage.open(_FILE) as file:
-        try:
-            return msgspec.json.decode(file.read(), type=Ingress)
-        except msgspec.MsgspecError as error:
-            raise Damaged(
-                f"{storage.url}/{_FILE} (the ingress topic's id) is damaged: {plain(error)}. {RESTORE}"
-            ) from error

@@ -138,13 +138,21 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
             )
     if "compact" in found["cleanup.policy"]["value"]:
         raise LogError(f"topic {url.topic} is compacted, {gone}")
-    return TopicLog(pa.concat_tables([RECORD.empty_table(), *_read(url, config, offsets)]), offsets)
+    return TopicLog(pa.concat_tables([RECORD.empty_table(), *read_records(url, offsets, config)]), offsets)
 
 
-def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.Table]:
+def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -> Iterator[pa.Table]:
+    """The committed records of a Kafka topic between `offsets`, some thousand at a time. Each partition's are in order.
+
+    `offsets` has all partitions of the topic. Raises `KafkaUnreachable`.
+    """
     from kafka import KafkaConsumer, TopicPartition
 
-    ends = {TopicPartition(url.topic, partition): end for partition, (_, end) in offsets.items() if end}
+    ends = {
+        TopicPartition(url.topic, partition): end
+        for partition, (first, end) in offsets.items()
+        if first < end
+    }
     consumer = KafkaConsumer(
         bootstrap_servers=url.bootstrap.split(","),
         enable_auto_commit=False,
@@ -156,7 +164,7 @@ def _read(url: KafkaUrl, config: KafkaConfig, offsets: Offsets) -> Iterator[pa.T
     try:
         consumer.assign([*ends])
         for part in ends:
-            consumer.seek(part, 0)
+            consumer.seek(part, offsets[part.partition][0])
         empty = 0
         while any(consumer.position(part) < end for part, end in ends.items()):
             rows = [record for own in consumer.poll(_POLL_MS).values() for record in own]
@@ -210,9 +218,10 @@ def _without(records: pa.Table, aside: Collection[Coordinates]) -> pa.Table:
 
 
 def _ticks(store: str) -> pa.Table:
+    from sinks.storage import within
     from sinks.tables import read_table
 
-    ticks = read_table(f"{store.rstrip('/')}/tables", "TICK")
+    ticks = read_table(within(store, "tables"), "TICK")
     if not len(ticks):
         raise LogError(
             f"{store} has no table of ticks: give the store of the query on the old topic, if it wrote tables, or none"

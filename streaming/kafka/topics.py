@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from schemas.records import LARGEST
-from streaming.kafka.client import administration
+from streaming.kafka.client import administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
@@ -22,6 +22,9 @@ _TOPIC_CONFIG = {
     "message.timestamp.type": "CreateTime",
     "max.message.bytes": str(LARGEST),
 }
+
+
+_POLL_MS = 100
 
 
 class NoSuchTopic(RuntimeError):
@@ -55,6 +58,36 @@ def existing_topic(url: KafkaUrl, created_by: str, config: KafkaConfig = PLAIN) 
     if not offsets:
         raise NoSuchTopic(f"Kafka at {url.bootstrap} has no topic {url.topic!r}: {created_by}")
     return offsets
+
+
+def holds_records(url: KafkaUrl, config: KafkaConfig = PLAIN) -> bool:
+    """Whether the topic holds a record, or held one that is deleted. Records of a transaction that did not end are none.
+
+    Raises `KafkaUnreachable`, and what kafka-python raises if Kafka goes away.
+    """
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = connect(
+        KafkaConsumer,
+        url,
+        config,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        max_poll_records=1,
+    )
+    try:
+        parts = [TopicPartition(url.topic, part) for part in consumer.partitions_for_topic(url.topic) or ()]
+        if any(consumer.beginning_offsets(parts).values()):
+            return True
+        ends = consumer.end_offsets(parts)  # of what is committed
+        consumer.assign(parts)
+        consumer.seek_to_beginning()
+        while any(consumer.position(part) < ends[part] for part in parts):
+            if consumer.poll(timeout_ms=_POLL_MS):
+                return True
+        return False
+    finally:
+        consumer.close()
 
 
 def are_distinct(topics: Iterable[KafkaUrl], config: KafkaConfig = PLAIN) -> bool:

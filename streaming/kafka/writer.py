@@ -175,13 +175,13 @@ class CommandWriter:
 
     def _transact(self, producer: KafkaProducer, pending: _ToAll) -> None:
         producer.begin_transaction()
-        for value in pending.values:
-            for partition in range(self.partitions):
-                producer.send(
-                    self._url.topic, value, partition=partition, timestamp_ms=pending.timestamp
-                ).add_errback(_seen)
+        sent = [
+            producer.send(self._url.topic, value, partition=partition, timestamp_ms=pending.timestamp)
+            for value in pending.values
+            for partition in range(self.partitions)
+        ]
+        producer.flush(timeout=PATIENCE_SECONDS)
+        # The commit doesn't always raise these errors: of a producer that was fenced meanwhile, it may succeed without them.
+        for each in sent:
+            each.get(PATIENCE_SECONDS)
         producer.commit_transaction()
-
-
-def _seen(error: Exception) -> None:
-    """The commit raises the error, too."""

@@ -11,6 +11,7 @@ The name and the columns of a file tell which of three forms it has:
 """
 
 import gzip
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -102,6 +103,20 @@ def write_log(path: str | Path, records: pa.Table) -> None:
     else:
         with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
             file.writelines(_lines(records))
+
+
+def append_log(path: str | Path, records: pa.Table) -> None:
+    """Adds records (columns `LOGICAL`) at the end of a file of JSON Lines, which need not exist. Raises `LogError`."""
+    path = Path(path)
+    if path.suffix != ".jsonl":
+        raise LogError(f"{path}: only a file whose name ends in .jsonl can be appended to")
+    lines = list(_lines(records))
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.writelines(lines)
 
 
 # ---- JSON Lines

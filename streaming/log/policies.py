@@ -11,9 +11,10 @@ them first. What the broker would refuse it asks the broker, by folding the pinn
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Admin, BrokerConfig, Decoded, MalformedCommand, Refused, decode, to_binary
+from schemas.commands import (
+    Admin,
+    AnyCommand,
+    BrokerConfig,
+    Decoded,
+    MalformedCommand,
+    Refused,
+    decode,
+    to_binary,
+)
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.records import RECORD
@@ -33,10 +43,8 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
 from streaming.broker.policies.kept import KEPT
 from streaming.log.files import line_numbers, read_log
+from streaming.log.policy_files import ENDINGS, read_policy_file
 from streaming.log.table import LogError
-
-WITHOUT_EFFECT = frozenset({*KEPT, "inactiveTopicPolicies"})
-"""Policies that are kept and returned, and change nothing."""
 
 
 class Policy(NamedTuple):
@@ -81,15 +89,15 @@ def read_policies(
     or sets nothing, a topic or namespace that the log doesn't have, a policy that is set twice, and whatever the broker
     refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
     """
-    table = source if isinstance(source, pa.Table) else read_log(source)
     name = "the table of policies" if isinstance(source, pa.Table) else str(source)
+    table, places = _read(source)
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
     known = _Log(records)
     earlier: dict[Any, str] = {}
     policies: dict[int, Policy] = {}
     for row, (place, topic, value, command) in enumerate(
-        zip(_places(source, len(table)), topics, values, judge(topics, values), strict=True)
+        zip(places, topics, values, judge(topics, values), strict=True)
     ):
         if isinstance(command, Admin | BrokerConfig):
             policy = Policy(place, topic, command, _fields(value))
@@ -112,9 +120,17 @@ def read_policies(
 _OTHER = "neither an ADMIN nor a BROKER_CONFIG command: only these set policies"
 
 
-def _places(source: str | Path | pa.Table, rows: int) -> Iterator[str]:
-    lines = None if isinstance(source, pa.Table) else line_numbers(source)
-    return (f"row {row}" for row in range(rows)) if lines is None else (f"line {line}" for line in lines)
+def _read(source: str | Path | pa.Table) -> tuple[pa.Table, list[str]]:
+    """The commands, and where each stands."""
+    if isinstance(source, pa.Table):
+        return source, [f"row {row}" for row in range(len(source))]
+    if str(source).endswith(ENDINGS):
+        table, lines = read_policy_file(Path(source))
+        return table, [f"line {line}" for line in lines]
+    table, numbers = read_log(source), line_numbers(source)
+    if numbers is None:
+        return table, [f"row {row}" for row in range(len(table))]
+    return table, [f"line {line}" for line in numbers]
 
 
 class _Log:
@@ -142,7 +158,7 @@ def _mistakes(policy: Policy, log: _Log) -> Iterator[str]:
         yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
     elif namespace is None and topic is None:
         yield f"{command.method} {path} sets no policy of a topic or a namespace"
-    elif (call := admin.call_of(command)[1:] if namespace is None else namespace[1]) in WITHOUT_EFFECT:
+    elif (call := admin.call_of(command)[1:] if namespace is None else namespace[1]) in KEPT:
         yield f"Magnetar keeps {call} without acting on it, so it can't change the result: remove it"
     elif (namespace is not None and call and policy_of(call, path) is None) or (
         topic is not None and not admin.creates_topic(command)
@@ -159,7 +175,7 @@ def _no_topic(topic: str, topics: set[str]) -> str:
 
 
 def _no_policy(call: str) -> str:
-    known = sorted({*POLICY_CALLS, "backlogQuota"} - WITHOUT_EFFECT)
+    known = sorted({*POLICY_CALLS, "backlogQuota"} - set(KEPT))
     near = get_close_matches(call.partition("/")[0], known, 1)
     return f"{call or 'the call'} is not a policy: " + (
         f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"
@@ -274,6 +290,41 @@ def pin(records: pa.Table, policies: list[Policy]) -> Pinned:
         RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
     )
     return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
+
+
+class PartitionPins(NamedTuple):
+    """What policies do to the log of one ingress partition: the commands that come first (topic, command), the offsets of the
+    records that are left out, and other commands by offset."""
+
+    front: Sequence[tuple[str | None, AnyCommand]] = ()
+    dropped: frozenset[int] = frozenset()
+    replaced: Mapping[int, BrokerConfig] = MappingProxyType({})
+
+    def moved(self, shift: int) -> "PartitionPins":
+        """For a log whose offsets are higher by `shift`."""
+        return PartitionPins(
+            self.front,
+            frozenset(offset + shift for offset in self.dropped),
+            {offset + shift: command for offset, command in self.replaced.items()},
+        )
+
+
+def pins(records: pa.Table, policies: list[Policy]) -> dict[int, PartitionPins]:
+    """What `pin` would do to each ingress partition of `records`."""
+    overridden = _overridden(records, policies)
+    front = _front(records, policies, overridden)
+    dropped: dict[int, set[int]] = defaultdict(set)
+    replaced: dict[int, dict[int, BrokerConfig]] = defaultdict(dict)
+    for row in np.flatnonzero(~overridden.keep).tolist():
+        dropped[records["partition"][row].as_py()].add(records["offset"][row].as_py())
+    for row, command in overridden.reconfigured.items():
+        replaced[records["partition"][row].as_py()][records["offset"][row].as_py()] = command
+    return {
+        owner: PartitionPins(
+            [(topic, command) for _, topic, command in commands], frozenset(dropped[owner]), replaced[owner]
+        )
+        for owner, commands in front.items()
+    }
 
 
 class _Overridden(NamedTuple):

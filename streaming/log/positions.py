@@ -24,9 +24,10 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
 from schemas import commands as c
 from streaming.broker import admin
@@ -35,6 +36,11 @@ from streaming.broker.persistent.admin_operations import MessageIdBody
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+_ENTRY_BITS = 32
+"""A ledger has fewer entries than 2 to this."""
 
 NAMING = (c.Ack, c.RedeliverUnacknowledgedMessages, c.Seek, c.Subscribe, c.Admin)
 """The commands in which positions can be."""
@@ -105,6 +111,61 @@ class WrittenEntries:
             return None
         found = self._up_to(run, position.entry - self._entry[run] if run >= low else self._count[run] - 1)
         return found if found.number < end else self.last_up_to(end - 1)
+
+    def at(self, position: Position) -> Written | None:
+        """The entry at a position."""
+        found = self.last_at(position, self._end)
+        return found if found is not None and found.position == position else None
+
+    def last_number_up_to(self, position: Position) -> int:
+        """The number of the last entry at `position` or before it; −1: there is none."""
+        found = self.last_at(position, self._end)
+        return -1 if found is None else found.number
+
+    def first_number_after(self, position: Position) -> int | None:
+        """The number of the first entry after `position`."""
+        found = self.first_after(self.last_number_up_to(position), self._end)
+        return None if found is None else found.number
+
+    def numbers(self, after: Position, to: Position) -> list[tuple[int, int]]:
+        """The numbers of the entries after `after` and up to `to`, as ranges (first, stop)."""
+        first, last = self.last_number_up_to(after) + 1, self.last_number_up_to(to)
+        found = []
+        run = max(bisect_right(self._first, first) - 1, 0)
+        while run < len(self._first) and self._first[run] <= last:
+            start = max(self._first[run], first)
+            stop = min(self._first[run] + self._count[run], last + 1)
+            if start < stop:
+                found.append((start, stop))
+            run += 1
+        return found
+
+    def numbers_of(self, ledgers: "_Ints", entries: "_Ints") -> "_Ints":
+        """The number of the entry at each position; −1 where there is none."""
+        if not self._first:
+            return np.full(len(ledgers), -1, np.int64)
+        first, ledger, entry, count = (np.frombuffer(column, np.int64) for column in self._columns())
+        starts = (ledger << _ENTRY_BITS) + entry
+        wanted = (ledgers << _ENTRY_BITS) + entries
+        run = np.maximum(np.searchsorted(starts, wanted, side="right") - 1, 0)
+        place = wanted - starts[run]
+        found: _Ints = np.where((place >= 0) & (place < count[run]), first[run] + place, -1)
+        return found
+
+    def positions_of(self, numbers: "_Ints") -> "tuple[_Ints, _Ints]":
+        """Ledger and entry of the entry with each number; −1 where there is none."""
+        if not self._first:
+            return np.full(len(numbers), -1, np.int64), np.full(len(numbers), -1, np.int64)
+        first, ledger, entry, count = (np.frombuffer(column, np.int64) for column in self._columns())
+        run = np.maximum(np.searchsorted(first, numbers, side="right") - 1, 0)
+        place = numbers - first[run]
+        there = (place >= 0) & (place < count[run])
+        return np.where(there, ledger[run], -1), np.where(there, entry[run] + place, -1)
+
+    @property
+    def _end(self) -> int:
+        """A number above all."""
+        return self._first[-1] + self._count[-1] if self._first else 0
 
     def _up_to(self, run: int, place: int) -> Written:
         """The entry at a place of a run, or the run's last one."""

@@ -154,6 +154,11 @@ class Translation:
         """How many commands named a message that never was under the policies, until brokers had these states."""
         return sum(_decode(state).unmatched for state in states)
 
+    @staticmethod
+    def plain(state: bytes) -> bytes:
+        """The state without what only the translation needs, as `Broker` encodes it."""
+        return _decode(state).broker
+
     def __call__(self, partition: int, entries: EntryReader) -> TranslatingBroker:
         """A new broker for an ingress partition."""
         return TranslatingBroker(partition, entries).follow(self.baselines.get(partition, {}))

@@ -1,10 +1,12 @@
 """The HTTP endpoint of a running query: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever runs it."""
 
+import ipaddress
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
@@ -13,28 +15,46 @@ from streaming.metrics.query import QueryMetrics
 
 LOOPBACK = "127.0.0.1"
 
+CONNECTIONS = 64
+"""The most connections that are served at a time."""
+
 
 class EndpointError(ValueError):
     """The endpoint's address can't be used. The text says why."""
 
 
-class Endpoint:
-    """Serves metrics in threads of its own, from its creation until `close`."""
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""A WSGI application."""
 
-    def __init__(self, address: str, metrics: QueryMetrics) -> None:
-        """`address`: ``HOST:PORT``, or ``PORT`` for this machine alone. Port 0: any free one. Raises `EndpointError`."""
-        host, port = _parsed(address)
-        app = _application(metrics)
+
+class Endpoint:
+    """Has an address from its creation until `close`, and serves an application there, in threads of its own, from `start` on."""
+
+    def __init__(self, address: str, *, option: str = "--metrics", only_loopback: bool = False) -> None:
+        """`address`: ``HOST:PORT``, or ``PORT`` for this machine alone. Port 0: any free one. `option` names it in errors.
+        `only_loopback`: refuse an address that other machines reach. Raises `EndpointError`."""
+        host, port = _parsed(address, option)
+        if only_loopback and not is_loopback(host):
+            raise EndpointError(
+                f"{option} {address}: other machines reach this address, and nobody needs a password: take 127.0.0.1, or "
+                "add --insecure if your network protects it"
+            )
         try:
-            self._server = make_server(host, port, app, _Server, _Quiet)
+            self._server = _Server((host, port), _Quiet)
         except (OSError, OverflowError) as error:
-            raise EndpointError(f"--metrics {address}: {error}") from None
+            raise EndpointError(f"{option} {address}: {error}") from None
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+
+    def start(self, application: Application) -> None:
+        """Answer requests, those that came before, too."""
+        self._server.set_app(application)
+        self._thread.start()
 
     def close(self) -> None:
         """Take no more requests."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
         self._server.server_close()
 
 
@@ -47,10 +67,19 @@ def registry(metrics: Collector) -> CollectorRegistry:
     return found
 
 
-def _parsed(address: str) -> tuple[str, int]:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _parsed(address: str, option: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise EndpointError(f"--metrics {address}: expected HOST:PORT, such as 127.0.0.1:9464, or PORT")
+        raise EndpointError(f"{option} {address}: expected HOST:PORT, such as 127.0.0.1:9464, or PORT")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -59,7 +88,8 @@ class _Status(NamedTuple):
     text: str
 
 
-def _application(metrics: QueryMetrics) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+def application(metrics: QueryMetrics) -> Application:
+    """Answers with the metrics of a query, and says whether it runs."""
     expose = make_wsgi_app(registry(metrics))
 
     def probe(path: str) -> _Status:
@@ -93,6 +123,24 @@ def _application(metrics: QueryMetrics) -> Callable[[dict[str, Any], Callable[..
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread, or close it at once if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Quiet(WSGIRequestHandler):

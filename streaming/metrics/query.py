@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from schemas.metrics import PartitionMetrics
-from streaming.metrics.topics import LABEL_SETS, TopicFigures
+from streaming.metrics.topics import LABEL_SETS, Known, Snapshot, TopicFigures
 
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the histogram of batch times, in seconds."""
@@ -95,6 +95,20 @@ class QueryMetrics(Collector):
         """Whether the query runs or is about to."""
         return not self._stopped
 
+    def snapshot(self) -> Snapshot:
+        """The figures of all topics. They do not change any more."""
+        with self._lock:
+            return self._topics.snapshot(self._passed())
+
+    def topic(self, name: str) -> Known | None:
+        """The figures of a topic."""
+        with self._lock:
+            return self._topics.topic(name)
+
+    def _passed(self) -> int:
+        """The time (ms) that every ingress partition has reached at least."""
+        return self._last.time if self._time_passes and self._last is not None else 0
+
     def clock_lag(self, clock: int, now: int) -> float:
         """How many seconds a partition's clock (ms) is behind `now` (ms), never negative."""
         if self._time_passes and self._last is not None:
@@ -104,8 +118,7 @@ class QueryMetrics(Collector):
     def collect(self) -> list[Metric]:
         """See `prometheus_client.registry.Collector`."""
         with self._lock:
-            passed = self._last.time if self._time_passes and self._last is not None else 0
-            return [*self._of_stream(), *self._topics.collect(passed, self._label_sets)]
+            return [*self._of_stream(), *self._topics.collect(self._passed(), self._label_sets)]
 
     def _of_stream(self) -> Iterator[Metric]:
         now = int(time.time() * 1000)

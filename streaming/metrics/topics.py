@@ -74,16 +74,30 @@ _SUBSCRIPTIONS = {
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
+    """A topic, and the ingress partition that measured it."""
+
     partition: int
     topic: TopicMetrics
+
+
+class Snapshot(NamedTuple):
+    """Figures of all topics at `time` (ms), and what the ingress partitions measured last, without the topics."""
+
+    topics: list[Known]
+    partitions: Mapping[int, PartitionMetrics]
+    time: int
+
+    def at(self, partition: int) -> int:
+        """The time (ms) in an ingress partition: its clock where that is later."""
+        return max(self.time, self.partitions[partition].clock)
 
 
 class TopicFigures:
     """The latest figures of all topics, by the ingress partitions that measured them. Not safe for several threads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._partitions: dict[int, PartitionMetrics] = {}
 
     def update(self, measured: PartitionMetrics) -> None:
@@ -91,13 +105,21 @@ class TopicFigures:
         for name in measured.deleted:
             self._known.pop(name, None)
         for topic in measured.topics:
-            self._known[topic.name] = _Known(measured.partition, topic)
+            self._known[topic.name] = Known(measured.partition, topic)
         self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
 
     @property
     def partitions(self) -> Mapping[int, PartitionMetrics]:
         """What the ingress partitions measured last, without the topics."""
         return self._partitions
+
+    def snapshot(self, time: int) -> Snapshot:
+        """The figures as of `time` (ms). They do not change any more."""
+        return Snapshot(list(self._known.values()), dict(self._partitions), time)
+
+    def topic(self, name: str) -> Known | None:
+        """The figures of a topic."""
+        return self._known.get(name)
 
     def collect(self, time: int, label_sets: int = LABEL_SETS) -> Iterator[Metric]:
         """The metrics as of `time` (ms), or of a partition's clock where that is later."""
@@ -113,11 +135,11 @@ class TopicFigures:
             namespace = topic.name.partition("://")[2].rpartition("/")[0]
             listed = number < label_sets
             labels = (cluster, namespace, topic.name) if listed else (cluster, OTHER, OTHER)
-            topics.add(labels, _topic(topic, at, own.interval))
+            topics.add(labels, topic_values(topic, at, own.interval))
             namespaces.add((cluster, namespace if listed else OTHER), {"pulsar_topics_count": 1})
             if listed:
-                quotas.add(labels, _quotas(topic, at))
-                for quota_type, values in _by_quota(topic, at).items():
+                quotas.add(labels, quota_limits(topic, at))
+                for quota_type, values in quota_use(topic, at).items():
                     by_quota.add((*labels, quota_type), values)
             for subscription in topic.subscriptions:
                 shown += 1
@@ -125,7 +147,7 @@ class TopicFigures:
                     (*labels, subscription.name)
                     if listed and shown <= label_sets
                     else (cluster, OTHER, OTHER, OTHER),
-                    _subscription(subscription, topic, at, own.interval),
+                    subscription_values(subscription, topic, at, own.interval),
                 )
         for families in (namespaces, topics, quotas, by_quota, subscriptions):
             yield from families.metrics()
@@ -185,7 +207,8 @@ def _rates(
     )
 
 
-def _topic(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
+def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
+    """The metrics of a topic by name, at a time (ms). `interval`: of the rates, in ms."""
     rates = _rates(TOPIC_RATES, topic.rates, topic.next_rates, topic, at, interval)
     of_subscriptions = [_subscription_rates(each, topic, at, interval) for each in topic.subscriptions]
     return {
@@ -207,7 +230,8 @@ def _topic(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
     }
 
 
-def _quotas(topic: TopicMetrics, at: int) -> dict[str, float]:
+def quota_limits(topic: TopicMetrics, at: int) -> dict[str, float]:
+    """The metrics of a topic's quotas by name."""
     found: dict[str, float] = {}
     if topic.quota_size >= 0:
         found["pulsar_storage_backlog_quota_limit"] = topic.quota_size
@@ -218,8 +242,8 @@ def _quotas(topic: TopicMetrics, at: int) -> dict[str, float]:
     return found
 
 
-def _by_quota(topic: TopicMetrics, at: int) -> dict[str, dict[str, float]]:
-    """By the label quota_type."""
+def quota_use(topic: TopicMetrics, at: int) -> dict[str, dict[str, float]]:
+    """The metrics that a topic has for each quota, by the label quota_type."""
     evictions, used = (
         "pulsar_storage_backlog_quota_exceeded_evictions_total",
         "magnetar_backlog_quota_used_ratio",
@@ -239,9 +263,10 @@ def _subscription_rates(
     return _rates(SUBSCRIPTION_RATES, subscription.rates, subscription.next_rates, topic, at, interval)
 
 
-def _subscription(
+def subscription_values(
     subscription: SubscriptionMetrics, topic: TopicMetrics, at: int, interval: int
 ) -> dict[str, float]:
+    """The metrics of a subscription by name, at a time (ms). `interval`: of the rates, in ms."""
     rates = _subscription_rates(subscription, topic, at, interval)
     return {
         "pulsar_subscription_back_log": subscription.backlog,

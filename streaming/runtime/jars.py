@@ -1,7 +1,15 @@
-"""The jars that pyspark does not include: Spark's Kafka source, and a Kafka broker for local use.
+"""The jars that pyspark does not include: Spark's Kafka source, Hadoop's S3 client, and a Kafka broker for local use.
 
-They are fetched once per machine with the Ivy that ships with pyspark, so nothing but Java is needed. Each list is complete
-and exact. That makes it reproducible, and fast: Ivy reads no POM (the broker takes 9 s instead of 28 s).
+They are fetched once per machine with the Ivy that ships with pyspark, so nothing but Java is needed. Each list
+(``*.jars``, one ``group:name:version sha256`` per line) is complete and exact. That makes it reproducible, and fast: Ivy reads no
+POM (the broker takes 9 s instead of 28 s). No jar is used before its hash is checked.
+
+* ``spark-kafka.jars``: not what `spark.jars.packages` would resolve, because some mirrors of Maven Central lack parts of that.
+  These work with every pyspark 4.2.x. Everything else that the source needs ships with pyspark.
+* ``s3a.jars``: Hadoop's S3 client, of the version of Hadoop in pyspark 4.2.x, with the parts of AWS's SDK that it uses: 10 MB
+  instead of the 600 MB of AWS's bundle. Netty and Apache's HTTP client ship with pyspark. ``spark-hadoop-cloud`` lets Spark write
+  the files of a checkpoint without renaming them; the mirrors lack its 4.2.
+* ``kafka-broker.jars``: ``org.apache.kafka:kafka_2.13`` with all that it depends on, and ``slf4j-simple`` to log with.
 """
 
 from __future__ import annotations
@@ -11,8 +19,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from filelock import FileLock
@@ -23,78 +33,46 @@ from streaming.runtime.java import java_binary
 MAVEN_URL_VARIABLE = "MAGNETAR_MAVEN_URL"
 """Environment variable: a Maven repository to use instead of Maven Central."""
 
-# Not what `spark.jars.packages` would resolve: some mirrors of Maven Central lack parts of that. These work with every
-# pyspark 4.2.x. Everything else that the source needs ships with pyspark.
-_SPARK_KAFKA = """
-org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
-org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0
-org.apache.kafka:kafka-clients:3.9.2
-org.apache.commons:commons-pool2:2.13.1
-"""
 
-# org.apache.kafka:kafka_2.13 with all it depends on, and slf4j-simple to log with.
-_KAFKA_BROKER = """
-at.yawk.lz4:lz4-java:1.10.2
-com.dynatrace.hash4j:hash4j:0.22.0
-com.fasterxml.jackson.core:jackson-annotations:2.21
-com.fasterxml.jackson.core:jackson-core:2.21.2
-com.fasterxml.jackson.core:jackson-databind:2.21.2
-com.fasterxml.jackson.dataformat:jackson-dataformat-csv:2.21.2
-com.fasterxml.jackson.dataformat:jackson-dataformat-yaml:2.21.2
-com.fasterxml.jackson.datatype:jackson-datatype-jdk8:2.21.2
-com.github.ben-manes.caffeine:caffeine:3.2.0
-com.github.luben:zstd-jni:1.5.6-10
-com.google.re2j:re2j:1.8
-com.typesafe.scala-logging:scala-logging_2.13:3.9.6
-com.yammer.metrics:metrics-core:2.2.0
-commons-beanutils:commons-beanutils:1.11.0
-commons-collections:commons-collections:3.2.2
-commons-digester:commons-digester:2.1
-commons-logging:commons-logging:1.3.5
-commons-validator:commons-validator:1.10.1
-net.sf.jopt-simple:jopt-simple:5.0.4
-net.sourceforge.argparse4j:argparse4j:0.7.0
-org.apache.kafka:kafka-clients:4.3.1
-org.apache.kafka:kafka-coordinator-common:4.3.1
-org.apache.kafka:kafka-group-coordinator:4.3.1
-org.apache.kafka:kafka-group-coordinator-api:4.3.1
-org.apache.kafka:kafka-metadata:4.3.1
-org.apache.kafka:kafka-raft:4.3.1
-org.apache.kafka:kafka-server:4.3.1
-org.apache.kafka:kafka-server-common:4.3.1
-org.apache.kafka:kafka-share-coordinator:4.3.1
-org.apache.kafka:kafka-storage:4.3.1
-org.apache.kafka:kafka-storage-api:4.3.1
-org.apache.kafka:kafka-tools-api:4.3.1
-org.apache.kafka:kafka-transaction-coordinator:4.3.1
-org.apache.kafka:kafka_2.13:4.3.1
-org.apache.logging.log4j:log4j-api:2.25.4
-org.apache.logging.log4j:log4j-core:2.25.4
-org.bitbucket.b_c:jose4j:0.9.6
-org.hdrhistogram:HdrHistogram:2.2.2
-org.jspecify:jspecify:1.0.0
-org.pcollections:pcollections:4.0.2
-org.scala-lang:scala-library:2.13.18
-org.scala-lang:scala-reflect:2.13.18
-org.slf4j:slf4j-api:1.7.36
-org.slf4j:slf4j-simple:1.7.36
-org.xerial.snappy:snappy-java:1.1.10.7
-org.yaml:snakeyaml:2.5
-"""
+class Jar(NamedTuple):
+    """A jar in a Maven repository: its coordinates, and the SHA-256 of its contents in hexadecimal."""
+
+    group: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """``group:name:version``."""
+        return f"{self.group}:{self.name}:{self.version}"
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.name}-{self.version}.jar"
 
 
 class JarsUnavailableError(RuntimeError):
-    """Jars are not in the cache and could not be fetched. The message says which, why and what to do."""
+    """Jars are not in the cache and could not be fetched, or are not the right ones. The message says which, why and what to do."""
 
 
 def spark_kafka_jars() -> list[Path]:
     """Spark's Kafka source (4 jars, 10 MB; 4 s the first time), for `spark.jars`, sorted by name.
 
     Raises:
-        JarsUnavailableError: they are not in the cache and could not be fetched.
+        JarsUnavailableError: they are not in the cache and could not be fetched, or have another hash.
         JavaNotFoundError: they are not in the cache, and there is no Java to fetch them with.
     """
-    return fetch("spark-kafka", _SPARK_KAFKA)
+    return fetch("spark-kafka", locked("spark-kafka"))
+
+
+def s3a_jars() -> list[Path]:
+    """Hadoop's S3 client (36 jars, 10 MB; 8 s the first time), for `spark.jars`, sorted by name.
+
+    Raises the same errors as `spark_kafka_jars`.
+    """
+    return fetch("s3a", locked("s3a"))
 
 
 def kafka_broker_jars() -> list[Path]:
@@ -102,30 +80,49 @@ def kafka_broker_jars() -> list[Path]:
 
     Raises the same errors as `spark_kafka_jars`.
     """
-    return fetch("kafka-broker", _KAFKA_BROKER)
+    return fetch("kafka-broker", locked("kafka-broker"))
 
 
-def fetch(name: str, coordinates: str) -> list[Path]:
-    """The jars of `coordinates` (one `group:name:version` per line) from the cache, fetched if they are missing.
+def locked(name: str) -> list[Jar]:
+    """The jars of the list ``<name>.jars``."""
+    found = []
+    for line in Path(__file__).with_name(f"{name}.jars").read_text().splitlines():
+        coordinates, sha256 = line.split()
+        group, artifact, version = coordinates.split(":")
+        found.append(Jar(group, artifact, version, sha256))
+    return found
 
-    They are in `<cache>/jars/<name>-<digest of the coordinates>`, a folder that is complete or absent. Any number of
-    processes may ask at once: one fetches, the others wait.
+
+def fetch(name: str, wanted: Sequence[Jar]) -> list[Path]:
+    """The jars from the cache, fetched if they are missing, sorted by name.
+
+    They are in `<cache>/jars/<name>-<digest of the list>`, a folder that is complete or absent. Any number of processes may ask at
+    once: one fetches, the others wait. Each call checks the hashes (20 ms for Spark's Kafka source).
     """
-    wanted = [tuple(line.split(":")) for line in coordinates.split()]
-    folder = cache_dir() / "jars" / f"{name}-{hashlib.sha256(coordinates.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(repr([tuple(jar) for jar in wanted]).encode()).hexdigest()[:12]
+    folder = cache_dir() / "jars" / f"{name}-{digest}"
     if not folder.exists():
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 _fetch_into(folder, wanted)
-    jars = sorted(folder.glob("*.jar"))
-    if len(jars) != len(wanted):
-        raise JarsUnavailableError(
-            f"{folder} holds {len(jars)} of {len(wanted)} jars; delete it and try again"
-        )
-    return jars
+    if {file.name for file in folder.glob("*.jar")} != {jar.file for jar in wanted}:
+        raise JarsUnavailableError(f"{folder} does not hold the {len(wanted)} jars; delete it and try again")
+    if wrong := _of_another_hash(folder, wanted):
+        raise JarsUnavailableError(f"{wrong} in {folder}: delete the folder and try again")
+    return sorted(folder / jar.file for jar in wanted)
 
 
-def _fetch_into(folder: Path, wanted: list[tuple[str, ...]]) -> None:
+def _of_another_hash(folder: Path, wanted: Sequence[Jar]) -> str:
+    """What is wrong with the first jar whose hash differs from the list's; else an empty text."""
+    for jar in wanted:
+        with (folder / jar.file).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != jar.sha256:
+            return f"{jar.file} has the SHA-256 {found}, not {jar.sha256},"
+    return ""
+
+
+def _fetch_into(folder: Path, wanted: Sequence[Jar]) -> None:
     java = java_binary()
     print(f"fetching {len(wanted)} jars into {folder} (once per machine)", file=sys.stderr)
     # In the same folder as the target, because a rename across file systems is not atomic.
@@ -146,6 +143,10 @@ def _fetch_into(folder: Path, wanted: list[tuple[str, ...]]) -> None:
         done = subprocess.run([java, *ivy, *paths], capture_output=True, text=True, check=False)
         if done.returncode != 0 or not draft.is_dir():
             raise JarsUnavailableError(_explain(wanted, done.stdout))
+        if wrong := _of_another_hash(draft, wanted):
+            raise JarsUnavailableError(
+                f"{wrong} as {_repository()} has it: it was changed there or on the way, and is not used"
+            )
         draft.rename(folder)
 
 
@@ -171,11 +172,11 @@ def _settings(cache: Path) -> str:
 """
 
 
-def _module(wanted: list[tuple[str, ...]]) -> str:
+def _module(wanted: Sequence[Jar]) -> str:
     lines = (
-        f"<dependency org={quoteattr(group)} name={quoteattr(name)} rev={quoteattr(version)}"
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
         ' transitive="false" conf="default->default"/>'
-        for group, name, version in wanted
+        for jar in wanted
     )
     return f"""<ivy-module version="2.0">
   <info organisation="magnetar" module="jars"/>
@@ -185,12 +186,15 @@ def _module(wanted: list[tuple[str, ...]]) -> str:
 """
 
 
-def _explain(wanted: list[tuple[str, ...]], said: str) -> str:
-    missing = [name for group, name, version in wanted if f"{group}#{name};{version}: not found" in said]
-    where = os.environ.get(MAVEN_URL_VARIABLE, "Maven Central")
+def _repository() -> str:
+    return os.environ.get(MAVEN_URL_VARIABLE, "Maven Central")
+
+
+def _explain(wanted: Sequence[Jar], said: str) -> str:
+    missing = [jar.name for jar in wanted if f"{jar.group}#{jar.name};{jar.version}: not found" in said]
     # Ivy gives the reason in the first line under one of these headings; "errors" says more.
     why = next((part for head in ("ERRORS", "WARNINGS") for part in said.split(f":::: {head}")[1:]), said)
     return (
-        f"could not fetch {', '.join(missing) or 'the jars'} from {where}: {(why.strip() or 'Ivy said nothing').splitlines()[0]}. "
+        f"could not fetch {', '.join(missing) or 'the jars'} from {_repository()}: {(why.strip() or 'Ivy said nothing').splitlines()[0]}. "
         f"Is the network down? To use a mirror of Maven Central, set {MAVEN_URL_VARIABLE}."
     )

@@ -4,8 +4,8 @@ Spark's launcher always asks for the module `jdk.incubator.vector`, which only s
 other reduced Javas lack that module, and a JVM does not start without a module that it is asked for. A full Java prints a
 warning at every start. So Spark gets its Java through a small script, the shim, which drops that argument.
 
-The shim also makes Java ignore the signals that end the command. A terminal or a service manager sends them to all
-processes of a group, and without its JVM, the driver could not finish the micro-batch. The JVM ends when the driver does.
+The shim also makes Java ignore the signals that end the command. A service manager may send them to all processes, and
+without its JVM, the driver could not finish the micro-batch. The JVM ends when the driver does.
 """
 
 from __future__ import annotations
@@ -85,13 +85,15 @@ exec {shlex.quote(str(java))} "$@"
 """
     home = cache_dir() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     shim = home / "bin" / "java"
-    with FileLock(home.with_suffix(".lock")):
-        if not shim.exists():
-            shim.parent.mkdir(parents=True, exist_ok=True)
-            draft = shim.with_suffix(".draft")
-            draft.write_text(text)
-            draft.chmod(0o755)
-            draft.rename(shim)
+    # The cache may be read-only once the shim is there: in an image, for example.
+    if not shim.exists():
+        with FileLock(home.with_suffix(".lock")):
+            if not shim.exists():
+                shim.parent.mkdir(parents=True, exist_ok=True)
+                draft = shim.with_suffix(".draft")
+                draft.write_text(text)
+                draft.chmod(0o755)
+                draft.rename(shim)
     return home
 
 
@@ -115,7 +117,10 @@ def _describe(java: Path) -> tuple[int, Path] | None:
     """
     command: list[str | Path] = [java, "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        # A signal to the command's process group must not make a good Java look like a broken one.
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, process_group=0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", done.stderr)

@@ -5,88 +5,136 @@ itself checks its state files when it reads them, see `streaming.spark.failure`.
 """
 
 import json
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
-from sinks.storage import RESTORE
+from sinks.storage import RESTORE, Storage
 from streaming.spark.failure import QueryFailed
+
+_S3A = "s3a://"
 
 
 class BadCheckpoint(QueryFailed):
     """The checkpoint is damaged, or belongs to another query."""
 
 
+def opened(checkpoint: str | Path) -> Storage | None:
+    """The checkpoint's folder, or None if only Spark can open it. Spark's ``s3a://`` is ``s3://`` for everybody else."""
+    url = str(checkpoint)
+    if url.startswith(_S3A):
+        return Storage(f"s3://{url.removeprefix(_S3A)}")
+    return None if "://" in url else Storage(url)
+
+
+def is_on_s3(checkpoint: str | Path) -> bool:
+    """Whether Spark needs its S3 client, and another way than renaming to write files at once."""
+    return str(checkpoint).startswith(_S3A)
+
+
 def check(checkpoint: str | Path, topic: str) -> None:
-    """Check the files that Spark reads first. Does nothing if they don't exist yet or are not on this machine.
+    """Check the files that Spark reads first. Does nothing if they don't exist yet or only Spark can open them.
 
     Raises `BadCheckpoint`.
     """
-    folder = Path(checkpoint)
-    if folder.exists() and not folder.is_dir():
-        raise BadCheckpoint(f"{folder} is not a folder: give the query another --checkpoint, new or its own")
-    offsets = _latest(folder / "offsets")
+    if (storage := opened(checkpoint)) is None:
+        return
+    if storage.folder is not None and storage.folder.exists() and not storage.folder.is_dir():
+        raise BadCheckpoint(
+            f"{checkpoint} is not a folder: give the query another --checkpoint, new or its own"
+        )
+    offsets = _latest(storage, "offsets")
     if offsets is None:
         return
-    metadata = folder / "metadata"
-    if not metadata.exists():
-        raise BadCheckpoint(f"The checkpoint's file {metadata} is missing. {RESTORE}")
-    _lines(metadata, 1)
-    *_, last = _lines(offsets, 3)
+    if storage.info("metadata") is None:
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/metadata is missing. {RESTORE}")
+    _lines(storage, "metadata", 1)
+    *_, last = _lines(storage, f"offsets/{offsets}", 3)
     if not isinstance(last, dict) or not all(isinstance(each, dict) for each in last.values()):
         raise BadCheckpoint(
-            f"{folder} is the checkpoint of another query: give this one its own, or a new one"
+            f"{checkpoint} is the checkpoint of another query: give this one its own, or a new one"
         )
     if topic not in last:
         raise BadCheckpoint(
-            f"{folder} is the checkpoint of a query over topic {' and '.join(map(repr, last))}, not {topic!r}: give the "
+            f"{checkpoint} is the checkpoint of a query over topic {' and '.join(map(repr, last))}, not {topic!r}: give the "
             "query its own topic, or a new checkpoint and a new store"
         )
-    if (commit := _latest(folder / "commits")) is not None:
+    if (commit := _latest(storage, "commits")) is not None:
         _lines(
-            commit, 2, "Delete it and start the query again: it repeats that micro-batch, as after a crash"
+            storage,
+            f"commits/{commit}",
+            2,
+            "Delete it and start the query again: it repeats that micro-batch, as after a crash",
         )
+
+
+class Committed(NamedTuple):
+    """The last committed micro-batch: its number, the query's topic, and by partition the first offset that is not folded.
+
+    `is_last`: no other one was begun since.
+    """
+
+    batch: int
+    topic: str
+    offsets: dict[int, int]
+    is_last: bool
+
+
+def committed(checkpoint: str | Path) -> Committed | None:
+    """The last committed micro-batch; None if there is none or only Spark can open the checkpoint. Raises `BadCheckpoint`."""
+    storage = opened(checkpoint)
+    if storage is None or (commit := _latest(storage, "commits")) is None:
+        return None
+    *_, last = _lines(storage, f"offsets/{commit}", 3)
+    try:
+        ((topic, offsets),) = last.items()
+        by_partition = {int(partition): offset for partition, offset in offsets.items()}
+        return Committed(commit, topic, by_partition, _latest(storage, "offsets") == commit)
+    except (AttributeError, ValueError) as error:
+        raise BadCheckpoint(
+            f"{checkpoint} is the checkpoint of another query, not of magnetar run"
+        ) from error
 
 
 def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
-    """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or the checkpoint
-    is not on this machine."""
-    folder = Path(checkpoint)
-    if (commit := _latest(folder / "commits")) is None:
+    """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or only Spark can
+    open the checkpoint."""
+    storage = opened(checkpoint)
+    if storage is None or (commit := _latest(storage, "commits")) is None:
         return {}
-    *_, last = _lines(folder / "offsets" / commit.name, 3)
+    *_, last = _lines(storage, f"offsets/{commit}", 3)
     return {int(partition): offset for partition, offset in last[topic].items()}
 
 
 def next_batch(checkpoint: str | Path) -> int | None:
     """The micro-batch with which the query starts: the last one that was planned, unless it is committed. −1 if none was
-    ever planned; None if the checkpoint is not on this machine."""
-    if "://" in str(checkpoint):
+    ever planned; None if only Spark can open the checkpoint."""
+    if (storage := opened(checkpoint)) is None:
         return None
-    planned, committed = (_latest(Path(checkpoint) / name) for name in ("offsets", "commits"))
+    planned, done = (_latest(storage, name) for name in ("offsets", "commits"))
     if planned is None:
         return -1
-    return _number(planned) + (committed is not None and committed.name == planned.name)
+    return planned + (done == planned)
 
 
-def _latest(folder: Path) -> Path | None:
-    """The file of the last micro-batch."""
-    if not folder.is_dir():
-        return None
-    return max((each for each in folder.iterdir() if each.name.isdigit()), key=_number, default=None)
+def _latest(storage: Storage, folder: str) -> int | None:
+    """The last micro-batch of which there is a file."""
+    names = (PurePosixPath(str(info.path)).name for info in storage.files(folder))
+    return max((int(name) for name in names if name.isdigit()), default=None)
 
 
-def _number(file: Path) -> int:
-    return int(file.name)
-
-
-def _lines(file: Path, least: int, to_do: str = RESTORE) -> list[Any]:
-    """The JSON values in the lines after the version. Raises `BadCheckpoint` if the file is truncated."""
-    lines = file.read_bytes().splitlines()
+def _lines(storage: Storage, path: str, least: int, to_do: str = RESTORE) -> list[Any]:
+    """The JSON values in the lines after the version. Raises `BadCheckpoint` if the file is truncated or missing."""
+    try:
+        with storage.open(path) as file:
+            text = bytes(file.read())
+    except FileNotFoundError as error:
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/{path} is missing. {to_do}") from error
+    lines = text.splitlines()
     try:
         if len(lines) < least:
             raise ValueError
         return [json.loads(line) for line in (lines[1:] if least > 1 else lines)]
     except ValueError as error:
         raise BadCheckpoint(
-            f"The checkpoint's file {file} ({file.stat().st_size:,} bytes) is damaged. {to_do}"
+            f"The checkpoint's file {storage.url}/{path} ({len(text):,} bytes) is damaged. {to_do}"
         ) from error

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-import signal
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streaming.runtime.jars import spark_kafka_jars
+from sinks.s3 import environment
+from streaming.runtime.jars import s3a_jars, spark_kafka_jars
 from streaming.runtime.java import spark_java_home
+from streaming.signals import before_end, ended_by, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession as SparkSession
 
+ATTEMPTS = 3
+"""Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
+
+_PACKAGES = ("schemas", "sinks", "streaming")
+_SHIPPED = "magnetar"
+_WITHOUT_RENAME = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+_END_SECONDS = 2.0
 
 
 def spark_session(
@@ -28,6 +40,7 @@ def spark_session(
     shuffle_partitions: int,
     master: str = "local[*]",
     with_kafka: bool = False,
+    with_s3: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The Spark session of this process: a new one, in 5 s, or the existing one with the SQL settings of `conf`.
@@ -36,8 +49,11 @@ def spark_session(
         app_name: shown in Spark's UI and logs.
         shuffle_partitions: tasks of the stateful operator. 1 gives the shortest micro-batches, one per core the
             highest throughput. A streaming query keeps the number of its first batch.
-        master: where to run. `local[n]` means n threads in this process.
+        master: where to run. `local[n]` means n threads in this process. A cluster's nodes get this package from here; what it
+            depends on is installed there, for the Python at ``PYSPARK_PYTHON`` (by default, the path of this one).
         with_kafka: load Spark's Kafka source, downloading it if needed. Leave it off if `--packages` loads it.
+        with_s3: the same of Hadoop's S3 client, with settings from the environment, see `sinks.s3`. Checkpoints on S3 are
+            then written without renaming.
         conf: more settings, or other values for those below.
 
     Raises:
@@ -46,26 +62,66 @@ def spark_session(
     # Imported late, because it takes half a second, too long for `magnetar --help`.
     from pyspark.sql import SparkSession
 
-    settings = _common(shuffle_partitions)
-    if master.startswith("local"):
-        settings |= _local()
-    if with_kafka:
-        settings["spark.jars"] = ",".join(map(str, spark_kafka_jars()))
+    settings = _common(shuffle_partitions) | (_local() if master.startswith("local") else _cluster())
+    jars = [*(spark_kafka_jars() if with_kafka else ()), *(s3a_jars() if with_s3 else ())]
+    if jars:
+        settings["spark.jars"] = ",".join(map(str, jars))
+    if with_s3:
+        settings |= _s3()
     settings |= conf or {}
-    builder = SparkSession.builder.appName(app_name).master(master)
+
+    def session() -> SparkSession:
+        _start_java(settings | {"spark.app.name": app_name, "spark.master": master})
+        builder = SparkSession.builder.appName(app_name).master(master)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        found = builder.getOrCreate()
+        # Else it prints a traceback when Java is gone, perhaps after the line that says so.
+        found.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+        return found
+
+    # In the main thread, pyspark would replace the handler of Ctrl-C.
+    return in_thread(session)
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Spark's Java, unless it runs or spark-submit started it, out of reach of the terminal's signals.
+
+    What Java and its Python workers write to the standard error passes through this process, so nothing of it appears after
+    the end.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf()
     for key, value in settings.items():
-        builder = builder.config(key, value)
-    with _own_interrupt():
-        return builder.getOrCreate()
+        conf.set(key, value)
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), daemon=True).start()
+    try:
+        gateway = launch_gateway(conf, {"process_group": 0, "stderr": writing})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writing)
+
+    def end() -> None:
+        # Without its standard input, Java deletes its temporary files and ends. It is killed if that takes long.
+        with suppress(OSError, subprocess.TimeoutExpired):
+            gateway.proc.stdin.close()
+            gateway.proc.wait(_END_SECONDS)
+
+    before_end(end)
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
-@contextmanager
-def _own_interrupt() -> Iterator[None]:
-    """Keep the present handler of Ctrl-C. pyspark would replace it to cancel jobs and raise KeyboardInterrupt."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
+def _pass_on(reading: int) -> None:
+    """Copy to the standard error, until a signal ends the command."""
+    while text := os.read(reading, 1 << 16):
+        if ended_by() is None:
+            with suppress(OSError):
+                os.write(2, text)
+    os.close(reading)
 
 
 def warm_workers(spark: SparkSession) -> None:
@@ -84,27 +140,15 @@ def warm_workers(spark: SparkSession) -> None:
 
 
 def _common(shuffle_partitions: int) -> dict[str, str]:
+    # Spark's launcher reads it only from the environment.
+    os.environ["JAVA_HOME"] = str(spark_java_home())
     return {
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         # So that timestamps mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         # Convert frames between Spark and pandas by column, as Arrow, instead of pickling rows.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }
-
-
-def _local() -> dict[str, str]:
-    # Spark's launcher and its workers read these only from the environment.
-    os.environ["JAVA_HOME"] = str(spark_java_home())
-    # Otherwise workers run the first `python3` on PATH, which may lack all packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Otherwise Spark looks up the host name, which may fail or take seconds, and warns about the result.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    return {
-        # Do not expose the driver to the network.
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        # Driver and executors share a JVM here, and the default of 1 GB is tight for a large micro-batch.
+        # The driver's default of 1 GB is tight for a large micro-batch, which a local session's tasks share with it.
         "spark.driver.memory": "2g",
         # Skip the web UI: a server, a port, and 0.5 s of startup.
         "spark.ui.enabled": "false",
@@ -123,3 +167,52 @@ def _local() -> dict[str, str]:
         # Otherwise Spark creates a folder for tables, which Magnetar doesn't use, in the working directory.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "magnetar-spark-warehouse"),
     }
+
+
+def _local() -> dict[str, str]:
+    # Otherwise workers run the first `python3` on PATH, which may lack all packages.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Otherwise Spark looks up the host name, which may fail or take seconds, and warns about the result.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return {
+        # Do not expose the driver to the network.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+
+
+def _cluster() -> dict[str, str]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # An archive is unpacked in the working directory of each executor. Packages in a zip file would do for Python, but not for
+    # the data files beside them.
+    return {
+        "spark.archives": f"{_packed()}#{_SHIPPED}",
+        "spark.executorEnv.PYTHONPATH": _SHIPPED,
+        "spark.task.maxFailures": str(ATTEMPTS),
+    }
+
+
+def _packed() -> Path:
+    """A zip file with this package as it is here. It goes when this process ends."""
+    root = Path(__file__).parents[2]
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = folder / "magnetar.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(file for name in _PACKAGES for file in (root / name).rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, file.relative_to(root))
+    return target
+
+
+def _s3() -> dict[str, str]:
+    settings = {"spark.sql.streaming.checkpointFileManagerClass": _WITHOUT_RENAME}
+    endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    if endpoint is not None:
+        settings |= {
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+        }
+    if (region := environment("AWS_REGION", "AWS_DEFAULT_REGION")) is not None:
+        settings["spark.hadoop.fs.s3a.endpoint.region"] = region
+    return settings

@@ -1,6 +1,8 @@
-"""The sources of records: staged files for a replay, and Kafka. Both are streams of `schemas.records.RECORD`."""
+"""The sources of records: staged files for a replay, and Kafka. Both are streams of packed records (`packing.PACKED`)."""
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,14 +13,16 @@ from pyspark.sql import functions as F
 from schemas.keys import NOT_UTF8
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.log.table import ordered, slices
-from streaming.spark.schema import RECORDS
+from streaming.spark.packing import ARROW, PACKED, PIECE_BYTES, pack, packed
 
-_ROW_GROUP = 1 << 16
+_BATCH_ROWS = 1 << 16
+_ROW_GROUP = (8 << 20) // PIECE_BYTES
 _FIRST_MTIME_S = 1_000_000_000
 
 
 def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
-    """Cut `records` (columns `RECORD`) into `batches` contiguous slices. Each becomes a Parquet file and a micro-batch.
+    """Cut `records` (columns `RECORD`) into `batches` contiguous slices. Each becomes a Parquet file of packed
+    records and a micro-batch.
 
     Returns the number of files: at least 1, at most one per record. The folder must not exist. Raises `LogError` if an
     offset occurs twice in a partition.
@@ -28,8 +32,7 @@ def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
     for number, part in enumerate(slices(ordered(records), batches), 1):
         # Spark ignores names that start with a dot, so it never lists an incomplete file.
         partial, file = folder / f".{number:08d}", folder / f"{number:08d}.parquet"
-        # A task reads at least a row group, so several of them let all cores read a large file.
-        pq.write_table(part, partial, row_group_size=_ROW_GROUP, compression="lz4")
+        write(part, partial)
         # Spark orders files by modification time in ms, so times of the clock could be equal.
         stamp = _FIRST_MTIME_S + number
         os.utime(partial, (stamp, stamp))
@@ -37,11 +40,18 @@ def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
     return number
 
 
+def write(records: pa.Table, file: Path) -> None:
+    """Write `records` (columns `RECORD`) to a file for `staged`."""
+    packed_records = pa.Table.from_batches(pack(records.to_batches(max_chunksize=_BATCH_ROWS)), ARROW)
+    # A task reads at least a row group, so several of them let all cores read a large file.
+    pq.write_table(packed_records, file, row_group_size=_ROW_GROUP, compression="lz4", use_dictionary=False)
+
+
 def staged(spark: SparkSession, folder: Path) -> DataFrame:
     """The stream of what `stage` wrote: one file per micro-batch, in order."""
     # Staged files have artificial times. Spark must not drop "old" ones.
     options = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d", "pathGlobFilter": "*.parquet"}
-    return spark.readStream.schema(RECORDS).options(**options).parquet(folder.absolute().as_uri())
+    return spark.readStream.schema(PACKED).options(**options).parquet(folder.absolute().as_uri())
 
 
 def kafka(
@@ -52,8 +62,9 @@ def kafka(
     max_offsets_per_trigger: int | None = None,
     config: KafkaConfig = PLAIN,
     partitions: int | None = None,
+    offsets: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """The stream of a Kafka topic, from its earliest record or from the checkpoint.
+    """The stream of a Kafka topic, from its earliest record, from `offsets` (by partition, in decimal), or from the checkpoint.
 
     Records of a transaction count when it is committed. A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
     without a value. If Kafka deleted records before they were read, the query stops, because
@@ -63,13 +74,13 @@ def kafka(
     options = config.spark() | {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
-        "startingOffsets": "earliest",
+        "startingOffsets": json.dumps({topic: offsets}) if offsets else "earliest",
         "failOnDataLoss": "true",
         "kafka.isolation.level": "read_committed",
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    return records(spark.readStream.format("kafka").options(**options).load(), partitions)
+    return packed(records(spark.readStream.format("kafka").options(**options).load(), partitions))
 
 
 def records(read: DataFrame, partitions: int | None = None) -> DataFrame:

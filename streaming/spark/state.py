@@ -4,12 +4,18 @@ The query need not be running. Spark keeps the states of the last 100 micro-batc
 (``spark.sql.streaming.minBatchesToRetain``), so any of them can be read.
 """
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sinks.storage import plain
 from streaming.fold import StateRow
+
+_POLL_SECONDS = 0.05
 
 _NOT_BEGUN = (
     "STDS_COMMITTED_BATCH_UNAVAILABLE",
@@ -33,8 +39,18 @@ def partition_states(
     spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None
 ) -> list[StateRow]:
     """The `state` in memory, by ingress partition."""
-    rows = state(spark, checkpoint, batch_id).collect()
-    return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in rows)
+    return _rows(state(spark, checkpoint, batch_id))
+
+
+def _rows(found: DataFrame) -> list[StateRow]:
+    return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in found.collect())
+
+
+def encoded_states(spark: SparkSession, checkpoint: str | Path, batch_id: int) -> Iterator[bytes]:
+    """The brokers of a micro-batch as `Broker.encode` left them, by ingress partition, one in memory at a time."""
+    found = state(spark, checkpoint, batch_id).select("partition", "broker").orderBy("partition")
+    for row in found.toLocalIterator():
+        yield bytes(row.broker)
 
 
 def committed_states(spark: SparkSession, checkpoint: str | Path) -> list[StateRow]:
@@ -45,3 +61,39 @@ def committed_states(spark: SparkSession, checkpoint: str | Path) -> list[StateR
         if str(error.getCondition()).startswith(_NOT_BEGUN):
             return []
         raise
+
+
+class NotReadable(RuntimeError):
+    """The state of a running query can't be read now. The text says why."""
+
+
+def states_beside(checkpoint: str | Path, partition: int | None, seconds: float) -> list[StateRow]:
+    """The last state of an ingress partition (None: of all) of the query that runs in this process.
+
+    One task reads it, so the query keeps its other cores. Raises `NotReadable`, also if it takes longer than so many seconds.
+    """
+    group, late, done = f"states-{uuid4()}", threading.Event(), threading.Event()
+    try:
+        spark = SparkSession.active()
+
+        def cancel() -> None:
+            if not done.wait(seconds):
+                late.set()
+                while not done.wait(_POLL_SECONDS):  # a job that has not begun can't be cancelled yet
+                    spark.sparkContext.cancelJobGroup(group)
+
+        threading.Thread(target=cancel, name="cancel", daemon=True).start()
+        try:
+            spark.sparkContext.setJobGroup(group, "a state for the page")
+            found = state(spark, checkpoint)
+            if partition is not None:
+                found = found.where(found["partition"] == partition)
+            rows = _rows(found.coalesce(1))
+        finally:
+            done.set()
+        if late.is_set():
+            raise TimeoutError  # it ended between two attempts to cancel it
+        return rows
+    except Exception as error:  # of Spark, of py4j, and of Java that is gone
+        why = f"that takes longer than {seconds:g} s" if late.is_set() else plain(error)
+        raise NotReadable(f"the state of the query can't be read now: {why}") from error

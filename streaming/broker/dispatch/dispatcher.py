@@ -195,8 +195,8 @@ class Dispatcher(msgspec.Struct, array_like=True):
             return Whereabouts("unread", "not read yet")
         return Whereabouts("read", "read before, and with no consumer now")
 
-    def hash_ranges(self, consumer: Consumer) -> list[str] | None:
-        """`keyHashRanges` in the stats of a consumer, None: they do not show it."""
+    def hash_ranges(self) -> dict[Handle, list[str]] | None:
+        """`keyHashRanges` in the stats of each consumer that has any. None: stats do not show them."""
         return None
 
 

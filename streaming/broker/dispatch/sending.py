@@ -74,9 +74,13 @@ def filter_entries(
 
 def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
     """Ack on behalf of the subscription. The next check trims the ledgers that this frees."""
-    cursor = sub.cursor
-    before = cursor.consumed
-    change_cursor(sub.ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    ctx, cursor = sub.ctx, sub.cursor
+    before, mark_delete = cursor.consumed, cursor.mark_delete
+    backlog = cursor.backlog(sub.ledger) if ctx.acks is not None else 0
+    change_cursor(ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    if ctx.acks is not None:
+        name = sub.subscription.name
+        ctx.observe_ack(sub.topic, name, positions, mark_delete, cursor.mark_delete, backlog)
     sub.subscription.acked += cursor.consumed - before
     sub.check_end_of_topic()
 

@@ -201,7 +201,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _read_unblocked(self, sub: SubscriptionContext) -> None:
         """quirk: while the dispatcher waits for permits of a dispatch rate, it reads with its next look at them."""
-        if sub.throttle is not None and sub.throttle.retry_at > sub.ctx.clock:
+        if sub.throttle is not None and sub.throttle.waits(sub.ctx.clock):
             self.unblocks_at = -1
         else:
             self.dispatch(sub)
@@ -519,7 +519,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
         slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
-        room = self._look_ahead(sub) - self.replay.length
         held_by_gone, budgets = bool(self._stale), Budgets(sub)
         runs: dict[Handle, Found] = {}
         left: list[Position] = []
@@ -558,12 +557,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                     consumer.hashes[position] = slots[position]
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
-            limit = sub.consumer_limit
             if self.stuck:
+                limit = sub.consumer_limit
                 self.stuck = not any(
                     budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer in receivers
                 )
-        elif room > 0:
+        elif self._look_ahead(sub) > self.replay.length:
             self.skip_replay = any(
                 budgets[consumer.handle] > 0
                 and (consumer.handle not in seen or (consumer.handle in blocked_by_hash and not from_replay))
@@ -580,10 +579,10 @@ class Budgets(dict[Handle, int]):
     """How many entries consumers can still take, for those that were asked for."""
 
     def __init__(self, sub: SubscriptionContext) -> None:
-        self._sub = sub
+        self._consumer, self._limit = sub.subscription.consumer, sub.consumer_limit
 
     def __missing__(self, handle: Handle) -> int:
-        self[handle] = found = budget(self._sub.subscription.consumer(*handle), self._sub.consumer_limit)
+        self[handle] = found = budget(self._consumer(*handle), self._limit)
         return found
 
 

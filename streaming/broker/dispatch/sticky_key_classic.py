@@ -307,13 +307,12 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         after = {names[handle]: str(position) for handle, position in self.joined}
         return {**super().stats(consumers), "consumersAfterMarkDeletePosition": after}
 
-    def hash_ranges(self, consumer: Consumer) -> list[str] | None:
-        """The consumer's hash ranges."""
-        return [
-            f"[{first}, {last}]"
-            for first, last, owner in self.selector.assignments()
-            if owner == consumer.handle
-        ]
+    def hash_ranges(self) -> dict[Handle, list[str]]:
+        """The hash ranges of each consumer that has any."""
+        found: dict[Handle, list[str]] = {}
+        for first, last, owner in self.selector.assignments():
+            found.setdefault(owner, []).append(f"[{first}, {last}]")
+        return found
 
 
 def _position(entry: tuple[Handle, Position]) -> Position:

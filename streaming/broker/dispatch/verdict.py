@@ -59,13 +59,10 @@ def rate_of(sub: SubscriptionContext) -> list[Verdict]:
     throttle = sub.throttle
     if throttle is None:
         return []
-    waited = throttle.retry_at
+    waits, looks = throttle.waits(sub.ctx.clock), throttle.due
     if sub.readable(1) == 0:
         return [Verdict("dispatchRate", True, "no permits of the rate are left", until=throttle.retry_at)]
-    if waited > sub.ctx.clock:
-        return [
-            Verdict(
-                "dispatchRate", False, "has permits again, for which the dispatcher looks later", until=waited
-            )
-        ]
+    if waits:
+        text = "has permits again, for which the dispatcher looks later"
+        return [Verdict("dispatchRate", False, text, until=looks if looks >= 0 else throttle.retry_at)]
     return [Verdict("dispatchRate", False, "has permits")]

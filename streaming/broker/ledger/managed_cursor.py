@@ -78,13 +78,13 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
         """Reopen the cursor after an unload, in its last written state. Everything unacked is read again.
 
-        Only the first `most_runs` runs of individual acks are stored (managedLedgerMaxUnackedRangesToPersist).
+        Only the first runs of individual acks are stored. quirk: `most_runs` (managedLedgerMaxUnackedRangesToPersist) and one more.
         """
         if self.persisted is not None:
             saved, self.persisted = self.persisted, None
             self.mark_delete, self.acked = saved.mark_delete, saved.acked
             self.batches, self.properties = saved.batches, saved.properties
-        self.acked.keep_first(most_runs)
+        self.acked.keep_first(most_runs + 1)
         self.next_ledger = 0
         mark_delete = self.mark_delete
         if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
@@ -236,6 +236,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         else:
             acked.add(position)
         return True
+
+    def has_acked(self, position: Position) -> bool:
+        """Whether an entry, as a whole, is acked or passed."""
+        return position <= self.mark_delete or position in self.acked
 
     def acknowledge_all(self, ledger: ManagedLedger, positions: Iterable[Position]) -> None:
         """Ack whole entries individually. Raises `CursorError` at the first position past the end."""

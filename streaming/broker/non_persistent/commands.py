@@ -5,6 +5,7 @@ holds messages back, and then a connection can reach its limit of messages in fl
 whole connection. Here it holds for the connection's messages on one topic, since only these have a common order.
 """
 
+import re
 from urllib.parse import unquote
 
 from schemas import commands as c
@@ -35,27 +36,26 @@ def create(ctx: Context, name: str, former: DeletedTopic) -> NonPersistentTopic:
     """Create a topic. `former`: what is left of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
     topic = empty(name, former)
+    topic.last_active = ctx.clock
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     return topic
 
 
 def empty(name: str, former: DeletedTopic) -> NonPersistentTopic:
     """A topic, see `create`."""
-    return NonPersistentTopic(
-        name, closed_producers=former.closed_producers, generated_names=former.generated_names
-    )
+    return NonPersistentTopic(name, closed_producers=former.closed_producers)
 
 
-def delete(ctx: Context, topic: NonPersistentTopic) -> DeletedTopic:
+def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
     """Disconnect the topic's clients, and delete its schema."""
-    ctx.emit(TopicEvent(topic.name, "deleted by an administrator"))
+    ctx.emit(TopicEvent(topic.name, f"deleted {cause}"))
     topic.fenced = True
     registration.disconnect_all(ctx, topic, "topic deleted")
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic deleted")
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
-    return DeletedTopic(0, topic.generated_names, topic.closed_producers)
+    return DeletedTopic(0, topic.closed_producers)
 
 
 def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
@@ -238,6 +238,10 @@ def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> 
             ctx.emit(Unsupported(topic.name, command.connection, cause))
 
 
+_SUBSCRIPTION = re.compile(r"/subscription/[^/]+")
+_OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>properties|resetcursor/-?\d{1,15})")
+
+
 # -- administration -----------------------------------------------------------------------------------------------
 
 
@@ -257,6 +261,22 @@ def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
         admin.respond(ctx, topic.name, command, *response)
 
 
+def _call_subscription(
+    topic: NonPersistentTopic, command: c.Admin, name: str, call: str
+) -> tuple[int, object]:
+    """The properties of a subscription, or its reset to a time, which moves nothing. Raises `AdminError`."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise AdminError(404, f"Subscription {name} not found")
+    if (command.method, call) == ("GET", "properties"):
+        return 200, subscription.properties
+    if (command.method, call) == ("PUT", "properties"):
+        subscription.properties = admin_operations.read_properties(command.body)
+    elif command.method != "POST" or call == "properties":
+        raise AdminError(405, f"{command.method} {call} is not allowed")
+    return 204, None
+
+
 def _answer(
     ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
 ) -> tuple[int, object] | None:
@@ -264,8 +284,16 @@ def _answer(
     match command.method, call:
         case _ if not admin_operations.is_known(call):
             return None
-        case _, "/properties":
+        case ("POST", "/terminate") | (_, "/properties"):
             raise AdminError(406, "Need to provide a persistent topic name")
+        case (("GET" | "PUT" | "POST"), _) if (found := _OF_SUBSCRIPTION.fullmatch(call)) is not None:
+            return _call_subscription(topic, command, unquote(found["name"]), found["call"])
+        case "PUT", _ if _SUBSCRIPTION.fullmatch(call):
+            raise AdminError(
+                400, "Create subscription on non-persistent topic can only be done through client"
+            )
+        case "DELETE", "/truncate":
+            raise AdminError(412, "unsupport truncate")
         case "PUT", "":
             pass  # it exists now
         case "GET", "/subscriptions":
@@ -303,7 +331,7 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(
         topic.name, policies=topic.policies, closed_producers=topic.closed_producers,
-        generated_names=topic.generated_names, rates_until=topic.rates_until,
+        last_active=ctx.clock, rates_until=topic.rates_until,
     )  # fmt: skip
     for field in topic.__struct_fields__:
         setattr(topic, field, getattr(fresh, field))

@@ -55,7 +55,12 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     """
     name = command.subscription
     policies = schema_registry.policies_of(ctx, topic)
-    schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=not topic.producers)
+    others = (
+        consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers
+    )
+    schema_registry.check_consumer(
+        ctx, topic.name, command.schema, policies, idle=not topic.producers, consumers=others
+    )
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
@@ -98,7 +103,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     consumer = Consumer(
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         hash_ranges=[] if command.keySharedMeta is None else command.keySharedMeta.hashRanges,
-        rates=Rates(ctx.clock),
+        rates=Rates(ctx.clock), reads_any_schema=schema_registry.reads_any_schema(command.schema),
     )  # fmt: skip
     dispatcher.check(consumer)
     if subscription is None:

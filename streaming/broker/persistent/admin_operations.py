@@ -360,6 +360,20 @@ def _put_subscription_properties(
     return 204, None
 
 
+def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Whether the subscription is replicated to other clusters: there are none."""
+    _subscription(topic, match["name"])
+    return 200, {topic.name: False}
+
+
+def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+    """Switch replication of the subscription off."""
+    _subscription(topic, match["name"])
+    if convert(command.body, bool):
+        raise AdminError(501, "replicated subscriptions are not supported")
+    return 204, None
+
+
 def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """Count what the entry filters make of the subscription's backlog, from the position in the body or from its start."""
     subscription = _subscription(topic, match["name"])
@@ -459,6 +473,8 @@ ROUTES: list[
         ("DELETE", r"/properties", _delete_property),
         ("GET", r"/subscription/(?P<name>[^/]+)/properties", _subscription_properties),
         ("PUT", r"/subscription/(?P<name>[^/]+)/properties", _put_subscription_properties),
+        ("GET", r"/subscription/(?P<name>[^/]+)/replicatedSubscriptionStatus", _replicated),
+        ("POST", r"/subscription/(?P<name>[^/]+)/replicatedSubscriptionStatus", _set_replicated),
         ("POST", r"/subscription/(?P<name>[^/]+)/analyzeBacklog", _analyze_backlog),
         ("PUT", r"/backlogSize", _backlog_size),
         ("POST", r"/terminate", _terminate),

@@ -1,6 +1,8 @@
 """Backlog quotas: what happens when a backlog is too large or too old (mirrors `BacklogQuotaManager`; rules:
 backlog_quota.md)."""
 
+import heapq
+
 from schemas.effects import Evicted
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
@@ -142,22 +144,43 @@ def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effe
 def _evict_by_size(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
     """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§3.2)."""
     target, previous = int(EVICTION_TARGET * limit), None
-    while (found := over_size(ctx, topic, limit)) is not None:
-        cursor, position = found
-        if cursor is previous:
+    slowest = _Slowest(topic)
+    while (cursor := slowest.first()) is not None and cursor is not previous:
+        position = over_size(ctx, topic, limit, cursor)
+        if position is None:
             return
-        reason = Reason(
-            Evicted, f"backlog {topic.backlog_size()} B over its quota, down to {target} B", policy
-        )
+        size = topic.ledger.backlog_size_from(cursor.mark_delete)
+        reason = Reason(Evicted, f"backlog {size} B over its quota, down to {target} B", policy)
         move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, {})
         previous = cursor
 
 
-def over_size(ctx: Context, topic: PersistentTopic, limit: int) -> tuple[ManagedCursor, Position] | None:
-    """The cursor that size eviction moves next, and where to. None: it evicts nothing (more)."""
+class _Slowest:
+    """The slowest cursor of a topic, while its cursors only move forward: for eviction, which moves one after the other."""
+
+    def __init__(self, topic: PersistentTopic) -> None:
+        self._heap = [
+            (cursor.key, age, cursor) for age, cursor in enumerate(topic.cursors.values()) if cursor.durable
+        ]
+        heapq.heapify(self._heap)
+
+    def first(self) -> ManagedCursor | None:
+        """What `PersistentTopic.slowest_cursor` gives."""
+        heap = self._heap
+        while heap and (key := heap[0][2].key) != heap[0][0]:
+            heapq.heapreplace(heap, (key, *heap[0][1:]))
+        return heap[0][2] if heap else None
+
+
+def over_size(
+    ctx: Context, topic: PersistentTopic, limit: int, cursor: ManagedCursor | None
+) -> Position | None:
+    """Where size eviction moves the slowest cursor to. None: it evicts nothing (more)."""
+    if cursor is None:
+        return None
     target, ledger = int(EVICTION_TARGET * limit), topic.ledger
-    size, cursor = topic.backlog_size(), topic.slowest_cursor()
-    if size <= target or cursor is None:
+    size = ledger.backlog_size_from(cursor.mark_delete)
+    if size <= target:
         return None
     skip = int((size - target) * float(cursor.backlog(ledger)) / size)
     if ctx.config.backlogQuotaSkipByFactor:
@@ -165,7 +188,7 @@ def over_size(ctx: Context, topic: PersistentTopic, limit: int) -> tuple[Managed
     if skip == 0:
         return None
     position = cursor.position_after(ledger, skip, exclude_acked=False)
-    return (cursor, position) if position > cursor.mark_delete else None
+    return position if position > cursor.mark_delete else None
 
 
 def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
@@ -174,16 +197,20 @@ def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str
         reason = Reason(Evicted, "message age", policy, by_expiry=True)
         expire_by_age(ctx, topic, topic.known_subscriptions(), int(EVICTION_TARGET * limit), reason)
         return
-    while (found := over_age(topic, limit)) is not None and found[0] < ctx.clock:
-        _, cursor, position = found
+    slowest = _Slowest(topic)
+    while (cursor := slowest.first()) is not None:
+        found = over_age(topic, limit, cursor)
+        if found is None or found[0] >= ctx.clock:
+            return
+        position = found[1]
         reason = Reason(Evicted, "the ledger's entries are over their age quota", policy)
         move_cursor(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, {})
 
 
-def over_age(topic: PersistentTopic, limit: int) -> tuple[int, ManagedCursor, Position] | None:
-    """The cursor that age eviction, if not precise, moves next over a whole ledger: after which time (ms), and where to.
-    None: its ledger is open, or the topic has nothing after it."""
-    cursor, ledger = topic.slowest_cursor(), topic.ledger
+def over_age(topic: PersistentTopic, limit: int, cursor: ManagedCursor | None) -> tuple[int, Position] | None:
+    """When (ms) and where to age eviction, if not precise, moves the slowest cursor over a whole ledger. None: its ledger is
+    open, or the topic has nothing after it."""
+    ledger = topic.ledger
     if cursor is None:
         return None
     info = ledger.ledgers.get(cursor.mark_delete.ledger)
@@ -193,4 +220,4 @@ def over_age(topic: PersistentTopic, limit: int) -> tuple[int, ManagedCursor, Po
     position = Position(following, -1)
     if cursor.is_past_the_end(ledger, position):
         return None
-    return (0 if info is None else info.timestamp + limit * 1000), cursor, position
+    return (0 if info is None else info.timestamp + limit * 1000), position

@@ -1,7 +1,7 @@
 """Commands on a persistent topic (mirrors `ServerCnx`)."""
 
 from schemas import commands as c
-from schemas.effects import Unsupported
+from schemas.effects import AckResponse, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent import (
@@ -17,6 +17,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import free_ledgers
 from streaming.broker.position import from_wire
 from streaming.broker.producer import creation, registration
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from streaming.broker.topic_commands import TopicCommand
 
 
@@ -99,14 +100,26 @@ def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
     name = topic.consumer_handles.get((command.connection, command.consumer_id))
     if name is None:
         return  # dropped without an answer, even with a request id (protocol.md §6)
-    if command.txnid_least_bits or command.txnid_most_bits:
-        cause = "ACK in a transaction: transactions are not supported, nothing is acked"
-        ctx.emit(Unsupported(topic.name, command.connection, cause))
-        return
     subscription = topic.subscriptions[name]
+    if (command.txnid_least_bits or command.txnid_most_bits) and (
+        command.ack_type == "Individual" or subscription.type not in INDIVIDUAL_TYPES
+    ):
+        _refuse_ack_in_transaction(ctx, topic, command)
+        return
     consumer = subscription.consumer(command.connection, command.consumer_id)
     former = subscription.acknowledge(topic.context_of(ctx, subscription), consumer, command)
     free_ledgers(ctx, topic, topic.cursors[name], former)
+
+
+def _refuse_ack_in_transaction(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
+    if command.request_id is None:
+        cause = "ACK in a transaction: transactions are not supported, nothing is acked"
+        ctx.emit(Unsupported(topic.name, command.connection, cause))
+        return
+    error, cause = "NotAllowedError", "Server don't support transaction ack!"
+    ctx.emit(
+        AckResponse(topic.name, command.connection, command.request_id, command.consumer_id, error, cause)
+    )
 
 
 def _redeliver(ctx: Context, topic: PersistentTopic, command: c.RedeliverUnacknowledgedMessages) -> None:

@@ -4,6 +4,7 @@ subscriptions.md §6, §7, protocol.md §6)."""
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
+from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import trim
@@ -74,11 +75,14 @@ def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: in
 def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, cause: str) -> None:
     """Delete a subscription and its cursor, and trim the ledgers that only it retained."""
     disconnect_all(ctx, topic, subscription, cause)
+    rate_limits.stop(ctx, topic, subscription)
+    topic.timers.forget(subscription)
     del topic.subscriptions[subscription.name]
     count_as_gone(topic, subscription)
     cursor = topic.cursors.pop(subscription.name)
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
     if cursor.durable:
+        topic.last_active = ctx.clock
         trim(ctx, topic)
 
 

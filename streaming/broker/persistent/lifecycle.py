@@ -8,7 +8,13 @@ from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent import deduplication_snapshots, leaving, message_expiry, rate_limits
+from streaming.broker.persistent import (
+    deduplication_snapshots,
+    inactivity,
+    leaving,
+    message_expiry,
+    rate_limits,
+)
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import check_rollover, pass_consumed_ledgers, rollover_due, trim
 from streaming.broker.policies.hierarchy import NO_POLICIES
@@ -38,16 +44,15 @@ def empty(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
         name,
         ledger=ManagedLedger.create(ctx.clock, former.last_ledger),
         closed_producers=former.closed_producers,
-        generated_names=former.generated_names,
+        last_active=ctx.clock,
     )
 
 
 def next_due(ctx: Context, topic: PersistentTopic) -> int:
     """When the first of the topic's own timers fires (ms), −1: none."""
-    due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
-    dispatchers = (subscription.dispatcher for subscription in topic.subscriptions.values())
-    due += [dispatcher.due() for dispatcher in dispatchers if dispatcher is not None]
-    due += [each.throttle.retry_at for each in topic.subscriptions.values() if each.throttle is not None]
+    due = [topic.timers.first(), rate_limits.next_look(ctx, topic)]
+    if not topic.ledger.rollover_checked:
+        due.append(rollover_due(ctx, topic))
     return min((at for at in due if at >= 0), default=-1)
 
 
@@ -56,25 +61,24 @@ def run_timers(ctx: Context, topic: PersistentTopic) -> bool:
     happened = False
     if not topic.ledger.rollover_checked and rollover_due(ctx, topic) <= ctx.clock:
         happened = check_rollover(ctx, topic)
-    for subscription in list(topic.subscriptions.values()):
+    for subscription in topic.timers.take(ctx.clock):
         dispatcher = subscription.dispatcher
         if dispatcher is not None and 0 <= dispatcher.due() <= ctx.clock:
             happened |= dispatcher.timer(topic.context_of(ctx, subscription))
         happened |= rate_limits.retry(ctx, topic, subscription)
+        topic.timers.add(subscription)
+    happened |= rate_limits.retry_in_turn(ctx, topic)
     _wake_for_next(ctx, topic)
     return happened
 
 
 def resume_retries(ctx: Context, topic: PersistentTopic) -> None:
     """Something happens on the topic: entries that filters rescheduled are judged again when they are due next."""
-    asleep = [
-        dispatcher
-        for subscription in topic.subscriptions.values()
-        if (dispatcher := subscription.dispatcher) is not None and dispatcher.asleep
-    ]
-    for dispatcher in asleep:
-        dispatcher.resume_retries(ctx.clock, retry_delay(ctx.config))
-    if asleep:
+    if asleep := topic.timers.take_asleep():
+        for subscription in asleep:
+            assert subscription.dispatcher is not None
+            subscription.dispatcher.resume_retries(ctx.clock, retry_delay(ctx.config))
+            topic.timers.add(subscription)
         _wake_for_next(ctx, topic)
 
 
@@ -85,13 +89,13 @@ def _wake_for_next(ctx: Context, topic: PersistentTopic) -> None:
 
 def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
     """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
-    quota = ctx.policies_of(topic).destination_storage_quota.value
     return (
         not topic.cursors
         and len(topic.ledger.ledgers) == 1
         and topic.oldest is None
+        and inactivity.deleted_at(ctx, topic) is None
         and not topic.dedup.inactive
-        and not (topic.producers and quota.limitSize == 0)
+        and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
         and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
     )
 
@@ -137,12 +141,13 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
         topic.context_of(ctx, subscription).check_end_of_topic()
 
 
-def delete(ctx: Context, topic: PersistentTopic) -> DeletedTopic:
+def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
     """Disconnect the topic's clients, and delete its subscriptions, its ledgers and its schema."""
-    ctx.emit(TopicEvent(topic.name, "deleted by an administrator"))
+    ctx.emit(TopicEvent(topic.name, f"deleted {cause}"))
     topic.fenced = True
     for subscription in topic.subscriptions.values():
         leaving.disconnect_all(ctx, topic, subscription, "topic deleted")
+        rate_limits.stop(ctx, topic, subscription)
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
     topic.subscriptions.clear()
     topic.cursors.clear()
@@ -160,7 +165,7 @@ def delete(ctx: Context, topic: PersistentTopic) -> DeletedTopic:
             ctx.emit(LedgerDeleted(topic.name, id_, entries, size, "topic deleted"))
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
-    return DeletedTopic(ledger.current, topic.generated_names, topic.closed_producers)
+    return DeletedTopic(ledger.current, topic.closed_producers)
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
@@ -196,7 +201,8 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
-        subscription.type = subscription.dispatcher = subscription.throttle = None
+        rate_limits.stop(ctx, topic, subscription)
+        subscription.type = subscription.dispatcher = None
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.expired_before_load = subscription.expired
@@ -205,10 +211,22 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
 def reopen(ctx: Context, topic: PersistentTopic) -> None:
     """Load a topic that was closed: a new ledger opens, and cursors go back to what was written (ledger.md §2)."""
     ledger = topic.ledger
+    topic.last_active = ctx.clock
     ledger.reopen(ctx.clock)
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():
+        mark_delete = cursor.mark_delete
         cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
+        if ctx.acks is not None:
+            acked = [
+                Position(low.ledger, entry)
+                for low, high in cursor.acked.runs()
+                for entry in range(low.entry + 1, high.entry + 1)
+            ]
+            backlog = cursor.backlog(ledger)
+            ctx.observe_ack(
+                topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
+            )
     topic.subscribe_buckets.clear()
     topic.publish_rates = 0.0, 0.0
     rate_limits.apply(ctx, topic)

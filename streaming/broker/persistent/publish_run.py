@@ -2,14 +2,14 @@
 truth).
 
 `publishing` is the definition. A run takes a record itself only if nothing special can come of it: its topic stores
-messages, is awake and has no consumers, limits or faults; its producer is known; no check or timer is due, no ledger gets
+messages and has no consumers, limits or faults; its producer is known; no check or timer is due, no ledger gets
 full, and no snapshot is due. Every other record takes the scalar step. A property test holds rows and state equal.
 
 While a run lasts, positions, sizes and sequence ids count up in a `_Topic` and its `_Lane`s. `_settle` writes them to the
 topic before anything else looks at it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,14 +22,17 @@ from streaming.broker.rate import ProducerCounters
 
 _LOWEST = -(1 << 63) - 1
 _NEVER = 1 << 62
-_Key = tuple[str | None, str]
+Connected = tuple[str, int, str]
+"""A producer as a SEND names it: its connection, its number there, and its name."""
+_Key = tuple[str | None, str | Connected]
 
 
 class Publishes(NamedTuple):
-    """Publishes in the short form with nothing but a key and a publish time, as columns, by rising offset.
+    """Publishes with nothing but a key and a publish time, as columns, by rising offset: all in the short form, or all SENDs.
 
     `clocks` (ms): the partition's clock at each record. `publish_times` (ms) are those of the metadata, `sizes` the stored
-    sizes in bytes. `largest`: the bytes of the largest entry and of the largest payload.
+    sizes in bytes. `largest`: the bytes of the largest entry and of the largest payload. `senders`: in the short form, the
+    producers. `metadata`: that of SENDs.
     """
 
     offsets: list[int]
@@ -41,9 +44,13 @@ class Publishes(NamedTuple):
     keys: list[str | None]
     sizes: list[int]
     largest: tuple[int, int]
+    senders: Sequence[str | Connected]
+    metadata: Sequence[MessageMetadata] | None = None
 
     def entry(self, row: int) -> Entry:
         """The entry of a publish."""
+        if self.metadata is not None:
+            return Entry(self.metadata[row], self.sizes[row])
         metadata = MessageMetadata(
             self.producers[row], self.sequence_ids[row], self.publish_times[row], partition_key=self.keys[row]
         )
@@ -87,11 +94,11 @@ class _Lane:
     """A producer of a topic in a run. `mark`: its highest sequence id, `former` before the run. `messages`, `size`: what it
     published in the run, with duplicates."""
 
-    __slots__ = ("counters", "former", "key", "mark", "messages", "run", "size")
+    __slots__ = ("counters", "former", "key", "mark", "messages", "producer", "run", "size")
 
-    def __init__(self, run: _Topic, key: _Key, counters: ProducerCounters) -> None:
-        self.run, self.key, self.counters = run, key, counters
-        self.mark = self.former = run.topic.dedup.persisted.get(key[1], _LOWEST) if run.enabled else _LOWEST
+    def __init__(self, run: _Topic, key: _Key, producer: str, counters: ProducerCounters) -> None:
+        self.run, self.key, self.producer, self.counters = run, key, producer, counters
+        self.mark = self.former = run.topic.dedup.persisted.get(producer, _LOWEST) if run.enabled else _LOWEST
         self.messages = self.size = 0
 
 
@@ -101,13 +108,13 @@ class PublishRun:
     def __init__(
         self,
         ctx: Context,
-        awake: Callable[[str | None], PersistentTopic | None],
+        touch: Callable[[str | None], PersistentTopic | None],
         next_due: Callable[[], int],
         rows: Publishes,
     ) -> None:
-        """`awake`: the topic of that name, if something has happened on it since its last round of checks. `next_due`: when
+        """`touch`: the topic of that name, as something happens on it now; None if that can have effects. `next_due`: when
         the next check or timer is due (ms)."""
-        self._ctx, self._awake, self._next_due, self._publishes = ctx, awake, next_due, rows
+        self._ctx, self._touch, self._next_due, self._publishes = ctx, touch, next_due, rows
         self._topics: dict[str | None, _Topic] = {}
         self._lanes: dict[_Key, _Lane] = {}
         self._largest, payload = rows.largest
@@ -120,7 +127,7 @@ class PublishRun:
         ctx, rows, lanes = self._ctx, self._publishes, self._lanes
         add_row, add_ledger, add_entry = (column.append for column in receipts)
         limit, stepped = self._limit, start - 1
-        keys = zip(islice(rows.topics, start, stop), islice(rows.producers, start, stop), strict=True)
+        keys = zip(islice(rows.topics, start, stop), islice(rows.senders, start, stop), strict=True)
         columns = (islice(column, start, stop) for column in (rows.sequence_ids, rows.sizes, rows.clocks))
         for row, key, id_, size, clock in zip(range(start, stop), keys, *columns, strict=True):
             lane = lanes.get(key)
@@ -162,19 +169,26 @@ class PublishRun:
             self._limit = min(self._next_due(), self._end)
             if clock >= self._limit:
                 return None
-        name, producer = key
+        name, sender = key
         run = self._topics.get(name)
         if run is None:
-            topic = self._awake(name)
-            if topic is None or (until := _plain_until(self._ctx, topic)) <= clock:
+            self._ctx.clock = clock
+            topic = self._touch(name)
+            if topic is None or (until := plain_until(self._ctx, topic)) <= clock:
                 return None
-            self._limit = min(self._limit, until)
+            self._limit = min(self._limit, until, self._next_due())
             run = self._topics[name] = _Topic(topic, self._ctx, self._largest)
         topic = run.topic
+        if isinstance(sender, str):
+            producer = sender
+        else:
+            connection, producer_id, producer = sender
+            if topic.producer_handles.get((connection, producer_id)) != producer:
+                return None
         counters = topic.producer_counters.get(producer)
         if counters is None or producer not in topic.producers or producer in topic.closing_producers:
             return None
-        lane = self._lanes[key] = _Lane(run, key, counters)
+        lane = self._lanes[key] = _Lane(run, key, producer, counters)
         run.lanes.append(lane)
         return lane
 
@@ -191,7 +205,7 @@ class PublishRun:
             topic.counters.messages_in += lane.messages
             topic.counters.bytes_in += lane.size
             if lane.mark > lane.former:
-                dedup.persisted[lane.key[1]] = lane.mark
+                dedup.persisted[lane.producer] = lane.mark
         topic.counters.duplicates += run.duplicates
         entries = len(run.rows)
         if not entries:
@@ -204,7 +218,7 @@ class PublishRun:
         ledger.add_all(entries, size, publishes.clocks[run.rows[-1]], ctx.config)
 
 
-def _plain_until(ctx: Context, topic: PersistentTopic) -> int:
+def plain_until(ctx: Context, topic: PersistentTopic) -> int:
     """Until when (ms) nothing special can come of a plain publish by a known producer, −1: it can."""
     config, policies = ctx.config, ctx.policies_of(topic)
     if (

@@ -129,8 +129,9 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
             deduplication_snapshots.take_snapshot(ctx, topic, position)
     _receipt(ctx, topic, write, position, None)
     for subscription in topic.connected:
-        if subscription.consumers and subscription.dispatcher is not None:
-            subscription.dispatcher.new_entries(topic.context_of(ctx, subscription))
+        dispatcher = subscription.dispatcher
+        if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
+            dispatcher.new_entries(topic.context_of(ctx, subscription))
     if write.last_of_ledger:
         roll_over(ctx, topic, "ledger full")
 

@@ -6,7 +6,7 @@ quirk: each change of any policy gives all permits at once, even if no rate chan
 
 from schemas.commands import Subscribe
 from streaming.broker.context import Context
-from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
+from streaming.broker.dispatch_rate_limiter import BACKOFF, DispatchRateLimiter, ReadThrottle
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
@@ -66,8 +66,28 @@ def apply(ctx: Context, topic: PersistentTopic) -> None:
 
 def start(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
     """The subscription has a new dispatcher: its limiter starts with all permits."""
+    stop(ctx, topic, subscription)
     limiter = _limiter(ctx, ctx.policies_of(topic).dispatch_rate_of(subscription.name), topic.publish_rates)
     subscription.throttle = None if limiter is None else ReadThrottle(limiter)
+
+
+def stop(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
+    """The subscription's dispatcher is gone."""
+    if (throttle := subscription.throttle) is not None:
+        _leave(ctx, topic, subscription, throttle.retry_at)
+        subscription.throttle = None
+
+
+def _shared(ctx: Context, topic: PersistentTopic) -> list[DispatchRateLimiter]:
+    """The limiters of the broker and of the topic."""
+    return [limiter for limiter in (ctx.limits.dispatch, topic.dispatch_limiter) if limiter is not None]
+
+
+def _leave(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, tick: int) -> None:
+    """The dispatcher waits no longer for its turn, so that of another may come sooner."""
+    for limiter in _shared(ctx, topic):
+        limiter.leave((topic.name, subscription.name), tick)
+        ctx.wake_waiting(limiter)
 
 
 def _set_limiter(
@@ -84,19 +104,53 @@ def _set_limiter(
         return
     throttle.limiter = limiter
     throttle.next_tick(ctx.clock)
+    if throttle.queued:
+        _leave(ctx, topic, subscription, throttle.retry_at)
+        throttle.queued, throttle.caught_up_at = False, -1
     if throttle.retry_at >= 0:
-        ctx.wake(topic.name, throttle.retry_at)
+        topic.context_of(ctx, subscription).wake(throttle.retry_at)
+
+
+def next_look(ctx: Context, topic: PersistentTopic) -> int:
+    """When it is the turn of a dispatcher of the topic to look for permits that it shares with others (ms), or −1."""
+    looks = [first for limiter in _shared(ctx, topic) if (first := limiter.first_look()) is not None]
+    return min((at for at, (name, _) in looks if name == topic.name), default=-1)
+
+
+def retry_in_turn(ctx: Context, topic: PersistentTopic) -> bool:
+    """Read again where it is a dispatcher's turn to find shared permits. Returns whether it was anybody's."""
+    happened = False
+    for limiter in _shared(ctx, topic):
+        while (first := limiter.first_look()) is not None:
+            due, (name, subscription) = first
+            if due > ctx.clock or name != topic.name:
+                break
+            happened = True
+            _look(ctx, topic, topic.subscriptions[subscription], due)
+        ctx.wake_waiting(limiter)
+    return happened
 
 
 def retry(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> bool:
     """Read again, if the subscription's dispatcher waits for permits and it is time. Returns whether it was."""
-    dispatcher, throttle = subscription.dispatcher, subscription.throttle
-    if dispatcher is None or throttle is None or not 0 <= throttle.retry_at <= ctx.clock:
+    throttle = subscription.throttle
+    if throttle is None or not 0 <= throttle.due <= ctx.clock:
         return False
-    dispatcher.retry(topic.context_of(ctx, subscription))
-    if throttle.retry_at <= ctx.clock:  # nobody can receive
-        throttle.retry_at = -1
+    _look(ctx, topic, subscription, throttle.due)
     return True
+
+
+def _look(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, look: int) -> None:
+    """The dispatcher's `look` (ms) has come. If it waits again, it keeps its place among those that look with it."""
+    dispatcher, throttle = subscription.dispatcher, subscription.throttle
+    assert dispatcher is not None
+    assert throttle is not None
+    throttle.retry_at, throttle.queued, throttle.caught_up_at = look, False, -1
+    dispatcher.retry(topic.context_of(ctx, subscription))
+    if throttle.retry_at <= ctx.clock:  # it found permits, or nobody can receive
+        throttle.retry_at = -1
+    if not throttle.queued or (throttle.retry_at - look) % BACKOFF:
+        _leave(ctx, topic, subscription, look)
 
 
 def published(ctx: Context, topic: PersistentTopic, connection: str, messages: int, size: int) -> None:

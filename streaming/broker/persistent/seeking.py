@@ -6,6 +6,7 @@ from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdR
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
+from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.leaving import close_consumers, count_as_gone
 from streaming.broker.persistent.message_finder import find_newest_before
 from streaming.broker.persistent.subscription import PersistentSubscription
@@ -83,7 +84,8 @@ def reset(
     if dispatcher is not None:
         dispatcher.after_seek(topic.context_of(ctx, subscription))
     if not subscription.durable and not subscription.consumers:
-        subscription.type = subscription.dispatcher = subscription.throttle = None
+        rate_limits.stop(ctx, topic, subscription)
+        subscription.type = subscription.dispatcher = None
         subscription.last_expire, subscription.expired_before_load = 0, subscription.expired
         count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)

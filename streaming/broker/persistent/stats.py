@@ -122,9 +122,9 @@ def _subscription(
     }
     if dispatcher is None:
         return found
-    for consumer, fields in zip(subscription.consumers, found["consumers"], strict=True):
-        if (ranges := dispatcher.hash_ranges(consumer)) is not None:
-            fields["keyHashRanges"] = ranges
+    if (ranges := dispatcher.hash_ranges()) is not None:
+        for consumer, fields in zip(subscription.consumers, found["consumers"], strict=True):
+            fields["keyHashRanges"] = ranges.get(consumer.handle, [])
     return found | dispatcher.stats(subscription.consumers)
 
 

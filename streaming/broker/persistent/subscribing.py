@@ -39,7 +39,10 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     existing = topic.subscriptions.get(name)
     idle = not topic.producers and not topic.ledger.total_size
     policies = schema_registry.policies_of(ctx, topic)
-    schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle)
+    others = (
+        consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers
+    )
+    schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle, consumers=others)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
@@ -127,7 +130,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         command.connection, command.consumer_id, command.consumer_name or "", command.priority_level,
         -1 if command.consumer_epoch is None else command.consumer_epoch,
         hash_ranges=[] if command.keySharedMeta is None else sorted(command.keySharedMeta.hashRanges, key=_slots),
-        rates=Rates(ctx.clock),
+        rates=Rates(ctx.clock), reads_any_schema=schema_registry.reads_any_schema(command.schema),
     )  # fmt: skip
     try:
         dispatcher.check(consumer)

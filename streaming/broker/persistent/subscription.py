@@ -28,6 +28,18 @@ class PersistentSubscription(Subscription):
     throttle: ReadThrottle | None = None
     caught_up: bool = False
 
+    @property
+    def due(self) -> int:
+        """When the first of the subscription's own timers fires (ms), or −1."""
+        due = -1 if self.dispatcher is None else self.dispatcher.due()
+        look = -1 if self.throttle is None else self.throttle.due
+        return look if due < 0 or 0 <= look < due else due
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether retries are put off until something happens on the topic."""
+        return self.dispatcher is not None and bool(self.dispatcher.asleep)
+
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool = False) -> None:
         """The mark-delete position moved for a reason other than an ack (TTL, skip, quota). `by_expiry`: see `Reason.expires`."""
         if self.dispatcher is not None:
@@ -46,6 +58,7 @@ class PersistentSubscription(Subscription):
         before, mark_delete = cursor.consumed, cursor.mark_delete
         former, acks = None, consumer.acks
         owners: list[Consumer] = []
+        backlog = cursor.backlog(ledger) if ctx.acks is not None else 0
         try:
             if individual:
                 ids = [_acked(message_id) for message_id in command.message_id]
@@ -60,6 +73,9 @@ class PersistentSubscription(Subscription):
         except CursorError:
             consumer.acks = acks
         self.acked += cursor.consumed - before
+        if ctx.acks is not None:
+            named = [position for position, _ in ids if cursor.has_acked(position)] if individual else ()
+            ctx.observe_ack(sub.topic, self.name, named, mark_delete, cursor.mark_delete, backlog)
         sub.check_end_of_topic()
         if command.request_id is not None:
             ctx.emit(AckResponse(sub.topic, command.connection, command.request_id, command.consumer_id))

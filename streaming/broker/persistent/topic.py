@@ -20,6 +20,7 @@ from streaming.broker.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.timers import SubscriptionTimers
 from streaming.broker.token_bucket import TokenBucket
 
 P = ParamSpec("P")
@@ -107,6 +108,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     def producer_removed(self, producer: str, now: int) -> None:
         """Note for deduplication that a producer left, at `now` (ms)."""
+        super().producer_removed(producer, now)
         self.dedup.producer_removed(producer, now)
         self.producer_counters.pop(producer, None)
 
@@ -121,11 +123,16 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A consumer joins or leaves."""
         self.__dict__.pop("connected", None)
 
+    @cached_property
+    def timers(self) -> SubscriptionTimers[PersistentSubscription]:
+        """The timers of the subscriptions."""
+        return SubscriptionTimers(self.subscriptions)
+
     # -- rates ----------------------------------------------------------------------------------------------------
 
     def all_consumers(self) -> Iterable[Consumer]:
         """The connected consumers of all subscriptions."""
-        return (consumer for each in self.subscriptions.values() for consumer in each.consumers)
+        return [consumer for each in self.subscriptions.values() for consumer in each.consumers]
 
     def end_intervals(self, ctx: Context, until: int, count: int) -> None:
         """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
@@ -149,10 +156,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     def slowest_cursor(self) -> ManagedCursor | None:
         """The durable cursor with the smallest persisted mark-delete position, the oldest one of equals (ledger.md §5)."""
-        slowest = None
+        slowest, least = None, None
         for cursor in self.cursors.values():
-            if cursor.durable and (slowest is None or cursor.key < slowest.key):
-                slowest = cursor
+            if cursor.durable and (least is None or cursor.key < least):
+                slowest, least = cursor, cursor.key
         return slowest
 
     def context_of(self, ctx: Context, subscription: PersistentSubscription) -> SubscriptionContext:
@@ -167,16 +174,17 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             for limiter in (self.dispatch_limiter, throttle.limiter):
                 if limiter is not None and limiter.rate.relativeToPublishRate:
                     limiter.follow(published)
+                    ctx.wake_waiting(limiter)
             limiters = tuple(
                 limiter
                 for limiter in (ctx.limits.dispatch, self.dispatch_limiter, throttle.limiter)
                 if limiter is not None
             )
             return SubscriptionContext(
-                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, throttle, limiters
+                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, throttle, limiters
             )  # fmt: skip
         return SubscriptionContext(
-            ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers
+            ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers
         )
 
     def record_move(
@@ -193,6 +201,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         Returns what `change_cursor` does. See `trimming.move_cursor` for all that follows from a move.
         """
         before, backlog = cursor.mark_delete, cursor.backlog(self.ledger)
+        if ctx.acks is not None:
+            ctx.observe_ack(self.name, cursor.name, (), before, before, backlog)
         former = change_cursor(ctx, cursor, operation, *args, **kwargs)
         entries = backlog - cursor.backlog(self.ledger)
         kind = reason.kind

@@ -7,8 +7,9 @@ from schemas.effects import CursorMoved, LedgerClosed, LedgerDeleted
 from streaming.broker.context import Context
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import Position
 
 P = ParamSpec("P")
@@ -125,8 +126,9 @@ def free_ledgers(
 def _may_free_ledgers(topic: PersistentTopic, cursor: ManagedCursor, former: Position | None) -> bool:
     if former is None:
         return False
-    others = [other.key for other in topic.cursors.values() if other.durable and other is not cursor]
-    return not others or former < min(others)
+    # The oldest cursors move first in eviction, so the youngest are the likely ones to be behind.
+    others = (other for other in list(topic.cursors.values())[::-1] if other.durable and other is not cursor)
+    return all(former < other.key for other in others)
 
 
 def consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:
@@ -141,6 +143,12 @@ def consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:
     return min(key.ledger + to_its_end, ledger.current)
 
 
+def is_checked(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether the periodic check trims the topic. Pulsar leaves out those without a retention of their own."""
+    retention = ctx.policies_of(topic).retention
+    return ctx.config.retentionCheckEveryTopic or retention != (RetentionPolicies(), "broker")
+
+
 def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
@@ -150,27 +158,40 @@ def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_c
     boundary = consumed_up_to(ctx, topic)
     if next(iter(ledger.ledgers), ledger.current) >= boundary:
         return
-    retention = ctx.policies_of(topic).retention
-    minutes, megabytes = retention.value.retentionTimeInMinutes, retention.value.retentionSizeInMB
     doomed: list[tuple[int, str]] = []
     total = 0
-    nobody = topic.slowest_cursor() is None
-    unneeded = nobody and not ctx.config.retentionWithoutDurableCursor
     for id_, info in ledger.ledgers.items():
         if id_ >= boundary:
             break
         total += info.size
-        over = megabytes >= 0 and ledger.total_size - total >= megabytes * MEGABYTE
-        expired = minutes >= 0 and ctx.clock - info.timestamp > minutes * 60_000
-        if not (truncate or over or expired or unneeded):
+        cause = deletable(ctx, topic, info, total)
+        if cause is None and not truncate:
             break
-        cause = "retention size" if over else "retention time" if expired else "no durable subscription"
-        doomed.append((id_, "truncate" if truncate else cause))
-    if nobody and ctx.config.trimAtRolloverSparesClosedLedger and [id_ for id_, _ in doomed] == [just_closed]:
+        doomed.append((id_, "truncate" if truncate or cause is None else cause))
+    if (
+        topic.slowest_cursor() is None
+        and ctx.config.trimAtRolloverSparesClosedLedger
+        and [id_ for id_, _ in doomed] == [just_closed]
+    ):
         return  # quirk: Pulsar trims before it opens the next ledger, and again afterwards only if the first trim found a ledger
     if doomed:
+        retention = ctx.policies_of(topic).retention
+        minutes, megabytes = retention.value.retentionTimeInMinutes, retention.value.retentionSizeInMB
         text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
         _delete(ctx, topic, doomed, text)
+
+
+def deletable(ctx: Context, topic: PersistentTopic, info: LedgerInfo, total: int) -> str | None:
+    """Why a consumed ledger may be deleted. None: retention keeps it. `total`: the bytes up to its end."""
+    retention = ctx.policies_of(topic).retention.value
+    minutes, megabytes = retention.retentionTimeInMinutes, retention.retentionSizeInMB
+    if megabytes >= 0 and topic.ledger.total_size - total >= megabytes * MEGABYTE:
+        return "retention size"
+    if minutes >= 0 and ctx.clock - info.timestamp > minutes * 60_000:
+        return "retention time"
+    if topic.slowest_cursor() is None and not ctx.config.retentionWithoutDurableCursor:
+        return "no durable subscription"
+    return None
 
 
 def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]], policy: str | None) -> None:

@@ -8,7 +8,12 @@ import msgspec
 
 from schemas.commands import Admin, SubType
 from schemas.units import Int32
-from streaming.broker.config import InactiveTopicDeleteMode, SchemaCompatibilityStrategy, ServiceConfiguration
+from streaming.broker.config import (
+    MOST_PARTITIONS,
+    InactiveTopicDeleteMode,
+    SchemaCompatibilityStrategy,
+    ServiceConfiguration,
+)
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.arguments import convert, is_applied, query
 from streaming.broker.policies.hierarchy import (
@@ -205,12 +210,19 @@ def set_policy(
         return True
     given = query(command.path)
     # quirk: a topic's TTL is a query parameter, a namespace's is the body
-    body = given["messageTTL"] if name == "messageTTL" and "messageTTL" in given else command.body
+    in_path = name == "messageTTL" and "messageTTL" in given
+    body = given["messageTTL"] if in_path else command.body
+    if body is None and (type_ in _OBJECTS or (lower is not None and name in _OBJECTS_OF_TOPIC)):
+        setattr(policies, field, None)
+        return True
     if field == "schemaCompatibilityStrategy" and body not in get_args(SchemaCompatibilityStrategy):
         body = "UNDEFINED"  # quirk: Pulsar takes any other text for this
     if field == "inactiveTopicPolicies":
         body = _with_known_mode(body)
-    value = convert(body, type_)
+    try:
+        value = convert(body, type_)
+    except AdminError as error:
+        raise AdminError(404 if in_path else 400, error.reason) from None
     if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
         raise AdminError(412, reason.format(name=name))
     if field == "maxMessageSize" and value > config.maxMessageSize:
@@ -239,9 +251,15 @@ def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
         reason = "[defaultNumPartitions] cannot be null when the type is partitioned."
     elif partitions < 1:
         reason = "[defaultNumPartitions] cannot be less than 1 for partition type."
+    elif partitions > MOST_PARTITIONS:
+        raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
     if reason:
         raise AdminError(412, f"Invalid configuration for autoTopicCreationOverride. the detail is {reason}")
 
+
+_OBJECTS = (RetentionPolicies, DispatchRate, PublishRate, SubscribeRate)
+_OBJECTS_OF_TOPIC = ("messageTTL", "deduplicationEnabled")
+"""Policies that a call without a value removes. Of other types, or at the other level, it is refused."""
 
 _NOT_NEGATIVE = {
     "messageTTL": "Invalid value for message TTL",

@@ -132,11 +132,11 @@ class AutoSubscriptionCreationOverride(msgspec.Struct, frozen=True):
 
 
 class InactiveTopicPolicies(msgspec.Struct, frozen=True):
-    """Whether and when a topic that nobody uses is deleted. Here it never is, as where brokerDeleteInactiveTopicsEnabled is false:
-    the policy is kept and returned."""
+    """Whether and when a topic that nobody uses is deleted. It never is where brokerDeleteInactiveTopicsEnabled is false."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
-    """delete_when_no_subscriptions: only without subscriptions. delete_when_subscriptions_caught_up: without backlog."""
+    """delete_when_no_subscriptions: only without subscriptions. delete_when_subscriptions_caught_up: also with subscriptions that
+    have no backlog, and with their consumers. Neither: a persistent topic is not deleted."""
     maxInactiveDurationSeconds: Annotated[Int32, unit("s")] = 0
     """How long nobody must have used it."""
     deleteWhileInactive: bool = False
@@ -196,7 +196,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     autoSubscriptionCreation: AutoSubscriptionCreationOverride | None = None
     """Whether SUBSCRIBE creates subscriptions."""
     inactiveTopicPolicies: InactiveTopicPolicies | None = None
-    """Kept and returned: no topic is deleted because nobody uses it."""
+    """Whether and when a topic that nobody uses is deleted."""
     schemaCompatibilityStrategy: SchemaCompatibilityStrategy | None = None
     """With which of a topic's schemas a new one must be compatible, and how."""
     schemaValidationEnforced: bool | None = None
@@ -253,6 +253,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     maxMessageSize: int
     encryptionRequired: bool
     subscriptionExpirationTime: int
+    inactiveTopicPolicies: InactiveTopicPolicies
     dispatchRate: DispatchRate | None
     subscriptionDispatchRate: DispatchRate | None
     subscriptionDispatchRates: dict[str, DispatchRate]
@@ -282,6 +283,15 @@ def default_quota(config: ServiceConfiguration) -> BacklogQuota:
         size if size > 0 else config.backlogQuotaDefaultLimitBytes,
         config.backlogQuotaDefaultLimitSecond,
         config.backlogQuotaDefaultRetentionPolicy,
+    )
+
+
+def _default_inactive_topic_policies(config: ServiceConfiguration) -> InactiveTopicPolicies:
+    duration = config.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+    return InactiveTopicPolicies(
+        config.brokerDeleteInactiveTopicsMode,
+        config.brokerDeleteInactiveTopicsFrequencySeconds if duration < 0 else duration,
+        config.brokerDeleteInactiveTopicsEnabled,
     )
 
 
@@ -350,6 +360,9 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             topic.subscriptionExpirationTime, namespace.subscriptionExpirationTime,
             config.subscriptionExpirationTimeMinutes,
         ),
+        inactiveTopicPolicies=_first(
+            topic.inactiveTopicPolicies, namespace.inactiveTopicPolicies, _default_inactive_topic_policies(config)
+        ),
         dispatchRate=dispatch_rate,
         subscriptionDispatchRate=subscription_dispatch_rate,
         subscriptionDispatchRates=topic.subscriptionDispatchRates,
@@ -411,7 +424,7 @@ def broker_level(config: ServiceConfiguration) -> Policies:
             config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond
         ),
         autoSubscriptionCreation=AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
-        inactiveTopicPolicies=InactiveTopicPolicies("delete_when_no_subscriptions", 60),
+        inactiveTopicPolicies=_default_inactive_topic_policies(config),
         schemaCompatibilityStrategy=config.schemaCompatibilityStrategy,
         schemaValidationEnforced=config.isSchemaValidationEnforced,
     )  # fmt: skip

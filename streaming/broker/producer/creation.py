@@ -2,7 +2,7 @@
 rules: producer.md §1, §2, §6).
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 from schemas.commands import Producer as ProducerCommand
@@ -25,7 +25,7 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
     if _answer_known_id(ctx, topic, command):
         return None
     return Producer(
-        command.producer_name or _generated_name(ctx, topic), command.connection, command.producer_id,
+        command.producer_name or _generated_name(ctx, topic.producers), command.connection, command.producer_id,
         command.epoch, command.producer_access_mode, command.topic_epoch, created=ctx.clock,
     )  # fmt: skip
 
@@ -45,12 +45,15 @@ def _answer_known_id(ctx: Context, topic: AbstractTopic, command: ProducerComman
     return True
 
 
-def _generated_name(ctx: Context, topic: AbstractTopic) -> str:
-    """A name that is unique on the topic: Pulsar's ``cluster-instance-counter``."""
+def _generated_name(ctx: Context, taken: Container[str]) -> str:
+    """A name that no other producer gets, on any topic: Pulsar's ``cluster-instance-counter`` (mirrors `DistributedIdGenerator`).
+
+    An ingress partition is an instance. A name that a client chose may be `taken`.
+    """
     while True:
-        name = f"{ctx.config.clusterName}-0-{topic.generated_names}"
-        topic.generated_names += 1
-        if name not in topic.producers:
+        name = f"{ctx.config.clusterName}-{ctx.partition}-{ctx.generated_names}"
+        ctx.generated_names += 1
+        if name not in taken:
             return name
 
 
@@ -82,7 +85,7 @@ def check_encryption(ctx: Context, topic: AbstractTopic, command: ProducerComman
 
 def register_schema(ctx: Context, topic: AbstractTopic, command: ProducerCommand, producer: Producer) -> None:
     """Register the producer's schema, and note its version on the producer."""
-    version = schema_registry.register(
+    version = schema_registry.register_for_client(
         ctx, topic.name, command.schema, schema_registry.policies_of(ctx, topic)
     )
     producer.schema_version = schema_registry.version_text(version)

@@ -38,7 +38,7 @@ def may_send(
 ) -> bool:
     """The checks that a producer makes on a SEND. False: it was refused."""
     if command.txnid_least_bits or command.txnid_most_bits:
-        refuse(ctx, topic, write, "NotAllowedError", "transactions are not supported")
+        refuse(ctx, topic, write, "NotAllowedError", "Transaction buffer disable!")
     elif command.message_id is not None:
         refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
     elif write.producer.name in topic.closing_producers:

@@ -21,6 +21,7 @@ class Consumer(msgspec.Struct, array_like=True):
     `permits_while_blocked` are added to `permits` when the consumer is unblocked. On Key_Shared, `hashes` = slots of the
     pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order. `acks`,
     `redelivered` and `chunks_out` count, for the stats, messages that it acked, messages that it asked for again, and chunks.
+    `reads_any_schema`: it subscribed with AUTO_CONSUME.
     """
 
     connection: str
@@ -42,6 +43,7 @@ class Consumer(msgspec.Struct, array_like=True):
     acks: int = 0
     redelivered: int = 0
     chunks_out: int = 0
+    reads_any_schema: bool = False
 
     @property
     def handle(self) -> Handle:

@@ -1,6 +1,6 @@
 """What a dispatcher needs of its subscription while the broker folds a command."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
@@ -17,6 +17,7 @@ from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import Subscription
+from streaming.broker.subscription.timers import SubscriptionTimers
 
 
 class SubscriptionContext(NamedTuple):
@@ -35,6 +36,7 @@ class SubscriptionContext(NamedTuple):
     cursor: ManagedCursor
     subscription: Subscription
     consumers: list[Consumer]
+    timers: SubscriptionTimers[Any]
     throttle: ReadThrottle | None = None
     limiters: tuple[DispatchRateLimiter, ...] = ()
 
@@ -62,7 +64,8 @@ class SubscriptionContext(NamedTuple):
         return left >= self.ctx.config.managedLedgerCursorBackloggedThreshold
 
     def wake(self, due: int) -> None:
-        """Run the topic's timers when the clock reaches `due` (ms)."""
+        """Run the subscription's timers when the clock reaches `due` (ms)."""
+        self.timers.wake(self.subscription.name, due)
         self.ctx.wake(self.topic, due)
 
     def readable(self, entries: int, *, replay: bool = False) -> int:
@@ -73,11 +76,7 @@ class SubscriptionContext(NamedTuple):
         """
         size = self.ctx.config.dispatcherMaxReadSizeBytes
         if self.throttle is not None:
-            found = permits(self.limiters, self.throttle, Permits(entries, size), self.ctx.clock)
-            if found is None:
-                self._retry_when_caught_up(self.throttle)
-            if self.throttle.retry_at >= 0:
-                self.wake(self.throttle.retry_at)
+            found = self._permits(self.throttle, Permits(entries, size))
             if found is None:
                 return 0
             entries, size = found
@@ -86,12 +85,26 @@ class SubscriptionContext(NamedTuple):
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
 
+    def _permits(self, throttle: ReadThrottle, wanted: Permits) -> Permits | None:
+        found = permits(self.limiters, throttle, (self.topic, self.subscription.name), wanted, self.ctx.clock)
+        if found is None:
+            self._retry_when_caught_up(throttle)
+        if throttle.due >= 0:
+            self.wake(throttle.due)
+        for limiter in self.limiters:
+            self.ctx.wake_waiting(limiter)
+        return found
+
     def _retry_when_caught_up(self, throttle: ReadThrottle) -> None:
         """Nobody limits the subscription any more at its first look after the present interval of stats, if it has caught up."""
         config = self.ctx.config
         if not config.dispatchThrottlingOnNonBacklogConsumerEnabled and not self.is_backlogged:
             end = end_of_interval(self.ctx.clock, config)
-            throttle.retry_at = min(throttle.retry_at, end + (throttle.retry_at - end) % BACKOFF)
+            look = end + (throttle.retry_at - end) % BACKOFF
+            if throttle.queued:
+                throttle.caught_up_at = look
+            else:
+                throttle.retry_at = min(throttle.retry_at, look)
 
     def sent(self, entries: int, messages: int, size: int) -> None:
         """Take the permits of entries that were sent, with so many messages and bytes."""

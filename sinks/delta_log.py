@@ -1,0 +1,226 @@
+"""The transaction log of a live query's output table, in the format of Delta Lake.
+
+The tasks of the query write Parquet files. Its driver adds those of a micro-batch to the log in one commit, which names the
+micro-batch as Delta's application transaction, so a repeated micro-batch is committed once. A table is partitioned by `kind` and by
+`date`, the day (UTC) on which its rows were written: so that compaction rewrites the files of a day, and retention removes days.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.s3 import S3Url
+from sinks.storage import NotStored, Storage, plain
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
+
+BATCH = pa.field("batch", pa.int64(), metadata={"doc": "The micro-batch that wrote the row."})
+DATE = pa.field("date", pa.date32(), metadata={"doc": "The day (UTC) on which it was written."})
+
+READABLE_HOURS = 1
+"""How long files that compaction or retention replaced stay for readers that opened the table before."""
+
+_PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
+_APPLICATION = "magnetar"
+_PARTITIONS = ["kind", "date"]
+_TARGET_BYTES = 64 << 20
+_PROPERTIES: dict[str, str | None] = {
+    # A commit reads the commits since the last checkpoint: about 0.3 ms each.
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": f"interval {READABLE_HOURS} hours",
+    "delta.deletedFileRetentionDuration": f"interval {READABLE_HOURS} hours",
+    "delta.dataSkippingStatsColumns": "partition,offset,clock,topic,batch",
+}
+
+
+class NotATable(RuntimeError):
+    """A folder has no output table of a live query."""
+
+
+class File(NamedTuple):
+    """A file to add to a table. `rows`: their number, if it is known."""
+
+    kind: str
+    day: date
+    rows: int | None
+
+
+class Conflict(RuntimeError):
+    """Another process changed the same files of a table. The text says what to do."""
+
+
+class Compacted(NamedTuple):
+    """The files of a table before and after `DeltaLog.compact`."""
+
+    before: int
+    after: int
+
+
+class DeltaLog:
+    """The log of the table in a folder. Use one per thread."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._link: TemporaryDirectory[str] | None = None
+
+    @cached_property
+    def _uri(self) -> str:
+        if (s3 := S3Url.parse(self._storage.url)) is not None:
+            return f"s3://{s3.path}"
+        folder = self._storage.folder
+        if folder is None or _PLAIN.fullmatch(str(folder)):
+            return self._storage.url
+        # The library panics at brackets in the names of folders, so it gets another name for those.
+        folder.mkdir(parents=True, exist_ok=True)
+        self._link = TemporaryDirectory(prefix="magnetar-")
+        link = Path(self._link.name) / "table"
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        return link.as_uri()  # it would resolve the link in a path
+
+    @cached_property
+    def _options(self) -> dict[str, str]:
+        s3 = S3Url.parse(self._storage.url)
+        return {} if s3 is None else s3.delta()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has a log."""
+        names = ("_last_checkpoint", "00000000000000000000.json")
+        return any(self._storage.info(f"_delta_log/{name}") is not None for name in names)
+
+    def create(self, schema: pa.Schema, files: Mapping[str, File]) -> None:
+        """Start the log, with the files that are there by path, in one commit. `schema`: all columns but `batch` and the
+        partitions'."""
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        fields = [*schema, BATCH, pa.field("kind", pa.string()), DATE]
+        create_table_with_add_actions(
+            self._uri,
+            Schema.from_arrow(pa.schema([pa.field(f.name, f.type) for f in fields])),
+            list(self._additions(files)),
+            partition_by=_PARTITIONS,
+            configuration=_PROPERTIES,
+            storage_options=self._options,
+        )
+
+    def last_batch(self) -> int | None:
+        """The last micro-batch that was committed."""
+        self._table.update_incremental()
+        return self._table.transaction_version(_APPLICATION)
+
+    def commit(self, batch_id: int, files: Mapping[str, File]) -> None:
+        """Add the files of a micro-batch by path, unless it is committed. Raises `NotStored`."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            last = self.last_batch()
+            if files and (last is None or last < batch_id):
+                self._add(files, batch_id)
+        except (DeltaError, OSError) as error:
+            raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
+
+    def _add(self, files: Mapping[str, File], batch_id: int) -> None:
+        from deltalake import CommitProperties, Transaction
+
+        self._table.create_write_transaction(
+            list(self._additions(files)),
+            "append",
+            self._table.schema(),
+            _PARTITIONS,
+            commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, batch_id)]),
+        )
+
+    def _additions(self, files: Mapping[str, File]) -> Iterable["AddAction"]:
+        from deltalake.transaction import AddAction
+
+        now = int(datetime.now(UTC).timestamp() * 1000)
+        for path, info in self._storage.infos(files).items():
+            kind, day, rows = files[path]
+            yield AddAction(
+                path=path,
+                size=info.size,
+                partition_values={"kind": kind, "date": day.isoformat()},
+                modification_time=now,
+                data_change=True,
+                stats=json.dumps({} if rows is None else {"numRecords": rows}),
+            )
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Give the table columns of `schema` that it does not have: those that a newer Magnetar writes."""
+        from deltalake import Schema
+
+        known = {field.name for field in self._table.schema().fields}
+        new = [pa.field(f.name, f.type) for f in schema if f.name not in known]
+        if new:
+            self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+
+    def files(self, kind: str) -> list[str]:
+        """The paths of a kind's files on the storage's file system, in no order."""
+        self._table.update_incremental()
+        uris = self._table.file_uris(file_pruning_predicate=f"kind = '{kind}'")
+        # Every file is in the folder of its kind. What comes before differs in form from the storage's own paths.
+        return [self._storage.path(uri[uri.rindex(f"{_PARTITIONS[0]}=") :]) for uri in uris]
+
+    def first_batch(self) -> int | None:
+        """The first micro-batch in compacted files, or None if there are none."""
+        self._table.update_incremental()
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        name = f"min.{BATCH.name}"
+        return pc.min(files[name]).as_py() if name in files.column_names else None
+
+    def compact(self, keep: timedelta | None = None) -> Compacted:
+        """Rewrite small files of a day and kind into large ones, remove the days that are older than `keep`, and delete the
+        files that nobody reads any more. The query may commit meanwhile.
+
+        Raises `Conflict` if another compaction does the same, and `NotATable`.
+        """
+        from deltalake import WriterProperties
+        from deltalake.exceptions import CommitFailedError
+
+        table = self._table
+        table.update_incremental()
+        before = len(table.file_uris())
+        try:
+            if keep is not None:
+                oldest = today() - keep
+                if any(date.fromisoformat(each["date"]) < oldest for each in table.partitions()):
+                    table.delete(f"date < DATE '{oldest.isoformat()}'")
+            table.optimize.compact(
+                target_size=_TARGET_BYTES,
+                max_concurrent_tasks=1,
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+            )
+        except CommitFailedError as error:
+            raise Conflict(
+                f"{self._storage.url}: another compaction is under way ({plain(error)}); try again"
+            ) from error
+        # `full` also finds the files of micro-batches that were repeated after their compaction. Files that a micro-batch has
+        # written and not committed are younger; if one should take longer, it fails in `commit` and is repeated.
+        table.vacuum(READABLE_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+        return Compacted(before, len(table.file_uris()))
+
+    @cached_property
+    def _table(self) -> "DeltaTable":
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            return DeltaTable(self._uri, storage_options=self._options)
+        except TableNotFoundError as error:
+            raise NotATable(f"{self._storage.url} has no output table of a live query") from error
+
+
+def today() -> date:
+    """The day that files which are written now belong to."""
+    return datetime.now(UTC).date()

@@ -1,0 +1,159 @@
+"""Policies in a file of YAML, with the names and units of Pulsar's admin API and of ``broker.conf``::
+
+    profile: 4.x                      # the broker's defaults
+    broker:                           # settings
+      ttlDurationDefaultInSeconds: 3600
+    namespaces:
+      public/default:
+        retention: {retentionTimeInMinutes: 60, retentionSizeInMB: 512}
+    topics:
+      persistent://public/default/orders:
+        messageTTL: 600               # s
+        backlogQuota:
+          destination_storage: {limitSize: 1000000, policy: consumer_backlog_eviction}
+
+``null`` removes a policy. ``schemas/policies.schema.json`` describes the file for editors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from streaming.broker.policies.hierarchy import Policies
+from streaming.log.table import LOGICAL, LogError, log_table
+
+ENDINGS = (".yaml", ".yml")
+
+SECTIONS = ("profile", "broker", "namespaces", "topics")
+
+POLICIES = tuple(name for name in Policies.__struct_fields__ if name not in ("kept", "properties"))
+"""The policies that a file may set."""
+
+_QUOTA, _RATES = "backlogQuota", "subscriptionDispatchRates"
+
+
+class PolicyFile(NamedTuple):
+    """The policies of a file as a log of ADMIN and BROKER_CONFIG commands (columns `LOGICAL`), and the line of each."""
+
+    commands: pa.Table
+    lines: list[int]
+
+
+class _Command(NamedTuple):
+    line: int
+    topic: str | None
+    fields: dict[str, Any]
+
+
+def read_policy_file(path: Path) -> PolicyFile:
+    """Reads a file. Raises `LogError` with the line of each mistake, and `FileNotFoundError`."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        document = YAML().load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise LogError(f"{path} is not YAML: {where}{error.problem or error.context}") from error
+    except YAMLError as error:
+        raise LogError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, CommentedMap):
+        raise LogError(f"{path}: expected some of {', '.join(SECTIONS)} at the top")
+    mistakes: list[str] = []
+    commands = list(_commands(document, mistakes))
+    if mistakes:
+        lines = "\n  ".join(mistakes)
+        raise LogError(
+            f"{path} has {'mistakes' if len(mistakes) > 1 else 'a mistake'}, so nothing was replayed:\n  {lines}"
+        )
+    table = log_table(
+        LOGICAL,
+        timestamp=[0] * len(commands),
+        topic=pa.array([each.topic for each in commands], pa.string()),
+        value=[msgspec.json.encode(each.fields) for each in commands],
+    )
+    return PolicyFile(table, [each.line for each in commands])
+
+
+def _commands(document: CommentedMap, mistakes: list[str]) -> Iterator[_Command]:
+    for section, content in document.items():
+        line = _line(document, section)
+        if section not in SECTIONS:
+            mistakes.append(f"line {line}: {section}: expected {', '.join(SECTIONS)}")
+        elif section == "profile":
+            yield _Command(line, None, {"command": "BROKER_CONFIG", "profile": _plain(content)})
+        elif not isinstance(content, CommentedMap):
+            mistakes.append(f"line {line}: {section} must have names, each with a value")
+        elif section == "broker":
+            for name, value in content.items():
+                command = {"command": "BROKER_CONFIG", "settings": {str(name): _plain(value)}}
+                yield _Command(_line(content, name), None, command)
+        else:
+            for name, policies in content.items():
+                if not isinstance(policies, CommentedMap):
+                    mistakes.append(
+                        f"line {_line(content, name)}: {name} must have policies, each with a value"
+                    )
+                    continue
+                yield from _of(section, str(name), policies, mistakes)
+
+
+def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) -> Iterator[_Command]:
+    """The commands that set the policies of a namespace or a topic."""
+    topic = None
+    if section == "namespaces":
+        base = f"/namespaces/{name}/"
+    else:
+        topic = name if "://" in name else f"persistent://{name if '/' in name else f'public/default/{name}'}"
+        domain, _, rest = topic.partition("://")
+        namespace, _, local = rest.rpartition("/")
+        base = f"/{domain}/{namespace}/{quote(local, safe='')}/"
+    for policy, value in policies.items():
+        line = _line(policies, policy)
+        if policy not in POLICIES:
+            mistakes.append(f"line {line}: {policy} is not a policy of Pulsar's admin API")
+        elif policy in (_QUOTA, _RATES):
+            if not isinstance(value, CommentedMap):
+                mistakes.append(
+                    f"line {line}: {policy} must have {'types' if policy == _QUOTA else 'subscriptions'}"
+                )
+                continue
+            for key, each in value.items():
+                call = f"{_QUOTA}?backlogQuotaType={key}" if policy == _QUOTA else f"{quote(str(key), safe='')}/dispatchRate"  # fmt: skip
+                yield _Command(_line(value, key), topic, _call(base + call, each))
+        else:
+            yield _Command(line, topic, _call(base + str(policy), value))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it. Raises `LogError` for one that JSON has not."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    for type_ in (bool, int, float, str):
+        if isinstance(value, type_):
+            return type_(value)
+    if value is None:
+        return None
+    raise LogError(f"{value} is a {type(value).__name__}: write it as a text, in quotes")
+
+
+def _call(path: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"command": "ADMIN", "method": "DELETE", "path": path}
+    return {"command": "ADMIN", "method": "POST", "path": path, "body": _plain(value)}
+
+
+def _line(mapping: CommentedMap, key: object) -> int:
+    """The line of a key, from 1."""
+    line: int = mapping.lc.key(key)[0]
+    return line + 1

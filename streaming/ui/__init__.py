@@ -1,0 +1,1 @@
+"""The live page: a running query, its folders, or a finished replay in a browser."""

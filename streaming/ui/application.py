@@ -1,0 +1,255 @@
+"""The page and its JSON: a WSGI application. It only reads, and each request costs no more than its bounds say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from sinks.storage import plain
+from streaming.answers.folders import Budget, TooMuch
+from streaming.metrics.endpoint import Application, is_loopback
+from streaming.ui import figures
+from streaming.ui.explanation import SECONDS, CannotAnswer, Question, Task, explain
+from streaming.ui.output_rows import LOSSES, latest
+from streaming.ui.page import POLICY, page
+from streaming.ui.view import View
+
+NAMESPACES = 50
+"""The most namespaces whose policies are shown at once."""
+
+QUOTAS = 10
+"""The most quotas of the overview."""
+
+SHARE = 20
+"""Sums over all topics are made anew when so many times as long has passed as they took: they take 5 % of the time at most."""
+
+LATEST = 100
+LATEST_SECONDS, LATEST_ROWS = 3.0, 2_000_000
+"""The most of the latest rows, and what finding them may take."""
+
+_logger = logging.getLogger(__name__)
+_TEXT, _FIELDS = 2000, 20
+_HEADERS = [
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+]
+
+
+class Wrong(ValueError):
+    """A request that can't be answered. The text says why."""
+
+    def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Parameters:
+    """The parameters of a request."""
+
+    def __init__(self, query: str) -> None:
+        try:
+            found = parse_qs(query, max_num_fields=_FIELDS)
+        except ValueError as error:
+            raise Wrong(str(error)) from None
+        self._values = {name: values[-1] for name, values in found.items()}
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text. Raises `Wrong` if it is too long."""
+        found = self._values.get(name, default)
+        if len(found) > _TEXT:
+            raise Wrong(f"{name}: longer than {_TEXT} characters")
+        return found
+
+    def number(self, name: str, most: int, default: int | None = None) -> int:
+        """A number from 0 to `most`. Raises `Wrong`."""
+        text = self._values.get(name, "" if default is None else str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+            raise Wrong(f"{name}: expected a number from 0 to {most:,}")
+        return int(text)
+
+    def one_of(self, name: str, known: Iterable[str], default: str) -> str:
+        """One of some words. Raises `Wrong`."""
+        found = self._values.get(name, default)
+        if found not in (words := list(known)):
+            raise Wrong(f"{name}: expected {' or '.join(words)}")
+        return found
+
+
+class Pages:
+    """Answers the requests of the page about a view."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._explaining, self._reading, self._counting = (threading.Lock() for _ in range(3))
+        self._sums: dict[str, Any] = {}
+        self._sums_until = 0.0
+        self.routes: Mapping[str, Callable[[Parameters], Any]] = {
+            "/api/overview": self._overview,
+            "/api/topics": self._topics,
+            "/api/subscriptions": self._subscriptions,
+            "/api/topic": self._topic,
+            "/api/history": self._history,
+            "/api/latest": self._latest,
+            "/api/batches": self._batches,
+            "/api/explain": self._explain,
+        }
+
+    def _overview(self, _: Parameters) -> Any:
+        with _Turn(self._counting):
+            began = time.monotonic()
+            if began >= self._sums_until:
+                known = self._view.figures()
+                self._sums = {
+                    "totals": figures.totals(known)._asdict(),
+                    "quotas": figures.quotas(known, QUOTAS),
+                }
+                self._sums_until = began + SHARE * (time.monotonic() - began)
+            return {"status": self._view.status(), **self._sums}
+
+    def _topics(self, asked: Parameters) -> Any:
+        order = asked.one_of("order", figures.TOPIC_ORDERS, "storage")
+        page, search = asked.number("page", figures.PAGES - 1, 0), asked.text("search")
+        with _Turn(self._counting):
+            return figures.topics(self._view.figures(), search, order, page)
+
+    def _subscriptions(self, asked: Parameters) -> Any:
+        order = asked.one_of("order", figures.SUBSCRIPTION_ORDERS, "backlog")
+        page, search = asked.number("page", figures.PAGES - 1, 0), asked.text("search")
+        with _Turn(self._counting):
+            return figures.subscriptions(self._view.figures(), search, order, page)
+
+    def _topic(self, asked: Parameters) -> Any:
+        name = asked.text("topic")
+        known = self._view.topic(name)
+        if known is None:
+            raise Wrong(f"there is no topic {name} now", HTTPStatus.NOT_FOUND)
+        return figures.topic(self._view.figures(), known, asked.number("page", figures.PAGES - 1, 0))
+
+    def _history(self, asked: Parameters) -> Any:
+        with _Turn(self._reading):
+            return self._view.history(asked.text("topic") or None)
+
+    def _latest(self, asked: Parameters) -> Any:
+        if self._view.tables is None:
+            raise CannotAnswer("no output rows are kept: the query runs with --no-tables")
+        kinds = [each for each in asked.text("kinds").split(",") if each] or [*LOSSES]
+        if not LOSSES.keys() >= {*kinds}:
+            raise Wrong(f"kinds: expected some of {', '.join(LOSSES)}")
+        most = asked.number("most", LATEST, LATEST)
+        with _Turn(self._reading):
+            budget = Budget(LATEST_SECONDS, LATEST_ROWS)
+            return latest(self._view.tables, kinds, most, asked.text("topic") or None, budget)
+
+    def _batches(self, _: Parameters) -> Any:
+        return self._view.batches()
+
+    def _explain(self, asked: Parameters) -> Any:
+        about = asked.one_of("about", ("message", "delivery", "quota", "retention", "policies"), "message")
+        question = Question(about, asked.text("topic") or None)  # type: ignore[arg-type]
+        if question.topic is None and about != "policies":
+            raise Wrong("topic: expected the name of a topic")
+        question.subscription = asked.text("subscription") or None
+        if about == "message":
+            if position := asked.text("position"):
+                ledger, colon, entry = position.partition(":")
+                if not (
+                    colon
+                    and all(each.isascii() and each.isdigit() and len(each) < 19 for each in (ledger, entry))
+                ):
+                    raise Wrong("position: expected LEDGER:ENTRY, such as 3:42")
+                question.ledger, question.entry = int(ledger), int(entry)
+            else:
+                question.producer = asked.text("producer")
+                question.sequence_id = asked.number("sequence_id", (1 << 63) - 1)
+        with _Turn(self._explaining):
+            states = self._view.states(self._partition(question.topic))
+            found = explain(Task(self._view.folder, states, question, SECONDS))
+        if question.topic is None:
+            search = asked.text("search")
+            matching = [each for each in found if search in each["namespace"]]
+            return {"rows": matching[:NAMESPACES], "total": len(matching)}
+        return found
+
+    def _partition(self, topic: str | None) -> int | None:
+        """The ingress partition that has a topic. A namespace's policies are in all: the first. None: it isn't known."""
+        if topic is None:
+            return min(self._view.figures().partitions, default=None)
+        for name in (topic, f"persistent://{topic}", f"persistent://public/default/{topic}"):
+            if (known := self._view.topic(name)) is not None:
+                return known.partition
+        return None
+
+
+class _Turn:
+    """Lets one request at a time do something. Raises `Wrong` if it is not this one's turn within some seconds."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=SECONDS):
+            raise Wrong("other requests are being answered: try again", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def application(
+    view: View, *, elsewhere: Application | None = None, only_loopback: bool = True
+) -> Application:
+    """The page at ``/`` and its JSON below ``/api/``.
+
+    `elsewhere` answers what is neither. `only_loopback`: refuse requests to another name than this machine's own, which a page
+    of somebody else's would have to use.
+    """
+    pages = Pages(view)
+    html = page().encode()
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        is_own = not only_loopback or _is_own_name(environ.get("HTTP_HOST", ""))
+        if is_own and path != "/" and path not in pages.routes and elsewhere is not None:
+            return elsewhere(environ, start_response)
+        status, kind, body = HTTPStatus.OK, "application/json", b""
+        try:
+            if not is_own:
+                raise Wrong("this page is only for localhost", HTTPStatus.FORBIDDEN)
+            if environ["REQUEST_METHOD"] != "GET":
+                raise Wrong("only GET is supported", HTTPStatus.METHOD_NOT_ALLOWED)
+            if path == "/":
+                kind, body = "text/html; charset=utf-8", html
+            elif path in pages.routes:
+                body = msgspec.json.encode(pages.routes[path](Parameters(environ.get("QUERY_STRING", ""))))
+            else:
+                raise Wrong("there is no such page", HTTPStatus.NOT_FOUND)
+        except Wrong as error:
+            status, body = error.status, _error(error)
+        except (CannotAnswer, TooMuch, FileNotFoundError) as error:
+            status, body = HTTPStatus.NOT_FOUND, _error(error)
+        except Exception as error:  # such as of a store that does not answer
+            _logger.warning("The page got no answer to %s: %s", path, plain(error))
+            status, body = HTTPStatus.INTERNAL_SERVER_ERROR, _error(error)
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), *_HEADERS]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [body]
+
+    return answer
+
+
+def _error(error: Exception) -> bytes:
+    return msgspec.json.encode({"error": plain(error)})
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header names this machine."""
+    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name)
