@@ -50,17 +50,17 @@ def verdicts(deliveries: list[Delivery]) -> pa.Table:
 
 def to_json(answer: object) -> str:
     """An answer as JSON: times in ms since the epoch, sizes in bytes."""
-    return msgspec.json.format(msgspec.json.encode(_builtins(answer)), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(builtins(answer)), indent=2).decode()
 
 
-def _builtins(answer: object) -> object:
-    """Named tuples as objects, not as arrays."""
+def builtins(answer: object) -> object:
+    """An answer in lists, objects and plain values: named tuples as objects, not as arrays."""
     if isinstance(answer, msgspec.Struct):
-        return {name: _builtins(getattr(answer, name)) for name in answer.__struct_fields__}
+        return {name: builtins(getattr(answer, name)) for name in answer.__struct_fields__}
     if hasattr(answer, "_asdict"):
-        return {name: _builtins(value) for name, value in answer._asdict().items()}
+        return {name: builtins(value) for name, value in answer._asdict().items()}
     if isinstance(answer, list | tuple):
-        return [_builtins(each) for each in answer]
+        return [builtins(each) for each in answer]
     return answer
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow import fs
 
 from schemas.effects import KINDS, Effect, SendReceipt, TopicEvent
 from sinks import batch_files
+from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
-from sinks.storage import Storage
-from sinks.tables import TABLES
+from sinks.storage import Storage, within
+from sinks.tables import TABLES, first_batch, table_files
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
@@ -34,17 +38,42 @@ class NotFound(LookupError):
     """There is no such folder, topic, subscription, or micro-batch. The text names what there is."""
 
 
+class TooMuch(RuntimeError):
+    """An answer would take more time or more rows than it may. The text says which."""
+
+
+class Budget:
+    """What an answer may take: a time in seconds from now, and so many rows. Scans then use one core alone."""
+
+    def __init__(self, seconds: float, rows: int) -> None:
+        self.seconds, self.rows = seconds, rows
+        self._until, self._left = monotonic() + seconds, rows
+
+    def spend(self, rows: int) -> None:
+        """Raises `TooMuch` if that was too much."""
+        self._left -= rows
+        if self._left < 0:
+            raise TooMuch(f"this takes more than the {self.rows:,} rows that an answer may have")
+        if monotonic() > self._until:
+            raise TooMuch(f"this takes longer than the {self.seconds:g} s that an answer may take")
+
+
 @dataclass(slots=True)
 class Folders:
     """The folders of a finished replay, or of a live query.
 
-    `tables` is None if no output tables were written. `checkpoint` is None if there is none on this machine.
+    `tables` is None if no output tables were written. `checkpoint` is None if there is none on this machine. At a moment of a
+    timeline, `at` has the states, and `until` the last offset of each ingress partition whose rows count. With a `budget`,
+    reading rows raises `TooMuch`.
     """
 
     tables: Storage | None
     store: LedgerStore
     state: Path | None
     checkpoint: Path | None
+    at: list[StateRow] | None = None
+    until: dict[int, int] | None = None
+    budget: Budget | None = None
     _brokers: dict[int, Broker] | None = field(default=None, init=False)
 
     @classmethod
@@ -63,7 +92,7 @@ class Folders:
         if checkpoint is not None and not (Path(checkpoint) / "offsets").is_dir():
             raise NotFound(f"{checkpoint} is not the --checkpoint of a query")
         return cls(
-            Storage(f"{root.url}/tables") if _is_folder(root, "tables") else None,
+            Storage(within(root.url, "tables")) if _is_folder(root, "tables") else None,
             LedgerStore(store),
             own / "state" if replayed and own is not None else None,
             None if checkpoint is None else Path(checkpoint),
@@ -76,7 +105,7 @@ class Folders:
 
         Raises `NotFound`.
         """
-        found = None if self.state is None else read_states(self.state)
+        found = self.at if self.at is not None or self.state is None else read_states(self.state)
         if found is not None:
             return found
         if self.checkpoint is None:
@@ -90,7 +119,11 @@ class Folders:
     @property
     def has_states(self) -> bool:
         """Whether `states` finds any."""
-        return self.checkpoint is not None or (self.state is not None and read_states(self.state) is not None)
+        return (
+            self.at is not None
+            or self.checkpoint is not None
+            or (self.state is not None and read_states(self.state) is not None)
+        )
 
     def brokers(self) -> dict[int, Broker]:
         """The brokers of the last states by ingress partition. Each decodes only the topics that are asked for."""
@@ -104,6 +137,13 @@ class Folders:
     def broker_of(self, topic: str) -> Broker | None:
         """The broker that has a topic."""
         return next((broker for broker in self.brokers().values() if topic in broker.topic_names()), None)
+
+    def copy_of_broker(self, topic: str) -> Broker:
+        """A broker of its own that has a topic, to go on from the last state. Raises `NotFound`."""
+        broker = self.broker_of(topic)
+        if broker is None:
+            raise NotFound(f"{topic} was deleted: the last state does not have it")
+        return Broker.decode(broker.encode(), self.store.reader(broker.partition))
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
@@ -121,35 +161,59 @@ class Folders:
         `NotFound` if there are no output tables.
         """
         kind = KINDS[effect]
+        names = [name for name in TABLES[kind].names if name not in _LARGE] if columns is None else [*columns]
+        for rows in self.scan(effect, where, [*names, BATCH.name, _FILE], partition):
+            for row in rows.to_pylist():
+                written, batch = batch_files.of(row.pop(_FILE)), row.pop(BATCH.name)
+                yield {"kind": kind, "batch": batch if written is None else written.batch, **row}
+
+    def scan(
+        self,
+        effect: type[Effect],
+        where: pc.Expression | None,
+        columns: Sequence[str],
+        partition: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow, in pieces of a few thousand rows."""
+        kind = KINDS[effect]
+        if partition is not None:  # a compacted file has several
+            of_partition = pc.field("partition") == partition
+            where = of_partition if where is None else where & of_partition
         files = self._files(kind, partition)
         if not files:
             return
-        names = [name for name in TABLES[kind].names if name not in _LARGE] if columns is None else [*columns]
+        if self.until is not None:
+            kept = (
+                (pc.field("partition") == partition) & (pc.field("offset") <= offset)
+                for partition, offset in self.until.items()
+            )
+            until = reduce(or_, kept, pc.scalar(False))
+            where = until if where is None else where & until
         assert self.tables is not None
-        dataset = ds.dataset(
-            [str(info.path) for info in files], TABLES[kind], "parquet", filesystem=self.tables.filesystem
-        )
+        dataset = ds.dataset(files, TABLES[kind].append(BATCH), "parquet", filesystem=self.tables.filesystem)
         scanner = dataset.scanner(
-            [*names, _FILE], filter=where, batch_size=_ROWS, batch_readahead=1, fragment_readahead=1
+            [*columns],
+            filter=where,
+            batch_size=_ROWS,
+            batch_readahead=1,
+            fragment_readahead=1,
+            use_threads=self.budget is None,
         )
         for rows in scanner.to_batches():
-            for row in rows.to_pylist():
-                yield {"kind": kind, "batch": int(row.pop(_FILE).rpartition("/")[2].partition("-")[0]), **row}
+            if self.budget is not None:
+                self.budget.spend(len(rows))
+            yield rows
 
-    def _files(self, kind: str, partition: int | None) -> list[fs.FileInfo]:
+    def _files(self, kind: str, partition: int | None) -> list[str]:
+        """The files that may have rows of a partition."""
         if self.tables is None:
             raise NotFound("there are no output tables: a query writes them, unless it runs with --no-tables")
-        return [
-            info
-            for info in self.tables.files(f"kind={kind}")
-            if partition is None or str(info.base_name).endswith(f"-{partition:05d}.parquet")
-        ]
+        files = [(path, batch_files.of(path)) for path in table_files(self.tables, kind)]
+        return [path for path, of in files if partition is None or of is None or of.partition == partition]
 
     def first_batch(self) -> int | None:
         """The first micro-batch of which there are rows, or None if there are no rows."""
-        return min(
-            (batch_files.batch_of(info) for kind in TABLES for info in self._files(kind, None)), default=None
-        )
+        return None if self.tables is None else first_batch(self.tables)
 
     # -- names ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from streaming.answers.folders import NotFound, listed
 from streaming.broker.broker import Broker
+from streaming.broker.codec import decode_state
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
@@ -79,12 +80,12 @@ def states_at(spark: SparkSession, checkpoint: str | Path, batch_id: int | None 
     return partition_states(spark, checkpoint, batch_id)
 
 
-def views(states: Sequence[StateRow]) -> dict[str, pa.Table]:
-    """The states as Arrow tables, see `VIEWS`, with their rows in the order of topics. Decodes all topics."""
+def views(states: Sequence[StateRow], topics: Collection[str] | None = None) -> dict[str, pa.Table]:
+    """The states as Arrow tables, see `VIEWS`, with their rows in the order of topics. Decodes all topics, or these alone."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in VIEWS}
     for state in sorted(states):
         broker = Broker.decode(state.broker, NoEntries())
-        for name, row in _rows(state.partition, broker):
+        for name, row in _rows(state.partition, broker, topics):
             if name != "policies" or row not in rows[name]:  # every partition has those of all namespaces
                 rows[name].append(row)
     return {name: pa.Table.from_pylist(rows[name], schema) for name, schema in VIEWS.items()}
@@ -113,8 +114,13 @@ def topic_stats(states: Sequence[StateRow], topic: str) -> dict[str, Any]:
 
 def differences(before: Sequence[StateRow], after: Sequence[StateRow]) -> pa.Table:
     """What changed in the `views` between two states: a row per changed value. `before` or `after` is null where a row is
-    only in one of them. Ack holes, which have no key, are compared as the runs of a ledger."""
-    old, new = (_keyed(views(states)) for states in (before, after))
+    only in one of them. Decodes the topics that changed. Ack holes, which have no key, are compared as the runs of a ledger."""
+    blocks = [
+        {name: block.data for state in states for name, block in decode_state(state.broker).topics.items()}
+        for states in (before, after)
+    ]
+    changed = {name for name in blocks[0] | blocks[1] if blocks[0].get(name) != blocks[1].get(name)}
+    old, new = (_keyed(views(states, changed)) for states in (before, after))
     rows = [
         {"view": view, "of": of, "column": column, "before": old.get((view, of, column)),
          "after": new.get((view, of, column))}
@@ -144,12 +150,14 @@ def _keyed(tables: dict[str, pa.Table]) -> dict[tuple[str, str, str], str]:
     }
 
 
-def _rows(partition: int, broker: Broker) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(
+    partition: int, broker: Broker, topics: Collection[str] | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a partition, each with its view."""
     for name, policies in broker.namespace_policies.items():
         yield from _policies("namespace", name, policies)
     for name in broker.topic_names():
-        if is_non_persistent(name):
+        if is_non_persistent(name) or (topics is not None and name not in topics):
             continue
         topic = broker.topic(name)
         ledger = topic.ledger

@@ -1,0 +1,388 @@
+"""All schedules of a small scenario: explicit-state search over the core, held against `streaming.answers.invariants`.
+
+Every step is one command. A state is how far each actor is, the broker's encoded state, and the monitor's account. States
+are explored breadth first. As each step adds one to the depth, two equal states are always at the same depth, so only one
+level is kept, and the first violation of an invariant is one after the fewest steps.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import AnyCommand, BrokerConfig, Publish, Tick, to_json
+from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Message, Row
+from streaming.answers.invariants import Invariant, Monitor, Violation, held_back
+from streaming.answers.reduction import reduced
+from streaming.answers.scenario import START, Scenario, Step, components
+from streaming.broker.broker import Broker
+from streaming.broker.codec import PartitionState
+
+PATIENCE = 60_000
+"""How long an entry may wait for a timer before its consumer counts as starved (ms)."""
+
+_CHUNK = 256
+_ALONE = 1024
+"""A level of fewer states is explored in this process."""
+
+
+class Record(NamedTuple):
+    """A record of a counterexample: its time (ms), topic and command as in a log, and what the broker did, in words."""
+
+    timestamp: int
+    topic: str | None
+    actor: str
+    command: dict[str, Any]
+    effects: list[str]
+
+
+class Counterexample(NamedTuple):
+    """The records that lead to a violation. None of its steps can be left out."""
+
+    violation: Violation
+    records: list[Record]
+
+    def lines(self) -> Iterator[bytes]:
+        """The log for `magnetar replay`, as JSON Lines."""
+        for each in self.records:
+            topic = {} if each.topic is None else {"topic": each.topic}
+            yield msgspec.json.encode({"timestamp": each.timestamp, **topic, **each.command}) + b"\n"
+
+
+class Checked(msgspec.Struct, kw_only=True):
+    """What a search found. `states` were reached by `transitions`, `deepest` steps from the start; `ends` of them are states
+    in which no actor can go on.
+
+    `complete`: every schedule was explored. `never`: the steps that were never possible, by actor and number from 1.
+    `components`: into how many independent scenarios it fell.
+    """
+
+    states: int = 0
+    transitions: int = 0
+    deepest: int = 0
+    ends: int = 0
+    complete: bool = True
+    components: int = 1
+    never: list[str] = []
+    counterexamples: list[Counterexample] = []
+
+
+class _Node(NamedTuple):
+    """A state: the schedule that first reached it (the numbers of the actors), how far each actor is, and the encoded broker
+    and monitor."""
+
+    schedule: bytes
+    done: bytes
+    broker: bytes
+    monitor: bytes
+
+
+class _Expanded(NamedTuple):
+    """The states after some others, by their hashes, and the violations on the way, with their schedules."""
+
+    nodes: dict[bytes, _Node]
+    violations: list[tuple[Violation, bytes]]
+    transitions: int
+    ends: int
+
+
+def check(
+    scenario: Scenario,
+    *,
+    processes: int = 1,
+    most_states: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Checked:
+    """Explore every schedule of a scenario. Returns one counterexample for each invariant that is violated.
+
+    `most_states`: stop after the level in which so many states were reached. `progress` is called after each level with the
+    number of states and the depth.
+    """
+    parts = components(scenario)
+    total = Checked(components=len(parts))
+    for part in parts:
+        search = _Search(part)
+        with _pool(part, processes) as pool:
+            _explore(search, total, pool, most_states, progress)
+    return total
+
+
+class World:
+    """A broker of one ingress partition with its monitor, which take one command after the other."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.monitor = Monitor()
+        self.broker = Broker(0, self.monitor)
+        self.now = START
+        self.do(None, config)
+
+    @classmethod
+    def decode(cls, broker: bytes, monitor: bytes) -> World:
+        """The world as it was encoded."""
+        world = cls.__new__(cls)
+        world.monitor = Monitor.decode(monitor)
+        world.broker = Broker.decode(broker, world.monitor)
+        world.now = world.broker.clock
+        return world
+
+    def copy(self) -> World:
+        """Another one in the same state."""
+        return World.decode(self.broker.encode(), self.monitor.encode())
+
+    def do(self, topic: str | None, command: AnyCommand | Publish) -> tuple[list[Row], list[Violation]]:
+        """Carry out a command. Returns its effects, and what they violate."""
+        broker = self.broker
+        broker.apply(broker.offset + 1, self.now, topic, command, b"")
+        rows = broker.take()
+        return rows, self.monitor.observe(topic, command, rows, broker)
+
+    def step(self, step: Step) -> tuple[AnyCommand | Publish, list[Row], list[Violation]] | None:
+        """Carry out a step. None: it has to wait for an entry."""
+        self.now += step.wait
+        held = [] if step.ids is None else self.monitor.held(*step.handle)
+        command = step.at(self.now, held)
+        return None if command is None else (command, *self.do(step.topic, command))
+
+    def starved(self) -> Violation | None:
+        """Does a consumer wait for an entry that it could have, and time brings nothing?"""
+        for waiting in self.monitor.starved(self.broker):
+            if held_back(self.copy().broker, waiting):
+                continue
+            later = self.copy()
+            later.now += PATIENCE
+            rows, _ = later.do(None, Tick())
+            if not any(
+                isinstance(row.effect, Message)
+                and (row.effect.topic, row.effect.subscription) == (waiting.topic, waiting.subscription)
+                for row in rows
+            ):
+                text = f"{waiting.position} waits, and {waiting.connection} has permits and gets nothing"
+                return Violation("starved", waiting.topic, waiting.subscription, text)
+        return None
+
+
+class _Search:
+    """The successors of states of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._waits = [[step.wait for step in actor.steps] for actor in scenario.actors]
+
+    def start(self) -> tuple[_Node, list[tuple[Violation, bytes]]]:
+        """The state after the setup, and what it violates."""
+        world = World(self.scenario.config)
+        violations = []
+        for step in self.scenario.setup:
+            found = world.step(step)
+            violations += [] if found is None else [(each, b"") for each in found[2]]
+        node = _Node(b"", bytes(len(self.scenario.actors)), world.broker.encode(), world.monitor.encode())
+        return node, violations
+
+    def expand(self, nodes: Iterable[_Node]) -> _Expanded:
+        """The states after each of `nodes`."""
+        found: dict[bytes, _Node] = {}
+        violations: list[tuple[Violation, bytes]] = []
+        transitions = ends = 0
+        actors = self.scenario.actors
+        for node in nodes:
+            went_on = False
+            for number, actor in enumerate(actors):
+                at = node.done[number]
+                if at == len(actor.steps) or (
+                    actor.after is not None and not at and not node.done[actor.after]
+                ):
+                    continue
+                world = World.decode(node.broker, node.monitor)
+                world.now = self._now(node.done)
+                step = world.step(actor.steps[at])
+                if step is None:
+                    continue
+                went_on = True
+                transitions += 1
+                schedule = node.schedule + bytes([number])
+                violations += [(each, schedule) for each in step[2]]
+                done = node.done[:number] + bytes([at + 1]) + node.done[number + 1 :]
+                broker, monitor = world.broker.encode(), world.monitor.encode()
+                key = blake2b(b"".join((done, *_identity(broker), monitor)), digest_size=16).digest()
+                known = found.get(key)
+                if known is None:
+                    if (starved := world.starved()) is not None:
+                        violations.append((starved, schedule))
+                    found[key] = _Node(schedule, done, broker, monitor)
+                elif schedule < known.schedule:
+                    found[key] = known._replace(schedule=schedule)
+            ends += not went_on
+        return _Expanded(found, violations, transitions, ends)
+
+    def _now(self, done: bytes) -> int:
+        return START + sum(sum(waits[:at]) for waits, at in zip(self._waits, done, strict=True))
+
+    def steps(self, schedule: bytes) -> list[tuple[str, Step]]:
+        """The steps of a schedule with the names of their actors, after those of the setup."""
+        done = [0] * len(self.scenario.actors)
+        found = [("setup", step) for step in self.scenario.setup]
+        for number in schedule:
+            actor = self.scenario.actors[number]
+            found.append((actor.name, actor.steps[done[number]]))
+            done[number] += 1
+        return found
+
+
+_fields = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_ORDINAL = PartitionState.__struct_fields__.index("ordinal")
+
+
+def _identity(state: bytes) -> list[msgspec.Raw]:
+    """The parts of an encoded broker without how many rows its last record gave, which the next one does not see."""
+    fields = _fields(memoryview(state)[1:])
+    del fields[_ORDINAL]
+    return fields
+
+
+@contextmanager
+def _pool(scenario: Scenario, processes: int) -> Iterator[ProcessPoolExecutor | None]:
+    if processes == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(processes, initializer=_begin, initargs=(scenario,)) as pool:
+        yield pool
+
+
+_own: list[_Search] = []
+"""The search of a process of the pool."""
+
+
+def _begin(scenario: Scenario) -> None:
+    gc.disable()
+    _own.append(_Search(scenario))
+
+
+def _expand(nodes: list[_Node]) -> _Expanded:
+    return _own[-1].expand(nodes)
+
+
+def _explore(
+    search: _Search,
+    total: Checked,
+    pool: ProcessPoolExecutor | None,
+    most_states: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    start, violations = search.start()
+    level = [start]
+    first: dict[Invariant, tuple[Violation, bytes]] = {}
+    known = {each.violation.invariant for each in total.counterexamples}
+    reached = bytearray(len(start.done))
+    depth = 0
+    while True:
+        for violation, schedule in sorted(violations, key=lambda each: each[1]):
+            if violation.invariant not in known:
+                first.setdefault(violation.invariant, (violation, schedule))
+        known.update(first)
+        total.states += len(level)
+        total.deepest = max(total.deepest, depth)
+        for node in level:
+            reached[:] = map(max, reached, node.done)
+        if progress is not None:
+            progress(total.states, depth)
+        if not level:
+            break
+        if most_states is not None and total.states >= most_states:
+            total.complete = False
+            break
+        chunks = [level[at : at + _CHUNK] for at in range(0, len(level), _CHUNK)]
+        apart = pool is not None and len(level) >= _ALONE
+        results = pool.map(_expand, chunks) if pool is not None and apart else map(search.expand, chunks)
+        following: dict[bytes, _Node] = {}
+        violations = []
+        for result in results:
+            total.transitions += result.transitions
+            total.ends += result.ends
+            violations += result.violations
+            for key, node in result.nodes.items():
+                other = following.get(key)
+                if other is None or node.schedule < other.schedule:
+                    following[key] = node
+        level = list(following.values())
+        depth += 1
+    total.never += [
+        f"{actor.name}: {actor.steps[at].name}, step {at + 1}"
+        for actor, at in zip(search.scenario.actors, reached, strict=True)
+        if at < len(actor.steps) and total.complete
+    ]
+    total.counterexamples += [_counterexample(search, *each) for each in first.values()]
+
+
+def _counterexample(search: _Search, violation: Violation, schedule: bytes) -> Counterexample:
+    """The fewest steps of a schedule that violate the same invariant of the same subscription."""
+    config = search.scenario.config
+
+    def shows(steps: list[tuple[str, Step]]) -> list[tuple[str, Step]] | None:
+        found = _retold(config, steps, violation)
+        return None if found is None else steps
+
+    steps = reduced(search.steps(schedule), shows)
+    found = _retold(config, steps, violation)
+    assert found is not None  # the search saw it
+    return found
+
+
+def _retold(config: BrokerConfig, steps: list[tuple[str, Step]], wanted: Violation) -> Counterexample | None:
+    """The records of some steps up to a violation of an invariant, or None if they do not violate it."""
+    world = World(config)
+    records = [_record(world.now, None, "setup", config, [])]
+
+    def same(violation: Violation | None) -> bool:
+        return violation is not None and violation[:3] == wanted[:3]
+
+    for actor, step in steps:
+        found = world.step(step)
+        if found is None:
+            return None
+        command, rows, violations = found
+        records.append(_record(world.now, step.topic, actor, command, rows))
+        if (violation := next(filter(same, violations), None)) is not None:
+            return Counterexample(violation, records)
+    violation = world.starved()
+    if wanted.invariant != "starved" or not same(violation):
+        return None
+    assert violation is not None
+    world.now += PATIENCE
+    rows, _ = world.do(None, Tick())
+    records.append(_record(world.now, None, "time", Tick(), rows))
+    return Counterexample(violation, records)
+
+
+def _record(
+    now: int, topic: str | None, actor: str, command: AnyCommand | Publish, rows: Iterable[Row]
+) -> Record:
+    return Record(now, topic, actor, msgspec.json.decode(to_json(command)), [*map(in_words, rows)])
+
+
+def in_words(row: Row) -> str:
+    """An effect in a few words."""
+    effect = row.effect
+    words = [KINDS[type(effect)]]
+    if isinstance(effect, CursorMoved | Expired | Evicted):
+        words.append(
+            f"{effect.subscription} {effect.before_ledger}:{effect.before_entry} to {effect.after_ledger}:{effect.after_entry}"
+        )
+    else:
+        words += [
+            str(getattr(effect, name))
+            for name in ("connection", "producer_name", "subscription")
+            if getattr(effect, name, None)
+        ]
+        if getattr(effect, "ledger_id", None) is not None and getattr(effect, "entry_id", None) is not None:
+            words.append(f"{effect.ledger_id}:{effect.entry_id}")  # type: ignore[union-attr]
+    if getattr(effect, "redelivery_count", 0):
+        words.append(f"redelivery {effect.redelivery_count}")  # type: ignore[union-attr]
+    if cause := getattr(effect, "cause", None):
+        words.append(f"({cause})")
+    return " ".join(words)

@@ -1,0 +1,194 @@
+"""A log at any command: snapshots of the brokers' states every so many commands, and a fold from there.
+
+A timeline has a folder, which grows as later moments are asked for and can be deleted at any time::
+
+    <folder>/snapshots/<commands>/    the brokers' states after so many commands
+    <folder>/tables    the output rows
+    <folder>/store     all entries that were ever written: a moment may need those that a later trim deleted
+
+In memory are the log, the states of one moment, and the rows of `EVERY` commands.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.effects import KINDS, LedgerDeleted
+from schemas.records import Coordinates
+from sinks.ledger_store import LedgerStore
+from sinks.storage import Storage
+from sinks.tables import TableSink
+from streaming.answers.folders import Folders, NotFound
+from streaming.fold import Fold, StateRow
+from streaming.log.files import read_log
+from streaming.replay import load
+from streaming.states import read_states, write_states
+
+EVERY = 10_000
+"""The number of commands from one snapshot to the next."""
+
+_SNAPSHOTS = "snapshots"
+
+
+class Command(NamedTuple):
+    """A command of the log, the `number`-th from 1. `timestamp` in ms. A command to the whole broker has a record in each ingress
+    partition."""
+
+    number: int
+    timestamp: int
+    topic: str | None
+    value: bytes
+    records: list[Coordinates]
+
+
+class Timeline:
+    """A log of `len` commands. A moment is the number of commands that were carried out before it, from 0."""
+
+    def __init__(self, log: str | Path | pa.Table, folder: str | Path, *, every: int = EVERY) -> None:
+        """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`.
+
+        Raises `LogError`, `FileNotFoundError`.
+        """
+        table = log if isinstance(log, pa.Table) else read_log(log)
+        records = load(table).records
+        if "partition" in table.column_names:
+            records = _by_time(records)
+        self._records, self._first = records, _first_records(records)
+        self._folder, self._every = Path(folder), every
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def command(self, number: int) -> Command:
+        """The `number`-th command, from 1."""
+        rows = self._slice(number - 1, number).to_pylist()
+        records = [Coordinates(row["partition"], row["offset"]) for row in rows]
+        return Command(number, rows[0]["timestamp"], rows[0]["topic"], rows[0]["value"], records)
+
+    def commands(self, start: int, stop: int) -> Iterator[list[dict[str, Any]]]:
+        """The records of the commands from moment `start` to moment `stop`: a list for each command."""
+        rows = self._slice(start, stop).to_pylist()
+        for number in range(start, stop):
+            first, end = self._first[number : number + 2] - self._first[start]
+            yield rows[first:end]
+
+    def moment(self, text: str) -> int:
+        """The moment after so many commands, after the record PARTITION:OFFSET, or after the last command up to an ISO 8601
+        time (UTC unless it says otherwise). Raises `NotFound`."""
+        if text.isascii() and text.isdigit():
+            if int(text) <= len(self):
+                return int(text)
+            raise NotFound(f"{text}: the log has {len(self)} commands")
+        if (at := Coordinates.parse(text)) is not None:
+            found = (self._column("partition") == at.partition) & (self._column("offset") == at.offset)
+            if not found.any():
+                raise NotFound(f"the log has no record {text}")
+            return int(np.searchsorted(self._first, int(found.argmax()), "right"))
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise NotFound(
+                f"{text!r}: expected a number of commands, PARTITION:OFFSET, or a time such as 2026-01-01T12:00:00"
+            ) from None
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+        later = self._column("timestamp")[self._first[:-1]] > time.timestamp() * 1000
+        return int(later.argmax()) if later.any() else len(self)
+
+    # -- moments --------------------------------------------------------------------------------------------------
+
+    def states(self, moment: int) -> list[StateRow]:
+        """The states at a moment by ingress partition. Folds what was never folded, and from the last snapshot before it."""
+        self._extend(moment)
+        base, states = self.snapshot(moment)
+        if base == moment:
+            return states
+        fold = Fold(self.store, states)
+        for _ in fold.apply(self._slice(base, moment)):
+            pass
+        return fold.states()
+
+    def snapshot(self, moment: int) -> tuple[int, list[StateRow]]:
+        """The last snapshot up to a moment: when it was taken, and the states."""
+        self._extend(moment)
+        base = max(each for each in self._snapshots() if each <= moment)
+        return base, [] if base == 0 else read_states(self._path(base)) or []
+
+    def folders(self, moment: int) -> Folders:
+        """The outputs, entries and states at a moment, to explain them."""
+        states = self.states(moment)
+        records = self._records.slice(0, self._first[moment])
+        last = records.group_by("partition").aggregate([("offset", "max")]).to_pydict()
+        until = dict(zip(last["partition"], last["offset_max"], strict=True))
+        return Folders(Storage(str(self._folder / "tables")), self.store, None, None, states, until)
+
+    @cached_property
+    def store(self) -> LedgerStore:
+        """All entries that were written up to some moment after every one that was asked for."""
+        return LedgerStore(str(self._folder / "store"))
+
+    # -- folding --------------------------------------------------------------------------------------------------
+
+    def _extend(self, moment: int) -> None:
+        """Fold up to the first snapshot at or after a moment."""
+        done = max(self._snapshots())
+        tables = TableSink(str(self._folder / "tables"))
+        while done < moment:
+            batch, stop = done // self._every, min((done // self._every + 1) * self._every, len(self))
+            fold = Fold(self.store, [] if done == 0 else read_states(self._path(done)) or [])
+            self.store.begin(batch)
+            tables.begin(batch)
+            for partition, rows in fold.apply(self._slice(done, stop)):
+                tables.write(batch, partition, rows)
+                kept = {kind: table for kind, table in rows.items() if kind != KINDS[LedgerDeleted]}
+                self.store.write(batch, partition, kept)
+            new = self._folder / "new"
+            shutil.rmtree(new, ignore_errors=True)
+            write_states(new, fold.states())
+            self._path(stop).parent.mkdir(exist_ok=True)
+            new.rename(self._path(stop))
+            done = stop
+
+    def _snapshots(self) -> list[int]:
+        folder = self._folder / _SNAPSHOTS
+        return [0, *(int(each.name) for each in folder.iterdir())] if folder.is_dir() else [0]
+
+    def _path(self, moment: int) -> Path:
+        return self._folder / _SNAPSHOTS / f"{moment:012d}"
+
+    def _slice(self, start: int, stop: int) -> pa.Table:
+        return self._records.slice(self._first[start], self._first[stop] - self._first[start])
+
+    def _column(self, name: str) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self._records[name].to_numpy()
+        return found
+
+
+def _by_time(records: pa.Table) -> pa.Table:
+    """Records of several partitions in the order of their times. In each partition, the order of offsets stays."""
+    partition, time = records["partition"].to_numpy(), records["timestamp"].to_numpy().copy()
+    for each in np.unique(partition):
+        time[partition == each] = np.maximum.accumulate(time[partition == each])
+    return records.take(pa.array(np.argsort(time, kind="stable")))
+
+
+def _first_records(records: pa.Table) -> np.ndarray[Any, Any]:
+    """The index of each command's first record, and the number of records. The copies of a command to the whole broker follow
+    one another, one for each ingress partition."""
+    partition, time = records["partition"].to_numpy(), records["timestamp"].to_numpy()
+    whole = records["topic"].is_null().to_numpy()
+    copies = np.zeros(len(records), bool)
+    copies[1:] = whole[1:] & whole[:-1] & (np.diff(partition) == 1) & (np.diff(time) == 0)
+    values = records["value"]
+    for row in np.flatnonzero(copies):
+        copies[row] = values[int(row)] == values[int(row) - 1]
+    return np.append(np.flatnonzero(~copies), len(records))
