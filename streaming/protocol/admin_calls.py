@@ -4,6 +4,7 @@ import base64
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +17,14 @@ from streaming.protocol.frames import Stored, uncompressed
 
 _NAME = 5
 """The path's elements up to the topic: an empty one, domain, tenant, namespace, topic."""
+
+
+def topic_path(topic: str, call: str) -> str:
+    """The path of a `call`, such as ``/stats``, on a topic by its full name."""
+    domain, _, rest = topic.partition("://")
+    tenant, _, rest = rest.partition("/")
+    namespace, _, name = rest.partition("/")
+    return f"/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}{call}"
 
 
 class HttpResponse(NamedTuple):
@@ -36,7 +45,8 @@ def on_partitions(command: Admin, partitions: int) -> Iterator[tuple[str, Admin]
 
 
 def http_response(answer: AdminResponse, stored: Stored) -> HttpResponse:
-    """The response to a call, with Pulsar's headers for an entry. Raises what `stored` raises."""
+    """The response to a call, with Pulsar's headers for an entry. Raises what `stored` raises, and
+    `NotUncompressed`."""
     status, value = answer.fields.status, answer.fields.response
     if answer.ledger_id is not None and answer.entry_id is not None:
         metadata, payload = stored(answer.topic or "", answer.ledger_id, answer.entry_id)

@@ -10,7 +10,7 @@ field of bytes is base64, as in JSON.
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -62,6 +62,8 @@ class FrameReader:
         """`largest`: the size in bytes of the largest frame, without the frame's own size."""
         self.largest = largest
         self._data = bytearray()
+        self._first = 0
+        """The size of the frame at the beginning of the data, if it is known."""
 
     @property
     def unread(self) -> bytes:
@@ -71,20 +73,26 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The frames that are complete with `data`, each without its total size. Raises `FrameError` for one that is too
         large or too small; nothing can be read after that."""
-        self._data += data
-        at = 0
+        if self._data:
+            self._data += data
+            if len(self._data) < 4 + self._first:
+                return
+            data = bytes(self._data)
+            self._data.clear()
+        at, end, self._first = 0, len(data), 0
         try:
-            while len(self._data) >= at + 4:
-                size = _SIZE.unpack_from(self._data, at)[0]
+            while end >= at + 4:
+                size = _SIZE.unpack_from(data, at)[0]
                 if not 4 < size <= self.largest:
                     raise FrameError(f"a frame of {size} bytes: expected 5 to {self.largest}")
-                if len(self._data) < at + 4 + size:
+                if end < (after := at + 4 + size):
+                    self._first = size
                     break
-                frame = bytes(self._data[at + 4 : at + 4 + size])
-                at += 4 + size
+                frame = data[at + 4 : after]
+                at = after
                 yield frame
         finally:
-            del self._data[:at]
+            self._data += data[at:]
 
 
 def decode(data: bytes, connection: str = "") -> Frame:
@@ -101,22 +109,28 @@ def decode(data: bytes, connection: str = "") -> Frame:
     fields = _read(getattr(base, cmd.field), cmd.table)
     if end == len(data):
         return Frame(connection, cmd.name, fields)
-    return _with_tail(connection, cmd.name, fields, data[end:])
+    return _with_tail(connection, cmd.name, fields, data, end)
 
 
-def _with_tail(connection: str, name: str, fields: dict[str, Any], tail: bytes) -> Frame:
-    if tail[:2] == _BROKER_METADATA and len(tail) >= 6:
-        tail = tail[6 + _SIZE.unpack_from(tail, 2)[0] :]
-    at, intact = 0, True
-    if tail[:2] == _CHECKSUM and len(tail) >= 6:
-        at, intact = 6, _SIZE.unpack_from(tail, 2)[0] == crc32c(tail[6:])
-    if len(tail) < at + 4:
-        raise FrameError(f"{name}: {len(tail)} bytes after the command: too short for a message")
-    end = at + 4 + _SIZE.unpack_from(tail, at)[0]
-    if end > len(tail):
-        raise FrameError(f"{name}: metadata of {end - at - 4} bytes in {len(tail)}")
-    metadata = _read(_parsed(_Metadata, tail[at + 4 : end]), _METADATA_TABLE)
-    return Frame(connection, name, fields, metadata, tail[end:], len(tail), intact)
+def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, at: int) -> Frame:
+    """The frame with the tail that begins at `at`."""
+    magic, intact = data[at : at + 2], True
+    if magic == _BROKER_METADATA and len(data) >= at + 6:
+        at += 6 + _SIZE.unpack_from(data, at + 2)[0]
+        magic = data[at : at + 2]
+    start = at
+    if magic == _CHECKSUM and len(data) >= at + 6:
+        at += 6
+        intact = _SIZE.unpack_from(data, at - 4)[0] == crc32c(data[at:])
+    if len(data) < at + 4:
+        raise FrameError(
+            f"{name}: {max(len(data) - start, 0)} bytes after the command: too short for a message"
+        )
+    end = at + 4 + _SIZE.unpack_from(data, at)[0]
+    if end > len(data):
+        raise FrameError(f"{name}: metadata of {end - at - 4} bytes in {max(len(data) - start, 0)}")
+    metadata = _read(_parsed(_Metadata, data[at + 4 : end]), _METADATA_TABLE)
+    return Frame(connection, name, fields, metadata, data[end:], len(data) - start, intact)
 
 
 def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
@@ -168,9 +182,9 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
 
 # ---- protobuf
 
-_Base: Callable[..., Any] = GetMessageClass(_BASE)
-_Metadata: Callable[..., Any] = GetMessageClass(_METADATA)
-_Single: Callable[..., Any] = GetMessageClass(_SINGLE)
+_Base: Any = GetMessageClass(_BASE)
+_Metadata: Any = GetMessageClass(_METADATA)
+_Single: Any = GetMessageClass(_SINGLE)
 
 
 class _Field(NamedTuple):
@@ -183,12 +197,13 @@ class _Field(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """What is known of a message. `plain`: the names of fields whose values are as in JSON. `fields`: all others. `other`: by
-    name, those that JSON has in another form."""
+    """What is known of a message. `plain`: the names of fields whose values are as in JSON. `fields`: all fields. `other`: by
+    name, those that JSON has in another form. `has_text`: some plain fields are text."""
 
     plain: dict[FieldDescriptor, str]
     fields: dict[FieldDescriptor, _Field]
     other: dict[str, _Field]
+    has_text: bool
 
 
 class _Command(NamedTuple):
@@ -201,17 +216,16 @@ class _Command(NamedTuple):
 def _table(message: Descriptor, known: dict[str, _Table]) -> _Table:
     if message.full_name in known:
         return known[message.full_name]
-    table = known[message.full_name] = _Table({}, {}, {})
+    has_text = any(each.type == FieldDescriptor.TYPE_STRING for each in message.fields)
+    table = known[message.full_name] = _Table({}, {}, {}, has_text)
     for field in message.fields:
         values = None if field.enum_type is None else {v.number: v.name for v in field.enum_type.values}
         nested = None if field.message_type is None else _table(field.message_type, known)
         is_bytes = field.type == FieldDescriptor.TYPE_BYTES
         is_text = field.type == FieldDescriptor.TYPE_STRING
-        own = _Field(field.name, field.is_repeated, values, nested, is_bytes, is_text)
-        if values is None and nested is None and not (is_text or field.is_repeated):
+        own = table.fields[field] = _Field(field.name, field.is_repeated, values, nested, is_bytes, is_text)
+        if values is None and nested is None and not field.is_repeated:
             table.plain[field] = field.name
-        else:
-            table.fields[field] = own
         if own.is_bytes or nested is not None:
             table.other[field.name] = own
     return table
@@ -236,47 +250,41 @@ _RECEIPT = _RECEIPT_BASE.send_receipt
 _RECEIPT_ID = _RECEIPT.message_id
 
 
-def _parsed(message: Callable[..., Any], data: bytes) -> Any:
-    found = message()
+def _parsed(message: Any, data: bytes) -> Any:
     try:
-        found.ParseFromString(data)
+        return message.FromString(data)
     except DecodeError as error:
         raise FrameError(f"not a message of the protocol: {error}") from None
-    return found
 
 
 def _read(message: Message, table: _Table) -> dict[str, Any]:
     """The fields of a message. Raises `FrameError` for text that is not UTF-8, which protobuf gives as bytes or refuses."""
+    plain = table.plain
     try:
-        return _plain(message, table)
+        found = {plain[descriptor]: value for descriptor, value in message.ListFields()}
+        if not (table.has_text and bytes in map(type, found.values())):
+            return found
+    except KeyError:
+        pass
     except UnicodeDecodeError as error:
         raise FrameError(f"text that is not UTF-8: {error}") from None
+    return {
+        (field := table.fields[descriptor]).name: _value(field, value)
+        for descriptor, value in message.ListFields()
+    }
 
 
-def _plain(message: Message, table: _Table) -> dict[str, Any]:
-    found = {}
-    plain = table.plain
-    for descriptor, value in message.ListFields():
-        name = plain.get(descriptor)
-        if name is not None:
-            found[name] = value
-            continue
-        field = table.fields[descriptor]
-        if field.values is not None:
-            value = field.values[value]
-        elif field.table is not None:
-            if field.repeated:
-                value = [_plain(each, field.table) for each in value]
-            else:
-                value = _plain(value, field.table)
-        elif field.repeated:
-            value = list(value)
-            if field.is_text and any(type(each) is bytes for each in value):
-                raise FrameError(f"{field.name}: text that is not UTF-8")
-        elif field.is_text and type(value) is bytes:
-            raise FrameError(f"{field.name}: text that is not UTF-8")
-        found[field.name] = value
-    return found
+def _value(field: _Field, value: Any) -> Any:
+    """The value of a field, as `Frame.fields` has it."""
+    if field.values is not None:
+        return field.values[value]
+    if field.table is not None:
+        return [_read(each, field.table) for each in value] if field.repeated else _read(value, field.table)
+    if field.repeated:
+        value = list(value)
+    if field.is_text and bytes in map(type, value if field.repeated else (value,)):
+        raise FrameError(f"{field.name}: text that is not UTF-8")
+    return value
 
 
 def _raw(fields: Mapping[str, Any], table: _Table) -> Mapping[str, Any]:

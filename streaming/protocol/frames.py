@@ -1,9 +1,10 @@
 """Effects as the frames that a client receives, with the names and the presence of fields as on the wire."""
 
 import base64
+import math
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +46,8 @@ def partition_of(topic: str) -> int:
 def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
     """The fields of MessageMetadata that are on the wire."""
     fields: dict[str, Any] = msgspec.to_builtins(metadata)
+    if metadata.event_time is not None and metadata.event_time < 0:
+        fields["event_time"] = unsigned(metadata.event_time)
     return fields
 
 
@@ -83,6 +86,8 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
             return Frame(effect.connection, "_TCP_CLOSE", {})
         case e.AckResponse():
             fields = {"consumer_id": effect.consumer_id, "request_id": effect.request_id}
+            if effect.error is not None:
+                fields |= {"error": effect.error, "message": effect.cause}
             return Frame(effect.connection, "ACK_RESPONSE", fields)
         case e.ActiveConsumerChange():
             return Frame(
@@ -145,21 +150,88 @@ def _message(effect: e.Message, stored: Stored) -> Frame:
 CODECS = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
 
 
+MOST_UNCOMPRESSED = 32 << 20
+"""The bytes of a largest payload that is uncompressed: a few kilobytes can become gigabytes."""
+
+
+class NotUncompressed(ValueError):
+    """A payload is damaged, or too large uncompressed. The text says which."""
+
+
 def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """A payload as the admin API returns it."""
+    """A payload as the admin API returns it. Raises `NotUncompressed`."""
+    if (size := metadata.uncompressed_size or 0) > MOST_UNCOMPRESSED:
+        raise NotUncompressed(f"it has {size:,} bytes uncompressed, at most {MOST_UNCOMPRESSED:,} are shown")
     if metadata.compression == "ZLIB":
-        return zlib.decompress(payload)
+        inflater = zlib.decompressobj()
+        try:
+            inflated = inflater.decompress(payload, MOST_UNCOMPRESSED)
+        except zlib.error as error:
+            raise NotUncompressed(str(error)) from None
+        if not inflater.eof:
+            most = f"it is cut off, or has more than {MOST_UNCOMPRESSED:,} bytes uncompressed"
+            raise NotUncompressed(most)
+        return inflated
     if metadata.compression in CODECS:
         import pyarrow as pa
 
-        codec, size = CODECS[metadata.compression], metadata.uncompressed_size or 0
-        found: bytes = pa.decompress(payload, decompressed_size=size, codec=codec, asbytes=True)
+        codec = CODECS[metadata.compression]
+        try:
+            found: bytes = pa.decompress(payload, decompressed_size=size, codec=codec, asbytes=True)
+        except (pa.ArrowException, OSError) as error:
+            raise NotUncompressed(str(error)) from None
         return found
     return payload
 
 
 LONGEST_PATTERN = 50
 """The characters of a longest pattern that the broker applies, Pulsar's subscriptionPatternMaxLength. It ignores a longer one."""
+
+MOST_REPETITIONS = 16
+"""The product of the counts in a pattern, such as 8 in ``\\d{4}-\\d{2}``. RE2 repeats what is counted, so its time grows with it."""
+
+_COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+
+
+def matches(pattern: str, names: Sequence[str]) -> list[bool] | None:
+    """Which of the names a pattern matches, as a whole. None: it is not applied, and clients filter the topics themselves.
+
+    RE2 takes time in proportion to the names, whatever the pattern, and so does Pulsar's RE2/J. What RE2 does not have, such
+    as lookahead, is not applied. Raises `ValueError` for what is not a regular expression.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    counts = [int(count) for pair in _COUNT.findall(pattern) for count in pair if count]
+    if math.prod(max(count, 1) for count in counts) > MOST_REPETITIONS:
+        return None
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+        found: list[bool] = pc.match_substring_regex(
+            pa.array(names, pa.string()), f"^(?:{pattern})$"
+        ).to_pylist()
+    except pa.ArrowInvalid:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(error) from None
+        return None
+    return found
+
+
+def matching(pattern: str, topics: Sequence[str]) -> list[str] | None:
+    """Those of the `topics` that a pattern of topics selects. None: it is not applied. Raises as `matches` does."""
+    # it says nothing of the kind of topic, and partitions go by the name without theirs
+    names = [PARTITION.sub("", topic.partition("://")[2]) for topic in topics]
+    found = matches(pattern.partition("://")[2] or pattern, names)
+    if found is None:
+        return None
+    return [topic for topic, is_match in zip(topics, found, strict=True) if is_match]
+
+
+def topics_hash(topics: Sequence[str]) -> str:
+    """The hash of sorted `topics`, by which a client knows them again."""
+    return crc32c(",".join(topics).encode()).to_bytes(4, "little").hex()
 
 
 def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[str, dict[str, Any]]:
@@ -171,16 +243,17 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[
         if mode == "ALL" or topic.startswith("non-persistent://") == (mode == "NON_PERSISTENT")
     )
     pattern = fields.get("topics_pattern")
-    is_applied = pattern is not None and len(pattern) <= LONGEST_PATTERN
-    if pattern is not None and is_applied:
-        # it says nothing of the kind of topic, and partitions go by the name without theirs
+    is_applied = False
+    if pattern is not None and len(pattern) <= LONGEST_PATTERN:
         try:
-            wanted = re.compile(pattern.partition("://")[2] or pattern)
-        except (re.error, OverflowError, RecursionError) as error:
+            filtered = matching(pattern, found)
+        except ValueError as error:
             refusal = {"error": "MetadataError", "message": f"the pattern can't be read: {error}"}
             return "ERROR", {"request_id": fields["request_id"], **refusal}
-        found = [topic for topic in found if wanted.fullmatch(PARTITION.sub("", topic.partition("://")[2]))]
-    hash_ = crc32c(",".join(found).encode()).to_bytes(4, "little").hex()
+        if filtered is not None:
+            is_applied = True
+            found = filtered
+    hash_ = topics_hash(found)
     known = fields.get("topics_hash") == hash_
     answer = {
         "request_id": fields["request_id"],
@@ -191,13 +264,16 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[
     return "GET_TOPICS_OF_NAMESPACE_RESPONSE", {**answer, "topics": found} if found and not known else answer
 
 
-def connected(fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE) -> dict[str, Any]:
-    """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2)."""
+def connected(
+    fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE, *, watches_topics: bool = False
+) -> dict[str, Any]:
+    """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2). `watches_topics`: WATCH_TOPIC_LIST is answered."""
+    flags = {"supports_get_partitioned_metadata_without_auto_creation": True}
     return {
         "server_version": "Magnetar",
         "protocol_version": min(PROTOCOL_VERSION, fields.get("protocol_version", 0)),
         "max_message_size": max_message_size,
-        "feature_flags": {"supports_get_partitioned_metadata_without_auto_creation": True},
+        "feature_flags": {**flags, "supports_topic_watchers": True} if watches_topics else flags,
     }
 
 

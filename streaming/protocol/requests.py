@@ -23,11 +23,19 @@ NO_TOPIC = "persistent://public/default/no-topic"
 """The topic of frames that carry the number of a producer or consumer which was never opened."""
 
 
+_SIGN = 2**63
+"""Pulsar's times have a sign; protobuf's field of the event time has none. An application may give any."""
+
+
 class Requests:
     """The requests of one connection."""
 
     def __init__(self) -> None:
         self._topics: dict[tuple[str, int], str] = {}
+
+    def topic_of_consumer(self, consumer_id: int) -> str | None:
+        """The topic that a consumer was opened with."""
+        return self._topics.get(("consumer", consumer_id))
 
     def __len__(self) -> int:
         """The producers and consumers that are remembered."""
@@ -39,6 +47,8 @@ class Requests:
         A topic's name is completed as clients do: ``my-topic`` is ``persistent://public/default/my-topic``.
         """
         if frame.cmd == "SEND":
+            if frame.metadata is not None and frame.metadata.get("event_time", 0) >= _SIGN:
+                frame.metadata["event_time"] -= 2 * _SIGN
             return self._topics.get(("producer", frame.fields["producer_id"]), NO_TOPIC), {
                 "command": "SEND",
                 "connection": frame.connection,

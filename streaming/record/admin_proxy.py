@@ -104,11 +104,14 @@ class AdminProxy:
             found = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.DecodeError:
             return Response(body)  # a bundle
-        for name, value in found.items():
+        if self._proxy.is_tls:
+            found["brokerUrl"] = found.get("brokerUrlTls")
+        named = found.get("brokerUrl")
+        for name in found:
             if name.endswith(("Ssl", "Tls", "UrlTLS")):
                 found[name] = None
-            elif name in ("brokerUrl", "nativeUrl") and value:
-                found[name] = await self._proxy.url_of(value)
+            elif name in ("brokerUrl", "nativeUrl"):
+                found[name] = await self._proxy.url_of(named) if named else None
             elif name == "httpUrl":
                 found[name] = self._url
         return JSONResponse(found)

@@ -99,7 +99,7 @@ def capture(
     try:
         with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
             log = _Log(cast(BinaryIO, lines), payloads)
-            streams = (_timed(topic, entries(service_url, topic, token)) for topic in found)
+            streams = (_timed(topic, entries(service_url, topic, token, rest.tls)) for topic in found)
             count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
     except BaseException:
         out.unlink(missing_ok=True)

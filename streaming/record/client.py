@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from streaming.protocol.codec import (
     encode,
 )
 from streaming.protocol.frames import MINUS_ONE, position
-from streaming.record.proxy import broker_address
+from streaming.record.proxy import broker_address, is_tls
 
 _SECONDS = 60
 _PERMITS = 1000
@@ -38,12 +39,17 @@ class Stored(NamedTuple):
 
 
 class _Connection:
-    def __init__(self, url: str, token: str | None, proxied: str | None = None) -> None:
+    def __init__(
+        self, url: str, token: str | None, tls: ssl.SSLContext | None, proxied: str | None = None
+    ) -> None:
         """`proxied`: the broker to which the proxy at `url` connects."""
         address = broker_address(url)
         self.url = url
         try:
             self._socket = socket.create_connection(address, timeout=_SECONDS)
+            if is_tls(url):
+                tls = tls or ssl.create_default_context()
+                self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
         except OSError as error:
             raise ReadFailed(f"{address} can't be reached: {error}") from None
         self._frames = FrameReader()
@@ -100,9 +106,14 @@ class _Connection:
             self.send("PONG", {})
 
 
-def entries(url: str, topic: str, token: str | None = None) -> Iterator[Stored]:
-    """The entries that a topic has now, the oldest first, through a subscription that ends with it. Raises `ReadFailed`."""
-    connection = _owner(url, topic, token)
+def entries(
+    url: str, topic: str, token: str | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[Stored]:
+    """The entries that a topic has now, the oldest first, through a subscription that ends with it.
+
+    `tls`: whose signatures count for certificates of brokers; None: those of the system's authorities. Raises `ReadFailed`.
+    """
+    connection = _owner(url, topic, token, tls)
     try:
         connection.ask(
             "SUBSCRIBE", "SUCCESS", topic=topic, subscription=f"magnetar-capture-{os.urandom(5).hex()}",
@@ -130,12 +141,12 @@ def entries(url: str, topic: str, token: str | None = None) -> Iterator[Stored]:
         connection.close()
 
 
-def _owner(url: str, topic: str, token: str | None) -> _Connection:
+def _owner(url: str, topic: str, token: str | None, tls: ssl.SSLContext | None) -> _Connection:
     """A connection to the broker that serves a topic."""
-    connection, authoritative = _Connection(url, token), False
+    connection, authoritative = _Connection(url, token, tls), False
     for _ in range(_MOST_REDIRECTS):
         found = connection.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
-        broker = found.get("brokerServiceUrl")
+        broker = found.get("brokerServiceUrlTls" if is_tls(url) else "brokerServiceUrl")
         if broker is None:
             raise ReadFailed(f"{topic}: {found.get('message') or found.get('error')}")
         if found.get("response") == "Connect" and broker == connection.url:
@@ -143,10 +154,10 @@ def _owner(url: str, topic: str, token: str | None) -> _Connection:
         connection.close()
         if found.get("response") == "Connect":
             return (
-                _Connection(url, token, broker)
+                _Connection(url, token, tls, broker)
                 if found.get("proxy_through_service_url")
-                else _Connection(broker, token)
+                else _Connection(broker, token, tls)
             )
-        connection, authoritative = _Connection(broker, token), bool(found.get("authoritative"))
+        connection, authoritative = _Connection(broker, token, tls), bool(found.get("authoritative"))
     connection.close()
     raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")

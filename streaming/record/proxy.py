@@ -5,11 +5,14 @@ not read holds up the other: a connection buffers a frame and a few socket buffe
 
 A lookup names a broker. Its answer is rewritten to an address of the proxy: each broker that was named gets a listener of its
 own, so clients need not know that there is a proxy.
+
+If the broker's URL asks for TLS, all connections to brokers have it. Clients talk to the proxy in plain text.
 """
 
 import asyncio
 import itertools
 import logging
+import ssl
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -29,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _READ = 1 << 16
 _UNRECORDED = frozenset({"PING", "PONG", "AUTH_RESPONSE"})
-_SCHEME = "pulsar://"
+_SCHEME, _TLS_SCHEME = "pulsar://", "pulsar+ssl://"
 
 
 class BadUrl(ValueError):
@@ -38,13 +41,18 @@ class BadUrl(ValueError):
 
 def broker_address(url: str) -> Address:
     """The address in a broker's URL, the first if there are several. Raises `BadUrl`."""
-    hosts = url.removeprefix(_SCHEME)
+    hosts = url.removeprefix(_SCHEME).removeprefix(_TLS_SCHEME)
     if hosts == url:
-        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT; TLS is not supported")
+        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
     host, _, port = hosts.rstrip("/").split(",")[0].rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT, such as pulsar://localhost:6650")
+        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
     return Address(host.strip("[]"), int(port))
+
+
+def is_tls(url: str) -> bool:
+    """Whether a broker's URL asks for TLS."""
+    return url.startswith(_TLS_SCHEME)
 
 
 class _Listener(NamedTuple):
@@ -55,11 +63,14 @@ class _Listener(NamedTuple):
 class Proxy:
     """Listens for clients of the broker at `to`, and of those that its lookups name.
 
-    `address`: where clients connect. Its host is also that of the listeners for the other brokers.
+    `address`: where clients connect. Its host is also that of the listeners for the other brokers. `tls`: whose signatures count
+    for certificates of brokers; None: those of the system's authorities.
     """
 
-    def __init__(self, recording: Recording, to: str, address: Address) -> None:
-        self._recording, self._to, self._host = recording, to, address.host
+    def __init__(
+        self, recording: Recording, to: str, address: Address, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._recording, self._to, self._host, self._tls = recording, to, address.host, tls
         self._numbers = itertools.count()
         self._listeners: dict[str, _Listener] = {}
         self._creating = asyncio.Lock()
@@ -82,6 +93,11 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether brokers are reached by TLS, so that what counts of their URLs is those for TLS."""
+        return is_tls(self._to)
+
     async def url_of(self, broker: str) -> str:
         """The proxy's URL for that of a broker."""
         async with self._creating:
@@ -90,7 +106,7 @@ class Proxy:
         return self._listeners[broker].url
 
     async def _listen(self, broker: str, listener: Any) -> None:
-        address = broker_address(broker)
+        broker_address(broker)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -98,16 +114,15 @@ class Proxy:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
             with suppress(asyncio.CancelledError):  # the proxy is closed
-                await self._serve(address, reader, writer)
+                await self._serve(broker, reader, writer)
 
         server = await asyncio.start_server(serve, sock=listener, limit=_READ)
         self._listeners[broker] = _Listener(server, f"{_SCHEME}{Address(*listener.getsockname()[:2])}")
 
-    async def _serve(
-        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, broker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address, tls = broker_address(broker), (self._tls or True) if is_tls(broker) else None
         try:
-            from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ)
+            from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ, ssl=tls)
         except OSError as error:
             log.warning("%s can't be reached, so a client's connection is closed: %s", address, error)
             writer.transport.abort()
@@ -171,9 +186,10 @@ class Proxy:
         if direction == "out":
             if frame.cmd == "CONNECTED":
                 limits.set(frame.fields.get("max_message_size", MAX_MESSAGE_SIZE))
-            elif (field := _URL_FIELDS.get(frame.cmd)) in frame.fields:
-                frame = await self._rewritten(frame, str(field))
-                whole = encode(frame.cmd, frame.fields)
+            elif (field := _URL_FIELDS.get(frame.cmd)) is not None:
+                rewritten = await self._rewritten(frame, field)
+                if rewritten is not frame:
+                    frame, whole = rewritten, encode(frame.cmd, rewritten.fields)
         if frame.cmd not in _UNRECORDED:
             self._recording.frame(number, direction, frame)
         return whole
@@ -181,10 +197,17 @@ class Proxy:
     async def _rewritten(self, frame: Frame, field: str) -> Frame:
         """The frame with the proxy's URL for a broker's. A client that connects through Pulsar's own proxy names the broker to
         that one."""
+        named = frame.fields.get(f"{field}Tls" if self.is_tls else field)
+        fields = {name: value for name, value in frame.fields.items() if name not in (field, f"{field}Tls")}
         if frame.fields.get("proxy_through_service_url"):
+            if not self.is_tls:
+                return frame
+            url = "" if named is None else _SCHEME + named.partition("://")[2]
+        elif fields == frame.fields:
             return frame
-        fields = {name: value for name, value in frame.fields.items() if not name.endswith("Tls")}
-        return frame._replace(fields=fields | {field: await self.url_of(fields[field])})
+        else:
+            url = await self.url_of(named) if named else ""
+        return frame._replace(fields=fields | ({field: url} if url else {}))
 
     def _unreadable(self, number: int, direction: str, error: FrameError) -> None:
         self._recording.note(dir="note", event="unreadable", conn=number, of=direction, text=str(error))
@@ -203,7 +226,7 @@ _URL_FIELDS = {
     "CLOSE_PRODUCER": "assignedBrokerServiceUrl",
     "CLOSE_CONSUMER": "assignedBrokerServiceUrl",
 }
-"""The fields that name a broker. Those that end with Tls go: the proxy has no TLS."""
+"""The fields that name a broker. Those that end with Tls go: clients talk to the proxy in plain text."""
 
 
 class _Limits:

@@ -69,7 +69,7 @@ async def record(
     with Recording(folder, known.header, payloads) as recording:
         for method, path, body in known.calls:
             recording.answer(recording.call(method, path, body), 204)
-        proxy = Proxy(recording, to, address)
+        proxy = Proxy(recording, to, address, rest.tls)
         admin_url = f"http://{admin}"
         api = AdminProxy(recording, rest, proxy, admin_url)
         http = HttpServer(api, listeners[1])

@@ -1,6 +1,7 @@
 """Calls of a real Pulsar's admin REST API."""
 
 import http.client
+import ssl
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -34,14 +35,17 @@ class Said(NamedTuple):
 
 
 class Rest:
-    """The admin API at a URL."""
+    """The admin API at a URL. `tls`: whose signatures count for the cluster's certificates; None: those of the system's
+    authorities."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         """`headers`: of every call by `call` and `get`, such as for authentication. Raises `BadAdminUrl`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
-        self.url = url.rstrip("/")
+        self.url, self.tls = url.rstrip("/"), tls
         self._headers = dict(headers or {})
 
     def open(
@@ -52,8 +56,12 @@ class Rest:
         url = self.url + target
         for _ in range(_MOST_REDIRECTS):
             parts = urllib.parse.urlsplit(url)
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            connection = kind(parts.hostname or "", parts.port, timeout=_SECONDS)
+            host, port = parts.hostname or "", parts.port
+            connection = (
+                http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.tls)
+                if parts.scheme == "https"
+                else http.client.HTTPConnection(host, port, timeout=_SECONDS)
+            )
             path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()

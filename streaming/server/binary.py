@@ -4,22 +4,26 @@ What needs no broker state is answered at once. Everything else is a command for
 connection.
 
 A client that doesn't read holds up nobody else, and costs little memory: what is due to it waits as rows, of which a row is
-encoded, with its payload, when the socket takes it. If many rows wait, nothing more is read from that client.
+encoded, with its payload, when the socket takes it. A payload that came with its row waits in a temporary file. If many rows
+wait, nothing more is read from that client.
 """
 
 import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import ConnectionLost, Fault, to_json
+from schemas.commands import Admin, ConnectionLost, Fault, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
+from streaming.broker.lookup import is_namespace_name
+from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import (
     HEADROOM,
     LARGEST_FRAME,
@@ -39,7 +43,6 @@ from streaming.protocol.frames import (
     message_fields,
     metadata_fields,
     topics_of_namespace,
-    unsigned,
 )
 from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server import clients
@@ -47,14 +50,20 @@ from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, T
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.faults import Faults, FaultSpec, error_answer
+from streaming.server.payload_spool import PayloadSpool
+from streaming.server.topic_watchers import TopicWatchers
 
 log = logging.getLogger(__name__)
 
 TRANSACTIONS = frozenset(
-    {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION",
-     "END_TXN_ON_SUBSCRIPTION", "TC_CLIENT_CONNECT_REQUEST"}
-)  # fmt: skip
+    {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "TC_CLIENT_CONNECT_REQUEST"}
+)
+"""What clients ask a coordinator of transactions. What a coordinator asks a broker closes the connection."""
+
 _NOTHING = frozenset({"PONG"})
+
+_KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
+"""The first protocol version of clients that take a batch, and of those that take ACTIVE_CONSUMER_CHANGE."""
 
 _WRITE_AT_ONCE = 1 << 18
 
@@ -114,6 +123,9 @@ class BinaryServer:
         self.clients = Clients()
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
+        self.matching = ThreadPoolExecutor(1, "topics-pattern")
+        """Applies patterns of topics, one at a time: the worst of 50 characters takes 2.5 ms for a topic."""
+        self.watchers = TopicWatchers(engine, self.matching) if engine.shows_topic_events else None
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
 
@@ -126,6 +138,7 @@ class BinaryServer:
         """Close all connections."""
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        self.matching.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections.values()):
             connection.close("the server stops")
 
@@ -155,7 +168,13 @@ class BinaryServer:
                 of[name].append(effect)
         for name, effects in of.items():
             if (connection := self.connections.get(name)) is not None:
-                connection.deliver(effects)
+                try:
+                    connection.deliver(effects)
+                except Exception:
+                    log.exception("rows can't be delivered, which is a bug in Magnetar")
+                    connection.close("rows can't be delivered")
+        if self.watchers is not None:
+            self.watchers.see(rows)
 
     def _refused(self, effect: e.Quarantined) -> None:
         """The gate refused a command. It can't be answered, so its connection ends."""
@@ -172,6 +191,13 @@ class BinaryServer:
         self.start()
 
 
+class _Spooled(NamedTuple):
+    """A message whose payload, of `size` bytes, is in the spool of its connection."""
+
+    message: e.Message
+    size: int
+
+
 class Connection(asyncio.Protocol):
     """A client's connection."""
 
@@ -182,7 +208,8 @@ class Connection(asyncio.Protocol):
         self.name = ""
         self._reader = FrameReader(server.limits.frame)
         self._requests = Requests()
-        self._waiting: deque[e.Effect] = deque()
+        self._waiting: deque[e.Effect | _Spooled] = deque()
+        self._spool = PayloadSpool()
         self._delayed: deque[tuple[int, str | None, bytes]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = self._closing = self._known = False
@@ -193,6 +220,7 @@ class Connection(asyncio.Protocol):
         self._expires: float | None = None
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
+        self._version = 0
 
     # -- asyncio
 
@@ -238,7 +266,10 @@ class Connection(asyncio.Protocol):
         """The connection is closed, by either side."""
         self._closing = True
         self._waiting.clear()
+        self._spool.close()
         self._server.clients.lost(self.name)
+        if self._server.watchers is not None:
+            self._server.watchers.lost(self.name)
         for task in self._tasks:
             task.cancel()
         if self._server.connections.pop(self.name, None) is not None and self._known:
@@ -288,17 +319,37 @@ class Connection(asyncio.Protocol):
         try:
             self._expires = self._server.authentication.of_connect(fields)
         except NotAuthenticated as error:
-            message = {"error": "AuthenticationError", "message": "Failed to authenticate"}
-            self._answer("ERROR", {"request_id": MINUS_ONE, **message})
-            self.close(f"it is not authenticated: {error}")
+            self._refuse_authentication(f"it is not authenticated: {error}")
             return False
         self._challenged = False
         return True
+
+    def _authenticate_again(self, response: dict[str, Any]) -> None:
+        """The client answers a challenge. Nobody asked it if there is no authentication."""
+        if self._server.authentication is None:
+            self._refuse_authentication("AUTH_RESPONSE came without authentication")
+        else:
+            self._authenticate(response)
+
+    def _refuse_authentication(self, why: str) -> None:
+        message = {"error": "AuthenticationError", "message": "Failed to authenticate"}
+        self._answer("ERROR", {"request_id": MINUS_ONE, **message})
+        self.close(why)
 
     @property
     def buffered(self) -> int:
         """Bytes that are encoded and not sent."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def held(self) -> int:
+        """Bytes of payloads in the rows that wait."""
+        return sum(len(getattr(each, "payload", None) or b"") for each in self._waiting)
+
+    @property
+    def spooled(self) -> int:
+        """Bytes of payloads in the temporary file."""
+        return self._spool.size
 
     @property
     def paused(self) -> bool:
@@ -310,7 +361,9 @@ class Connection(asyncio.Protocol):
     def _receive(self, asked: Frame) -> bool:
         """Take a frame. Returns whether the next one can be taken."""
         cmd = asked.cmd
-        if not self._ready:
+        if cmd == "PING":
+            self._write(_PONG)
+        elif not self._ready:
             if cmd != "CONNECT":
                 self.close(f"{cmd} came before CONNECT")
                 return False
@@ -321,28 +374,23 @@ class Connection(asyncio.Protocol):
             address = self._transport.get_extra_info("peername")
             version = asked.fields.get("client_version", "")
             self._shown = clients.connection(address, version, self._engine.now())
-            self._answer("CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM))
+            self._version = asked.fields.get("protocol_version", 0)
+            watches = self._server.watchers is not None
+            self._answer(
+                "CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM, watches_topics=watches)
+            )
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked)
-        elif cmd == "PING":
-            self._write(_PONG)
-        elif cmd == "AUTH_RESPONSE":
-            self._authenticate(asked.fields.get("response", {}))
-        elif cmd == "GET_TOPICS_OF_NAMESPACE":
-            task = asyncio.get_running_loop().create_task(self._list_topics(asked.fields))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        elif cmd == "AUTH_RESPONSE" and "response" in asked.fields:
+            self._authenticate_again(asked.fields["response"])
+        elif cmd == "GET_TOPICS_OF_NAMESPACE" and is_namespace_name(asked.fields["namespace"]):
+            self._begin(self._list_topics(asked.fields))
         elif cmd in TRANSACTIONS:
-            self._refuse(asked, "Transactions are not supported")
+            self._refuse(asked, "Transactions are not enabled.")
         elif cmd in ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE"):
-            self._refuse(asked, "Topic list watchers are not supported")
+            self._watch(asked)
         elif cmd == "CONSUMER_STATS":
-            request = asked.fields["request_id"]
-            text = "CONSUMER_STATS is not supported: ask the admin API"
-            self._answer(
-                "CONSUMER_STATS_RESPONSE",
-                {"request_id": request, "error_code": "UnknownError", "error_message": text},
-            )
+            self._begin(self._consumer_stats(asked.fields))
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
         return not self._closing
@@ -356,13 +404,29 @@ class Connection(asyncio.Protocol):
                 self._answer, "SEND_ERROR", {**fields, "error": "ChecksumError", "message": text}
             )
             return
-        if asked.cmd == "SEND" and asked.metadata is None:
-            raise FrameError("SEND without a message")
-        topic, command = self._requests.command(asked)
-        if len(self._requests) > self._limits.opened:
-            self.close(f"more than {self._limits.opened} producers and consumers")
-            return
+        if asked.cmd == "SEND":
+            if asked.metadata is None:
+                raise FrameError("SEND without a message")
+            topic, command = self._requests.command(asked)
+            if self._server.sets_times:
+                command["metadata"] = _published(command["metadata"], self._engine.now())
+        else:
+            topic, command = self._requests.command(asked)
+            if len(self._requests) > self._limits.opened:
+                self.close(f"more than {self._limits.opened} producers and consumers")
+                return
+            self._note(asked, topic, command)
         self._known = True
+        fault = self._server.faults.hit(topic, command)
+        if fault is not None and self._fails(fault, topic, command):
+            return
+        if self._delayed:
+            self._delayed.append((self._delayed[-1][0], topic, _json(command)))
+        else:
+            self._post(topic, _json(command))
+
+    def _note(self, asked: Frame, topic: str | None, command: dict[str, Any]) -> None:
+        """Keep what stats show of producers and consumers, and the broker does not know."""
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
             self._server.clients.opened(self.name, self._shown, topic, command)
         elif asked.cmd == "FLOW":
@@ -371,15 +435,6 @@ class Connection(asyncio.Protocol):
             self._server.clients.closed(self.name, "producer", asked.fields["producer_id"])
         elif asked.cmd == "CLOSE_CONSUMER":
             self._server.clients.closed(self.name, "consumer", asked.fields["consumer_id"])
-        if asked.cmd == "SEND" and self._server.sets_times:
-            command["metadata"] = _published(command["metadata"], self._engine.now())
-        fault = self._server.faults.hit(topic, command)
-        if fault is not None and self._fails(fault, topic, command):
-            return
-        if self._delayed:
-            self._delayed.append((self._delayed[-1][0], topic, _json(command)))
-        else:
-            self._post(topic, _json(command))
 
     def _post(self, topic: str | None, value: bytes) -> None:
         self._under_way += 1
@@ -424,6 +479,48 @@ class Connection(asyncio.Protocol):
             _, topic, value = self._delayed.popleft()
             self._post(topic, value)
 
+    def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Answer a command when the engine has answered ours."""
+        task = asyncio.get_running_loop().create_task(answering)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _watch(self, asked: Frame) -> None:
+        """Begin or end to watch the topics of a namespace."""
+        watchers = self._server.watchers
+        if watchers is None:
+            self._refuse(asked, "Topic list watchers are not supported")
+        elif asked.cmd == "WATCH_TOPIC_LIST_CLOSE":
+            watchers.close(self.name, asked.fields["watcher_id"])
+            self._answer("SUCCESS", {"request_id": asked.fields["request_id"]})
+        elif watchers.count(self.name) >= self._limits.opened:
+            self.close(f"more than {self._limits.opened} topic list watchers")
+        else:
+            self._begin(watchers.watch(self.name, asked.fields, self._answer))
+
+    async def _consumer_stats(self, fields: dict[str, Any]) -> None:
+        """Answer CONSUMER_STATS from the stats of the topic."""
+        number, request = fields["consumer_id"], {"request_id": fields["request_id"]}
+        topic = self._requests.topic_of_consumer(number)
+        if topic is None:
+            self.close(f"CONSUMER_STATS of consumer {number}, which was never opened")
+            return
+        call = Admin(method="GET", path=topic_path(topic, "/stats"))
+        try:
+            rows = await self._engine.submit(topic, call)
+        except (EngineStopped, NoAnswer) as error:
+            refusal = {"error_code": "ServiceNotReady", "error_message": str(error)}
+            self._answer("CONSUMER_STATS_RESPONSE", {**request, **refusal})
+            return
+        answers = [row.effect for row in rows if isinstance(row.effect, e.AdminResponse)]
+        stats: Any = answers[0].fields.response if answers and answers[0].fields.status == 200 else {}
+        shown = self._server.clients.consumer_stats(self.name, number, stats)
+        if shown is None:
+            missing = {"error_code": "ConsumerNotFound", "error_message": f"Consumer {number} not found"}
+            self._answer("CONSUMER_STATS_RESPONSE", {**request, **missing})
+        else:
+            self._answer("CONSUMER_STATS_RESPONSE", {**request, **shown})
+
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         try:
             topics = await self._engine.topics(fields["namespace"])
@@ -431,7 +528,12 @@ class Connection(asyncio.Protocol):
             refusal = {"error": "ServiceNotReady", "message": str(error)}
             self._answer("ERROR", {"request_id": fields["request_id"], **refusal})
             return
-        self._answer(*topics_of_namespace(fields, topics))
+        if "topics_pattern" in fields:
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._server.matching, topics_of_namespace, fields, topics)
+        else:
+            answer = topics_of_namespace(fields, topics)
+        self._answer(*answer)
 
     # -- to the client
 
@@ -446,12 +548,32 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    def deliver(self, effects: Iterable[e.Effect]) -> None:
+    def deliver(self, effects: Collection[e.Effect]) -> None:
         """Send what `effects` say, as soon as the client reads."""
         if self._closing:
             return
         self._waiting.extend(effects)
         self._send()
+        if self._waiting and not self._closing:
+            self._lay_aside(min(len(effects), len(self._waiting)))
+
+    def _lay_aside(self, count: int) -> None:
+        """Let go of the payloads of the last `count` rows that wait."""
+        last = [self._waiting.pop() for _ in range(count)]
+        try:
+            self._waiting.extend(map(self._without_payload, reversed(last)))
+        except OSError as error:
+            log.error("what waits for connection %s can't be put into a temporary file: %s", self.name, error)
+            self._closing = True
+            self._transport.abort()
+
+    def _without_payload(self, effect: e.Effect | _Spooled) -> e.Effect | _Spooled:
+        if isinstance(effect, e.SendReceipt):
+            return effect._replace(metadata=None, payload=None)
+        if isinstance(effect, e.Message) and effect.payload:
+            self._spool.put(effect.payload)
+            return _Spooled(effect._replace(payload=None), len(effect.payload))
+        return effect
 
     def _send(self) -> None:
         waiting = self._waiting
@@ -475,10 +597,14 @@ class Connection(asyncio.Protocol):
         else:
             self._pace()
 
-    def _encoded(self, effect: e.Effect) -> bytes:
+    def _encoded(self, effect: e.Effect | _Spooled) -> bytes:
         """The frame of an effect, or nothing if there is none."""
         if type(effect) is e.SendReceipt:
             return self._receipt(effect)
+        if type(effect) is e.ActiveConsumerChange and self._version < _KNOWS_ACTIVE_CONSUMER:
+            return b""
+        if isinstance(effect, _Spooled):
+            return self._message(effect.message._replace(payload=self._spool.take(effect.size)))
         if isinstance(effect, e.Message):
             return self._message(effect)
         if isinstance(effect, e.ProducerSuccess):
@@ -502,7 +628,7 @@ class Connection(asyncio.Protocol):
         if effect.producer_id is None:  # the short form of publishing
             return b""
         return send_receipt(
-            effect.producer_id, unsigned(effect.sequence_id), unsigned(effect.ledger_id), unsigned(effect.entry_id),
+            effect.producer_id, effect.sequence_id & MINUS_ONE, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
             MINUS_ONE if highest is None else highest,
         )  # fmt: skip
 
@@ -515,6 +641,10 @@ class Connection(asyncio.Protocol):
             metadata, payload = stored.metadata, stored.payload
         else:
             metadata, payload = effect.metadata, effect.payload or b""
+        if self._version < _KNOWS_BATCHES and (metadata.num_messages_in_batch or 1) > 1:
+            log.info("connection %s is closed: its protocol version has no batches", self.name)
+            self._closing = True
+            return b""
         return encode("MESSAGE", message_fields(effect), entry(metadata_fields(metadata), payload))
 
 

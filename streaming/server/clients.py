@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemas.effects import ProducerSuccess
+from streaming.protocol.frames import unsigned
 
 Json = dict[str, Any]
 
@@ -42,6 +43,37 @@ class Clients:
         if found is not None:
             found["shown"]["lastConsumedFlowTimestamp"] = now
 
+    def consumer_stats(self, connection: str, consumer_id: int, stats: Json) -> Json | None:
+        """The fields of CONSUMER_STATS_RESPONSE from the stats of a consumer's topic; None: the topic does not have it."""
+        found = self._of.get(connection, {}).get(("consumer", consumer_id))
+        if found is None:
+            return None
+        subscription = stats.get("subscriptions", {}).get(found["subscription"], {"consumers": []})
+        # both in the order in which they came, which tells apart those without a name
+        namesakes = [
+            each
+            for opened in self._of.values()
+            for (kind, _), each in opened.items()
+            if kind == "consumer"
+            and all(each[key] == found[key] for key in ("topic", "subscription", "name"))
+        ]
+        rows = [each for each in subscription["consumers"] if each["consumerName"] == (found["name"] or "")]
+        place = next(place for place, each in enumerate(namesakes) if each is found)
+        if place >= len(rows):
+            return None
+        row = rows[place]
+        rates = ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate")
+        counts = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs", "consumerName")
+        return {
+            **{name: row.get(name, 0.0) for name in rates},
+            **{name: row[name] for name in counts},
+            **{name: found["shown"][name] for name in ("address", "connectedSince")},
+            "availablePermits": unsigned(row["availablePermits"]),
+            "type": subscription["type"],
+            "msgRateExpired": subscription.get("msgRateExpired", 0.0),
+            "msgBacklog": subscription["msgBacklog"],
+        }
+
     def closed(self, connection: str, kind: str, id_: int) -> None:
         """A producer or consumer is closed."""
         self._of.get(connection, {}).pop((kind, id_), None)
@@ -49,6 +81,11 @@ class Clients:
     def lost(self, connection: str) -> None:
         """A connection is closed, with all that it has."""
         self._of.pop(connection, None)
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that have opened a producer or consumer."""
+        return len(self._of)
 
     def __len__(self) -> int:
         """The producers and consumers that are known."""

@@ -14,16 +14,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Restart, Tick, to_json
+from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Restart, Tick, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
 from sinks.lock import exclusive
-from sinks.storage import Damaged, NotStored
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
-from streaming.fold import FoldError, LiveFold, Records, StateRow
+from streaming.fold import LiveFold, Records, StateRow
 from streaming.server.clock import Clock, RealClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
@@ -67,6 +66,8 @@ class EmbeddedEngine:
 
     Entering it raises `BadData`, `InUse` or `NotWritable` for a data folder that can't be used, and `BadSetting`.
     """
+
+    shows_topic_events = True
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class EmbeddedEngine:
 
     # -- the interface
 
-    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         """See `Engine.submit`."""
         done: asyncio.Future[list[Row]] = self._loop.create_future()
         self._append(topic, to_json(command), done)
@@ -244,7 +245,7 @@ class EmbeddedEngine:
             pending, self._pending = self._pending[:RECORDS_PER_ROUND], self._pending[RECORDS_PER_ROUND:]
             try:
                 self._fold_all(pending)
-            except (Damaged, EntryNotFound, FoldError, NotStored, OSError) as error:
+            except Exception as error:
                 self._fail(pending, error)
                 return
         self._arm()
@@ -283,14 +284,19 @@ class EmbeddedEngine:
         if (error := done.exception()) is not None:
             self._fail([], error)
         elif self._stopped is None:
-            self._deliver_folded(rounds)
+            try:
+                self._deliver_folded(rounds)
+            except Exception as bug:
+                self._fail([], bug)
+                return
             if self._folded:
                 self._sync()
 
     def _deliver_folded(self, rounds: int) -> None:
         for _ in range(rounds):
-            pending, first, rows = self._folded.popleft()
+            pending, first, rows = self._folded[0]
             self._deliver(rows)
+            self._folded.popleft()
             for offset, each in enumerate(pending, first):
                 if each.delivered is not None:
                     each.delivered()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, Protocol, Self
 
-from schemas.commands import AnyCommand, MessageMetadata
+from schemas.commands import AnyCommand, MessageMetadata, Publish
 from schemas.effects import Row
 
 
@@ -38,11 +38,14 @@ class Engine(Protocol):
     failed: asyncio.Future[NoReturn]
     """Has the error, as soon as no more commands can be appended or folded."""
 
+    shows_topic_events: bool
+    """Whether all rows are delivered, also those that name no connection, such as the creation of a topic."""
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *error: object) -> None: ...
 
-    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         """Append a command, and give the rows of its record once it is durable.
 
         `topic`: as in a record, None for a command to the whole broker. Rows that name a connection were delivered there,

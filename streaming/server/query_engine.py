@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Refused, to_json
+from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Refused, to_json
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
@@ -31,9 +31,10 @@ from streaming.broker.namespaces import NOT_EMPTY
 from streaming.broker.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.policies.arguments import query
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import are_distinct, existing_topic
+from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
+from streaming.protocol.admin_calls import topic_path
 from streaming.quality.gate import judge
 from streaming.server.clock import RealClock
 from streaming.server.engine import Deliver, EngineStopped, NoAnswer, StoredEntry
@@ -105,6 +106,8 @@ class QueryEngine:
     `NameTaken` or `TopicsChanged`.
     """
 
+    shows_topic_events = False
+
     def __init__(
         self,
         ingress: KafkaUrl,
@@ -141,7 +144,7 @@ class QueryEngine:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[NoReturn] = self._loop.create_future()
         run = "`magnetar run` with this --ingress and --responses creates it: start that first"
-        offsets = existing_topic(self._ingress, run, self._config)
+        existing_topic(self._ingress, run, self._config)
         existing_topic(self._responses, run, self._config)
         if not are_distinct([self._ingress, self._responses], self._config):
             raise KafkaUrlError(f"{self._ingress.topic}: ingress and responses need a topic each")
@@ -157,7 +160,7 @@ class QueryEngine:
         first: list[AnyCommand] = [ConnectionLost(connection=self._life, prefix=f"{self._name}.")]
         if self._broker is not None:
             first.append(self._broker)
-        if not any(end for _, end in offsets.values()):
+        if self._begins_with and not holds_records(self._ingress, self._config):
             first += self._begins_with
         first.append(Admin(connection=self.new_connection(), method="GET", path=_CONFIGURATION))
         written = asyncio.wrap_future(self._writer.send_to_all([*map(to_json, first)], self.now()))
@@ -184,10 +187,10 @@ class QueryEngine:
 
     # -- the interface
 
-    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         """See `Engine.submit`. The rows are the answers to an ADMIN command; another command has none, and is done on return."""
         if not isinstance(command, Admin):
-            path = _CONFIGURATION if topic is None else _path(topic, "/partitions")
+            path = _CONFIGURATION if topic is None else topic_path(topic, "/partitions")
             self._append(topic, to_json(command))
             await self.submit(topic, Admin(method="GET", path=path))
             return []
@@ -235,7 +238,7 @@ class QueryEngine:
 
     async def partitions(self, topic: str) -> int:
         """See `Engine.partitions`."""
-        answers = await self._answers(topic, Admin(method="GET", path=_path(topic, "/partitions")))
+        answers = await self._answers(topic, Admin(method="GET", path=topic_path(topic, "/partitions")))
         found: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
         return int(found[0]["partitions"]) if found else 0
 
@@ -257,7 +260,7 @@ class QueryEngine:
         if whole is None:
             return None
         names = partitions_of(whole, await self.partitions(whole))
-        calls = [self._answers(name, Admin(method="GET", path=_path(name, "/stats"))) for name in names]
+        calls = [self._answers(name, Admin(method="GET", path=topic_path(name, "/stats"))) for name in names]
         found: list[Any] = [each.fields.response for own in await asyncio.gather(*calls) for each in own]
         return IN_USE if any(map(_is_used, found)) else None
 
@@ -434,13 +437,6 @@ def _is_used(stats: dict[str, Any]) -> bool:
     """Do the stats of a topic have producers or consumers? No, if they say why there are none."""
     subscriptions = stats.get("subscriptions", {}).values()
     return bool(stats.get("publishers")) or any(each["consumers"] for each in subscriptions)
-
-
-def _path(topic: str, call: str) -> str:
-    domain, _, rest = topic.partition("://")
-    tenant, _, rest = rest.partition("/")
-    namespace, _, name = rest.partition("/")
-    return f"/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}{call}"
 
 
 def _nobody(rows: Sequence[Row]) -> None:

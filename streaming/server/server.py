@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import ipaddress
+import re
 import resource
 import socket
 import ssl
@@ -17,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streaming.metrics.endpoint import registry
+from streaming.metrics.endpoint import is_loopback, registry
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
@@ -32,6 +33,8 @@ BACKLOG = 1024
 
 _OTHER_FILES = 2048
 """Those of the log and the store, and connections of the admin API."""
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 CONTROL = "/magnetar/v1"
 """The path of the API of a test double."""
@@ -61,11 +64,7 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        if self.host == "localhost":
-            return True
-        with suppress(ValueError):
-            return ipaddress.ip_address(self.host).is_loopback
-        return False
+        return is_loopback(self.host)
 
 
 def bound(address: Address, option: str) -> socket.socket:
@@ -107,6 +106,17 @@ OPEN = Security()
 """Everybody may connect, in plain text."""
 
 
+def advertisable(host: str) -> str:
+    """`host` if it is the name or the address of a machine. Raises `ListenError`."""
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    if _HOST.fullmatch(host) is None:
+        raise ListenError(
+            f"--advertised-address {host}: expected a host name or an IP address, without a port"
+        )
+    return host
+
+
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """TLS with the certificates and the key in two PEM files. Raises `ListenError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -140,13 +150,15 @@ class Server:
         admin_listener: socket.socket | None = None,
         clock: HeldClock | None = None,
         security: Security = OPEN,
+        advertised: str | None = None,
     ) -> None:
-        """`clock`: the engine's, if the server is a test double, see `streaming.server.control`."""
+        """`clock`: the engine's, if the server is a test double, see `streaming.server.control`. `advertised`: the host that
+        clients connect to, in place of the one that the sockets are bound to."""
         self.engine = engine
         self._clock = clock
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
-        self.service_url = f"{binary}://{_named(self.address)}"
+        self.service_url = f"{binary}://{_named(self.address, advertised)}"
         self.binary = BinaryServer(engine, self.service_url, limits, security.authentication)
         self._tls = security.tls
         self.admin_url: str | None = None
@@ -154,7 +166,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
         if admin_listener is not None:
-            self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]))}"
+            self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]), advertised)}"
             app = application(engine, self.service_url, self.admin_url, self.binary.clients)
             app = app if clock is None else self._with_control(app, clock)
             app = _with_metrics(app, engine) if isinstance(engine, EmbeddedEngine) else app
@@ -207,8 +219,10 @@ def _with_metrics(app: ASGIApp, engine: EmbeddedEngine) -> ASGIApp:
     return either
 
 
-def _named(address: Address) -> str:
-    """An address as clients on this machine connect to it."""
+def _named(address: Address, advertised: str | None) -> str:
+    """An address as clients connect to it: those that reach the `advertised` host, or else those on this machine."""
+    if advertised is not None:
+        return str(Address(advertised, address.port))
     if address.host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
         return f"localhost:{address.port}"
     return str(address)
@@ -223,9 +237,13 @@ async def serve(
     admin_listener: socket.socket | None = None,
     clock: HeldClock | None = None,
     security: Security = OPEN,
+    advertised: str | None = None,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
-    async with engine, Server(engine, listener, limits, admin_listener, clock, security) as server:
+    async with (
+        engine,
+        Server(engine, listener, limits, admin_listener, clock, security, advertised) as server,
+    ):
         on_start(server)
         stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)
         try:

@@ -1,7 +1,9 @@
 """The admin REST API as an ASGI application: each call becomes ADMIN commands of the engine, and their answers one response."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import UNSET
@@ -12,15 +14,17 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schemas.commands import Admin, MessageMetadata, RunCheck
+from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
-from schemas.effects import AdminResponse, Quarantined
+from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
+from streaming.broker import bundles
 from streaming.broker.admin import topic_of
-from streaming.broker.context import CLUSTER
+from streaming.broker.context import CLUSTER, namespace_of
 from streaming.broker.policies.arguments import query
-from streaming.protocol.admin_calls import http_response, on_partitions
-from streaming.server.admin import merging
+from streaming.protocol.admin_calls import http_response, on_partitions, topic_path
+from streaming.protocol.frames import NotUncompressed
+from streaming.server.admin import broker_stats, merging, rest_producer
 from streaming.server.admin.routes import ABSENT, LOCAL, NEW_PARTITIONS, ROUTES, UNSUPPORTED, Route
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
@@ -32,8 +36,8 @@ MOST_BYTES = 1 << 20
 """Of a request's body."""
 
 _HEALTH = "persistent://public/default/healthcheck"
-_BUNDLE = "0x00000000_0xffffffff"
 _METHODS = ("GET", "PUT", "POST", "DELETE")
+_REST_TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -55,7 +59,7 @@ class _Encoded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("latin-1")
-            scope = {**scope, "path": path.rstrip("/") or "/"}
+            scope = {**scope, "path": _of_version_2(path.rstrip("/")) or "/"}
         await self._app(scope, receive, send)
 
 
@@ -88,6 +92,8 @@ class _Api:
                     for http in _http(method, path, _unsupported if method != "GET" else _unset(unset))
                 ),
                 *(HttpRoute(path, _absent(*answer), methods=_METHODS) for path, answer in ABSENT.items()),
+                HttpRoute(_REST_TOPIC, self._produce, methods=["POST"]),
+                HttpRoute(f"{_REST_TOPIC}/partitions/{{partition:int}}", self._produce, methods=["POST"]),
                 HttpRoute(of_topics, self._lookup, methods=["GET"]),
                 HttpRoute(f"{of_topics}/bundle", self._lookup_bundle, methods=["GET"]),
             ],
@@ -98,6 +104,9 @@ class _Api:
 
     def _of_engine(self, route: Route) -> Handler:
         async def handle(request: Request) -> Response:
+            destination = request.query_params.get("destinationBroker", self._broker)
+            if route.path.endswith("/unload") and destination != self._broker:
+                return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
             command = Admin(method=route.method, path=_path(request), body=await _body(request))  # type: ignore[arg-type]
             return await self._answer(route, command)
 
@@ -188,16 +197,18 @@ class _Api:
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/stats"):
             return _json(200, self._stats(answer.topic or "", value, answer.cause))
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/internalStats"):
-            return _json(200, merging.internal_stats(value))
+            return _json(200, merging.internal_stats(value, answer.topic or ""))
         try:
             found = http_response(answer, self._stored)
         except EntryNotFound as error:
             return _reason(500, f"the entry can't be read: {error}")
+        except NotUncompressed as error:
+            return _reason(500, f"the payload can't be uncompressed: {error}")
         headers = {name: _header(text) for name, text in found.headers.items()}
         return Response(found.body, found.status, headers)
 
     def _stats(self, topic: str, found: Any, path: str) -> Any:
-        shown = self._clients.describe(topic, merging.stats(found))
+        shown = self._clients.describe(topic, merging.stats(found)) | {"ownerBroker": self._broker}
         asked = query(path)
         if asked.get("excludePublishers") == "true":
             shown["publishers"] = []
@@ -210,6 +221,73 @@ class _Api:
     def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes]:
         found = self._engine.entry(topic, ledger, entry)
         return found.metadata, found.payload
+
+    # -- messages through HTTP
+
+    async def _produce(self, request: Request) -> Response:
+        if not self._engine.shows_topic_events:
+            return _reason(501, "messages can't be published through HTTP before a query that runs elsewhere")
+        topic = _topic(request)
+        asked = request.path_params.get("partition")
+        partitions = await self._engine.partitions(topic)
+        try:
+            given = rest_producer.messages_of(await _body(request))
+            schema = rest_producer.schema_of(given)
+            now, name = self._engine.now(), given.producer_name
+            commands = [
+                rest_producer.command(message, schema, name, number, now)
+                for number, message in enumerate(given.messages)
+            ]
+        except rest_producer.BadMessage as error:
+            return _reason(400, str(error))
+        path = topic_path(topic, "/partitions" if partitions else "/stats")
+        found = merging.first_failure(
+            await self._call(None if partitions else topic, Admin(method="GET", path=path))
+        )
+        if found.fields.status >= 400:
+            reason: Any = found.fields.response
+            return _reason(500, f"Fail to publish message: {reason['reason']}")
+        version = await self._schema_version(topic, schema)
+        if isinstance(version, Response):
+            return version
+        results = []
+        for number, command in enumerate(commands):
+            index = -1 if not partitions else number % partitions if asked is None else asked
+            results.append(await self._publish(topic, index, partitions, command, version))
+        return _json(200, {"messagePublishResults": results, "schemaVersion": version})
+
+    async def _schema_version(self, topic: str, schema: rest_producer.Schema) -> int | Response:
+        """The version of a schema, which is added if the topic does not have it; or why it can't be added."""
+        path = f"/schemas{topic_path(topic, '/schema').partition('persistent')[2]}"
+        body: Any = {
+            "type": schema.type,
+            "schema": schema.schema.decode("utf-8", "replace"),
+            "properties": schema.properties,
+        }
+        name = topic.replace("non-persistent://", "persistent://", 1)
+        answer = merging.first_failure(await self._call(name, Admin(method="POST", path=path, body=body)))
+        response: Any = answer.fields.response
+        if answer.fields.status != 200:
+            return _reason(500, f"Fail to publish message: {response['reason']}")
+        version: int = response["version"]["version"]
+        return version
+
+    async def _publish(
+        self, topic: str, index: int, partitions: int, command: Publish, version: int
+    ) -> dict[str, Any]:
+        """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
+        if partitions and not 0 <= index < partitions:
+            cause = f"Topic {topic}-partition-{index} not found"
+            return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
+        name = topic if index < 0 else f"{topic}-partition-{index}"
+        rows = [row.effect for row in await self._engine.submit(name, command)]
+        for effect in rows:
+            if isinstance(effect, SendReceipt):
+                id_ = f"{effect.ledger_id}:{effect.entry_id}:{index}"
+                return {"messageId": id_, "errorCode": 0, "schemaVersion": version}
+        causes = [effect.cause for effect in rows if isinstance(effect, SendError | Quarantined)]
+        cause = causes[0] if causes and causes[0] else "the message was not stored"
+        return {"errorMsg": cause, "messageId": "", "errorCode": 2, "schemaVersion": version}
 
     # -- calls without state
 
@@ -230,6 +308,9 @@ class _Api:
         return _json(200, {"serviceUrl": self._admin_url, "brokerId": self._broker})
 
     async def _health(self, request: Request) -> Response:
+        asked = request.query_params.get("brokerId") or self._broker
+        if asked != self._broker:
+            return _reason(404, f"Broker id '{asked}' not found in available brokers.")
         await self._engine.partitions(_HEALTH)  # which fails if the engine does
         return Response("ok", media_type="text/plain")
 
@@ -244,10 +325,52 @@ class _Api:
             return _reason(
                 404, f"Broker id '{request.path_params['broker']}' not found in available brokers."
             )
-        tenants = await self._found("/tenants")
-        names = [name for tenant in tenants for name in await self._found(f"/namespaces/{tenant}")]
+        names = await self._namespaces()
         owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        return _json(200, {f"{name}/{_BUNDLE}": owned for name in names})
+        return _json(
+            200, {f"{name}/{bundle}": owned for name in names for bundle in await self._bundles(name)}
+        )
+
+    async def _bundles(self, namespace: str) -> list[str]:
+        """The bundles of a namespace that exists."""
+        return [f"{first}_{last}" for first, last in pairwise(await self._boundaries(namespace))]
+
+    async def _boundaries(self, namespace: str) -> list[str]:
+        path = f"/namespaces/{_quoted(namespace)}/bundles"
+        answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
+        found: Any = answer.fields.response
+        return found["boundaries"] if answer.fields.status == 200 else bundles.WHOLE.split("_")
+
+    async def _namespaces(self) -> list[str]:
+        tenants = await self._found("/tenants")
+        return [name for tenant in tenants for name in await self._found(f"/namespaces/{tenant}")]
+
+    async def _topics_stats(self) -> dict[str, Any]:
+        """The stats of all topics, by name."""
+        found: dict[str, Any] = {}
+        for namespace in await self._namespaces():
+            for topic in await self._engine.topics(namespace):
+                path = topic_path(topic, "/stats")
+                answer = merging.first_failure(await self._call(topic, Admin(method="GET", path=path)))
+                if answer.fields.status == 200:  # else it was deleted
+                    found[topic] = self._stats(topic, answer.fields.response, path)
+        return found
+
+    async def _broker_topics(self, request: Request) -> Response:
+        stats = await self._topics_stats()
+        boundaries = {name: await self._boundaries(name) for name in {*map(namespace_of, stats)}}
+        return _json(200, broker_stats.topics(stats, boundaries))
+
+    async def _broker_metrics(self, request: Request) -> Response:
+        return _json(200, broker_stats.metrics(await self._topics_stats(), self._clients.connections))
+
+    async def _load_report(self, request: Request) -> Response:
+        owned = [
+            f"{name}/{bundle}" for name in await self._namespaces() for bundle in await self._bundles(name)
+        ]
+        stats = await self._topics_stats()
+        report = broker_stats.load_report(stats, owned, self._service_url, self._admin_url, VERSION)
+        return _json(200, report)
 
     async def _found(self, path: str) -> list[str]:
         found = merging.first_failure(await self._call(None, Admin(method="GET", path=path))).fields.response
@@ -262,20 +385,27 @@ class _Api:
     async def _lookup(self, request: Request) -> Response:
         if (refused := await self._refuse_lookup(request)) is not None:
             return refused
+        listener = request.query_params.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+        if listener:
+            return _reason(500, f"the broker do not have {listener} listener")
         url = self._service_url
         found = {f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
         return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})
 
     async def _lookup_bundle(self, request: Request) -> Response:
-        return await self._refuse_lookup(request) or Response(_BUNDLE, media_type="text/plain")
+        if (refused := await self._refuse_lookup(request)) is not None:
+            return refused
+        topic = _topic(request)
+        bundle = bundles.of_topic(topic, await self._boundaries(namespace_of(topic)))
+        return Response(bundle, media_type="text/plain")
 
     async def _refuse_lookup(self, request: Request) -> Response | None:
         parts = request.path_params
         if parts["domain"] not in _DOMAINS:
             return _reason(404, f"no topics of the kind {parts['domain']}")
-        path = f"/namespaces/{parts['tenant']}/{parts['namespace']}"
+        path = f"/namespaces/{_quoted(namespace_of(_topic(request)))}"
         answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
-        if answer.fields.status < 400:
+        if answer.fields.status < 400 or "%2F" in path:
             return None
         return (
             _reason(answer.fields.status, "Namespace not found")
@@ -286,6 +416,7 @@ class _Api:
 
 _LOCAL = (
     "_cluster", "_brokers", "_brokers", "_leader", "_health", "_health", "_version", "_internal", "_owned", "_check_quotas",
+    "_broker_topics", "_broker_metrics", "_load_report",
 )  # fmt: skip
 """The handlers of `LOCAL`, in its order."""
 
@@ -301,6 +432,38 @@ def _http(method: str, path: str, handler: Handler) -> Iterator[HttpRoute]:
 def _literal_first(routes: Iterable[Route]) -> list[Route]:
     """The routes in an order in which a route with a name goes before one with a parameter at that place."""
     return sorted(routes, key=lambda route: [(part.startswith("{"), part) for part in route.path.split("/")])
+
+
+def _quoted(namespace: str) -> str:
+    """A namespace in a path: that of one with a cluster has two parts, too."""
+    tenant, _, name = namespace.partition("/")
+    return f"{tenant}/{quote(name, safe='')}"
+
+
+def _topic(request: Request) -> str:
+    """The full name of the topic in the path of a lookup, or of messages."""
+    parts = request.path_params
+    return f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{unquote(parts['topic'])}"
+
+
+def _of_version_2(path: str) -> str:
+    """The path of a call of Pulsar 1 as that of today's: what has a cluster there is one name with an encoded slash here."""
+    for root, today in (("/admin/", "/admin/v2/"), ("/lookup/v2/destination/", "/lookup/v2/topic/")):
+        if not path.startswith(root):
+            continue
+        kind, *parts = path.removeprefix(root).split("/")
+        if kind in ("clusters", "brokers", "broker-stats") or (kind == "namespaces" and len(parts) == 1):
+            return f"{today}{'/'.join([kind, *parts])}"
+        if kind == "properties":
+            return f"{today}{'/'.join(['tenants', *parts])}"
+        if kind == "namespaces" and len(parts) >= 3:
+            rest = ["topics" if part == "destinations" else part for part in parts[3:]]
+            return f"{today}{'/'.join([kind, parts[0], '%2F'.join(parts[1:3]), *rest])}"
+        if kind in _DOMAINS and (len(parts) == 3 or parts[3:] == ["partitioned"]):
+            return f"{today}{'/'.join([kind, parts[0], '%2F'.join(parts[1:3]), *parts[3:]])}"
+        if kind in _DOMAINS and len(parts) > 3:
+            return f"{today}{'/'.join([kind, *parts[:2], '%2F'.join(parts[2:4]), *parts[4:]])}"
+    return path
 
 
 def _path(request: Request) -> str:
@@ -323,7 +486,7 @@ async def _body(request: Request) -> Any:
         raise HTTPException(400, "the body nests too deep")
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
 
 

@@ -101,15 +101,29 @@ _INTERNAL: Json = {
 def stats(found: Json) -> Json:
     """A topic's stats with all fields that clients expect."""
     subscriptions = {
-        name: _SUBSCRIPTION | each | {"consumers": [_CONSUMER | one for one in each["consumers"]]}
+        name: _subscription(each) | {"consumers": [_CONSUMER | one for one in each["consumers"]]}
         for name, each in found["subscriptions"].items()
     }
     publishers = [_PUBLISHER | each for each in found["publishers"]]
     return _TOPIC | found | {"publishers": publishers, "subscriptions": subscriptions}
 
 
-def internal_stats(found: Json) -> Json:
-    """A topic's internal stats with all fields that clients expect."""
+def _subscription(found: Json) -> Json:
+    """quirk: Pulsar shows two of the fields by two names."""
+    shown = _SUBSCRIPTION | found
+    return shown | {"replicated": shown["isReplicated"], "durable": shown.get("isDurable", False)}
+
+
+_OF_NON_PERSISTENT = (
+    "entriesAddedCounter", "numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize",
+    "waitingCursorsCount", "pendingAddEntriesCount", "cursors",
+)  # fmt: skip
+
+
+def internal_stats(found: Json, topic: str = "") -> Json:
+    """A topic's internal stats with all fields that clients expect. Those of a non-persistent topic have no ledgers."""
+    if topic.startswith("non-persistent://"):
+        return {name: (_INTERNAL | found)[name] for name in _OF_NON_PERSISTENT}
     ledgers = [_LEDGER | each for each in found.get("ledgers", [])]
     cursors = {name: _CURSOR | each for name, each in found.get("cursors", {}).items()}
     return _INTERNAL | found | {"ledgers": ledgers, "cursors": cursors}

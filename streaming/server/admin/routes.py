@@ -77,6 +77,8 @@ _EACH = (
     "POST /all_subscription/expireMessages/{seconds}",
     "GET /subscription/{subscription}/properties",
     "PUT /subscription/{subscription}/properties",
+    "GET /subscription/{subscription}/replicatedSubscriptionStatus",
+    "POST /subscription/{subscription}/replicatedSubscriptionStatus",
 )
 """Calls on a topic that concern each partition of a partitioned one."""
 
@@ -199,6 +201,9 @@ LOCAL: tuple[Route, ...] = (
     Route("GET", "/brokers/internal-configuration"),
     Route("GET", "/brokers/{cluster}/{broker}/ownedNamespaces"),
     Route("GET", "/brokers/backlog-quota-check"),
+    Route("GET", "/broker-stats/topics"),
+    Route("GET", "/broker-stats/metrics"),
+    Route("GET", "/broker-stats/load-report"),
 )
 """Calls that the server answers by itself."""
 
@@ -215,6 +220,7 @@ that is answered with 501."""
 
 _NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
 _NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
+_NO_JVM = 501, "This broker runs without a JVM: it has no MBeans and no allocators."
 _NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
 
 ABSENT: dict[str, tuple[int, str]] = {
@@ -224,6 +230,8 @@ ABSENT: dict[str, tuple[int, str]] = {
         for name in ("functions", "sources", "sinks", "source", "sink", "worker", "worker-stats")
         for rest in ("", "/{rest:path}")
     },
+    "/admin/v2/broker-stats/mbeans": _NO_JVM,
+    "/admin/v2/broker-stats/allocator-stats/{allocator}": _NO_JVM,
     "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
     "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
 }

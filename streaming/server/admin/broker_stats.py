@@ -1,0 +1,103 @@
+"""What ``/broker-stats`` shows of a broker: its topics and their sums, with Pulsar's names. Of the JVM there is nothing to show."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from streaming.broker import bundles
+from streaming.broker.context import namespace_of
+
+Json = dict[str, Any]
+
+_OF_SUBSCRIPTION = (
+    "consumers", "msgBacklog", "msgRateExpired", "msgRateOut", "messageAckRate", "msgThroughputOut", "msgRateRedeliver",
+    "type",
+)  # fmt: skip
+_OF_TOPIC = {
+    "publishers": "publishers", "replication": "replication", "averageMsgSize": "averageMsgSize", "msgRateIn": "msgRateIn",
+    "msgRateOut": "msgRateOut", "msgInCount": "msgInCounter", "bytesInCount": "bytesInCounter",
+    "msgOutCount": "msgOutCounter", "bytesOutCount": "bytesOutCounter", "msgThroughputIn": "msgThroughputIn",
+    "msgThroughputOut": "msgThroughputOut", "storageSize": "storageSize", "backlogSize": "backlogSize",
+}  # fmt: skip
+"""Field → the field of a topic's stats."""
+
+_SUMS = {
+    "brk_in_rate": "msgRateIn", "brk_in_tp_rate": "msgThroughputIn", "brk_out_rate": "msgRateOut",
+    "brk_out_tp_rate": "msgThroughputOut", "brk_storage_size": "storageSize",
+}  # fmt: skip
+"""Metric of a namespace → the field of its topics' stats whose sum it is."""
+
+
+def topics(stats: Mapping[str, Json], boundaries: Mapping[str, list[str]]) -> Json:
+    """Stats of topics by namespace, bundle, domain and name. `boundaries`: those of the bundles, by namespace."""
+    found: Json = {}
+    for name, each in sorted(stats.items()):
+        namespace = namespace_of(name)
+        bundle = bundles.of_topic(name, boundaries[namespace])
+        domain = name.partition("://")[0]
+        found.setdefault(namespace, {}).setdefault(bundle, {}).setdefault(domain, {})[name] = _topic(each)
+    return found
+
+
+def _topic(stats: Json) -> Json:
+    subscriptions = {
+        name: {field: each[field] for field in _OF_SUBSCRIPTION if field in each}
+        for name, each in stats["subscriptions"].items()
+    }
+    found = {field: stats[source] for field, source in _OF_TOPIC.items() if source in stats}
+    counts = {"producerCount": len(stats["publishers"]), "pendingAddEntriesCount": 0}
+    return found | counts | {"subscriptions": subscriptions}
+
+
+def metrics(stats: Mapping[str, Json], connections: int) -> list[Json]:
+    """Metrics with their dimensions: of each namespace, and of the broker's open connections."""
+    of: defaultdict[str, list[Json]] = defaultdict(list)
+    for name, each in stats.items():
+        of[namespace_of(name)].append(each)
+    shown = [
+        {"metrics": _of_namespace(topics), "dimensions": {"namespace": namespace}}
+        for namespace, topics in sorted(of.items())
+    ]
+    dimensions = {"cluster": "standalone", "metric": "broker_connection"}
+    return [*shown, {"metrics": {"brk_active_connections": connections}, "dimensions": dimensions}]
+
+
+def _of_namespace(topics: list[Json]) -> Json:
+    subscriptions = [each for topic in topics for each in topic["subscriptions"].values()]
+    sums = {metric: sum(topic.get(field, 0) for topic in topics) for metric, field in _SUMS.items()}
+    return sums | {
+        "brk_no_of_producers": sum(len(topic["publishers"]) for topic in topics),
+        "brk_no_of_subscriptions": len(subscriptions),
+        "brk_no_of_consumers": sum(len(each["consumers"]) for each in subscriptions),
+        "brk_no_of_replicators": 0,
+        "brk_msg_backlog": sum(each["msgBacklog"] for each in subscriptions),
+    }
+
+
+def load_report(
+    stats: Mapping[str, Json], owned: list[str], service_url: str, admin_url: str, version: str
+) -> Json:
+    """The broker's load as its load manager sees it, without what the machine uses. `owned`: its bundles."""
+    found = list(stats.values())
+    subscriptions = [each for topic in found for each in topic["subscriptions"].values()]
+    return {
+        "webServiceUrl": admin_url,
+        "pulsarServiceUrl": service_url,
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": True,
+        "msgThroughputIn": _sum(found, "msgThroughputIn"),
+        "msgThroughputOut": _sum(found, "msgThroughputOut"),
+        "msgRateIn": _sum(found, "msgRateIn"),
+        "msgRateOut": _sum(found, "msgRateOut"),
+        "brokerVersionString": version,
+        "loadReportType": "LocalBrokerData",
+        "numTopics": len(found),
+        "numBundles": len(owned),
+        "numConsumers": sum(len(each["consumers"]) for each in subscriptions),
+        "numProducers": sum(len(topic["publishers"]) for topic in found),
+        "bundles": owned,
+    }
+
+
+def _sum(stats: list[Json], field: str) -> float:
+    return float(sum(each[field] for each in stats))
