@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+import sys
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from streaming import __version__
+from streaming.cli.advise import advise_command
+from streaming.cli.check import check_command
+from streaming.cli.compact import compact_command
+from streaming.cli.debug import debug_command
 from streaming.cli.demo import demo_command
 from streaming.cli.errors import Group
 from streaming.cli.explain import explain_command
 from streaming.cli.inspect import inspect_command, peek_command
 from streaming.cli.kafka import kafka_app
+from streaming.cli.minimize import minimize_command
+from streaming.cli.operate import (
+    clear_backlog_command,
+    expire_command,
+    policy_app,
+    reset_cursor_command,
+    skip_command,
+    unload_command,
+    unsubscribe_command,
+)
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
@@ -19,8 +36,11 @@ from streaming.cli.record import capture_command, record_command
 from streaming.cli.replay import replay_command
 from streaming.cli.run import run_command
 from streaming.cli.serve import serve_command
+from streaming.cli.state import state_app
 from streaming.cli.traces import conform_command, import_command
-from streaming.signals import ending_signals, late_signals
+from streaming.cli.ui import ui_command
+from streaming.cli.whatif import diff_command, whatif_command
+from streaming.signals import ended_by, ending_signals, late_signals
 
 
 class Application(typer.Typer):
@@ -32,14 +52,21 @@ class Application(typer.Typer):
         with late_signals(lambda: code), ending_signals():
             try:
                 return super().__call__(*args, **kwargs)
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else 0
-                if code > _SIGNALLED:
-                    typer.echo("magnetar: interrupted", err=True)
+            except BaseException as end:
+                if (number := ended_by()) is not None:
+                    _end_interrupted(number)
+                if isinstance(end, SystemExit):
+                    code = end.code if isinstance(end.code, int) else 0
                 raise
 
 
-_SIGNALLED = 128
+def _end_interrupted(number: int) -> NoReturn:
+    """The end of a command that a signal ended, whatever its code made of that. Threads and exit handlers have no say."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        typer.echo("magnetar: interrupted", err=True)
+    os._exit(128 + number)
+
 
 app = Application(
     name="magnetar",
@@ -67,13 +94,29 @@ def main(
 
 app.command("demo")(demo_command)
 app.command("replay")(replay_command)
+app.command("whatif")(whatif_command)
+app.command("diff")(diff_command)
+app.command("advise")(advise_command)
 app.command("explain")(explain_command)
 app.command("inspect")(inspect_command)
 app.command("peek")(peek_command)
+app.command("check")(check_command)
+app.command("debug")(debug_command)
+app.command("minimize")(minimize_command)
 app.command("run")(run_command)
+app.command("ui")(ui_command)
+app.command("compact")(compact_command)
 app.command("serve")(serve_command)
 app.command("produce")(produce_command)
+app.add_typer(policy_app, name="policy")
+app.command("skip")(skip_command)
+app.command("expire")(expire_command)
+app.command("clear-backlog")(clear_backlog_command)
+app.command("reset-cursor")(reset_cursor_command)
+app.command("unsubscribe")(unsubscribe_command)
+app.command("unload")(unload_command)
 app.add_typer(kafka_app, name="kafka")
+app.add_typer(state_app, name="state")
 app.command("quality")(quality_command)
 app.add_typer(quarantine_app, name="quarantine")
 app.command("record")(record_command)

@@ -10,10 +10,15 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from streaming.cli.console import printable
+from streaming.signals import ended_by
+
 WRONG = 2
 """The exit code if the command line names something that can't be used: nothing was done."""
 FAILED = 1
 """The exit code if the command failed while it ran."""
+
+_NOWHERE = logging.NullHandler()
 
 
 @contextmanager
@@ -37,11 +42,25 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
 
 
 def _end(text: str, code: int, error: Exception) -> None:
+    if (number := ended_by()) is not None:  # this is what became of it
+        raise SystemExit(128 + number) from error
     if code == FAILED:
-        # This is the last word. If Spark's process is gone, py4j's threads are still about to log a traceback each.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    typer.echo(f"magnetar: {text}", err=True)
+        # This is the last word. If Spark's process is gone, py4j's threads are about to log a traceback each.
+        _silence(logging.getLogger("py4j"))
+    typer.echo(f"magnetar: {printable(text)}", err=True)
     raise typer.Exit(code) from error
+
+
+def _silence(logger: logging.Logger) -> None:
+    """Turn a logger and those below it off, and wait until what they are writing is written."""
+    logger.setLevel(logging.CRITICAL + 1)
+    # For threads that have looked at the level already.
+    logger.addHandler(_NOWHERE)
+    logger.propagate = False
+    for handler in (logging.lastResort, *logging.root.handlers):
+        if handler is not None:
+            handler.acquire()
+            handler.release()
 
 
 class Group(TyperGroup):

@@ -1,4 +1,4 @@
-"""`magnetar explain`: the life of a message, and why a subscription gets nothing."""
+"""`magnetar explain`: the life of a message, why a subscription gets nothing, why ledgers stay and quotas do not evict."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import printable
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import position
+from streaming.cli.options import AT, SnapshotsFolder, opened_folders, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from streaming.answers.life import Life
     from streaming.broker.persistent.delivery import Delivery, EntryState
+    from streaming.broker.quota_and_retention import Quotas, Retention
 
 _STATES = {
     "caught up": "It has caught up: every entry is acknowledged.",
@@ -30,7 +32,10 @@ _STATES = {
 
 def explain_command(
     folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
+        str,
+        typer.Argument(
+            metavar="DIR", help="The --out of a replay, the --store of a query, or a command log."
+        ),
     ],
     topic: Annotated[
         str | None, typer.Argument(help="A topic. persistent://public/default/ may be left out.")
@@ -46,39 +51,66 @@ def explain_command(
         str | None,
         typer.Option(help="Why this subscription gets what it gets. The default is all of the topic's."),
     ] = None,
+    quota: Annotated[
+        bool, typer.Option("--quota", help="Why the topic's backlog quotas have not evicted.")
+    ] = False,
+    retention: Annotated[
+        bool, typer.Option("--retention", help="Why each ledger of the topic is still there.")
+    ] = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
     ] = None,
+    at: Annotated[str | None, AT] = None,
+    snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Explain what happened to a message, or why a subscription gets nothing.
+    """Explain what happened to a message, why a subscription gets nothing, or why a topic stores what it stores.
 
-    With a message, its life; with a topic alone, its subscriptions; without either, the life of an example.
+    With a message, its life; with a topic alone, its subscriptions; without either, an example.
     """
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
-    from streaming.answers import life
+    from streaming.answers import life, storage
     from streaming.answers.delivery import explain_deliveries, to_json
-    from streaming.answers.folders import Folders, NotFound
+    from streaming.answers.folders import NotFound
     from streaming.broker.errors import StateVersionError
     from streaming.broker.position import Position
+    from streaming.log.table import LogError
     from streaming.runtime.java import JavaNotFoundError
 
     if (producer is None) != (sequence_id is None):
         raise typer.BadParameter("--producer and --sequence-id name a message together")
+    about_message = message is not None or producer is not None
+    if (quota or retention) and (about_message or subscription is not None):
+        raise typer.BadParameter(
+            "--quota and --retention are about a topic: leave out message and subscription"
+        )
     if topic is None and (producer is not None or subscription is not None):
         raise typer.BadParameter("give the topic, too")
     if message is not None and (producer is not None or subscription is not None):
         raise typer.BadParameter("LEDGER:ENTRY names a message by itself: leave out the other options")
     if producer is not None and subscription is not None:
         raise typer.BadParameter("ask about a message or about a subscription, not about both")
-    at = None if message is None else position(message)
-    with expected_errors(NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError):
-        folders = Folders.of(folder, checkpoint)
+    named = None if message is None else position(message)
+    with expected_errors(
+        NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError
+    ):
+        folders = opened_folders(folder, checkpoint, at, snapshots)
         name = None if topic is None else folders.topic(topic)
         lives: list[Life] = []
         deliveries: list[Delivery] = []
-        if name is None:
+        stored: list[tuple[Quotas | Retention, Iterator[str]]] = []
+        example = None
+        if quota or retention:
+            if name is None:
+                name, example = storage.example(folders, by_backlog=quota)
+            if quota:
+                quotas = storage.explain_quotas(folders, name)
+                stored.append((quotas, _quotas(quotas)))
+            if retention:
+                retained = storage.explain_retention(folders, name)
+                stored.append((retained, _retention(retained)))
+        elif name is None:
             name, what, why = life.example(folders)
             lives = (
                 [life.by_position(folders, name, what)]
@@ -87,21 +119,27 @@ def explain_command(
             )
             for each in lives:
                 each.example = why
-        elif at is not None:
-            lives = [life.by_position(folders, name, at)]
+        elif named is not None:
+            lives = [life.by_position(folders, name, named)]
         elif producer is not None and sequence_id is not None:
             lives = life.by_sequence_id(folders, name, producer, sequence_id)
         else:
             deliveries = explain_deliveries(folders, name, subscription)
     if as_json:
-        typer.echo(to_json(lives or deliveries))
+        typer.echo(to_json(lives or [each for each, _ in stored] or deliveries))
         return
-    if not lives and not deliveries:
+    if example is not None:
+        typer.echo(
+            printable(f"No topic was named. As an example, a topic that was chosen because {example}:")
+        )
+    for number, (_, lines) in enumerate(stored):
+        typer.echo(printable("\n".join([*[""] * bool(number), *lines])))
+    if not lives and not deliveries and not stored:
         typer.echo(f"{name} has no subscriptions.")
     for number, one in enumerate(lives):
-        typer.echo("\n".join([*[""] * bool(number), *_life(one)]))
-    for number, answer in enumerate(deliveries):
-        typer.echo("\n".join([*[""] * bool(number), *_delivery(answer)]))
+        typer.echo(printable("\n".join([*[""] * bool(number), *_life(one)])))
+    for number, delivery in enumerate(deliveries):
+        typer.echo(printable("\n".join([*[""] * bool(number), *_delivery(delivery)])))
 
 
 def _life(life: Life) -> Iterator[str]:
@@ -142,6 +180,61 @@ def _delivery(found: Delivery) -> Iterator[str]:
         yield f"    {'holds back' if each.blocks else '        ok'}  {name.ljust(width)}  {each.text}{_until(each.until)}"
     for number, entry in enumerate(found.first):
         yield f"  {'first unacknowledged entry' if number == 0 else 'first that no consumer has'} {_entry(entry)}"
+
+
+def _retention(found: Retention) -> Iterator[str]:
+    size = "unlimited" if found.megabytes < 0 else f"{found.megabytes} MB"
+    time = "unlimited" if found.minutes < 0 else f"{found.minutes} min"
+    yield f"{found.topic}, {len(found.ledgers)} ledgers of {found.size:,} bytes, at {_time(found.clock)}"
+    yield f"  retention of what is consumed: {time}, {size} ({found.level})"
+    yield _next_check(found.next_check, found.unchecked)
+    for each in found.ledgers:
+        until = "" if each.until is None else f"; retention time ends at {_time(each.until)}"
+        goes = "; the next check deletes it" if each.ledger in found.deletes else ""
+        closed = "" if each.closed_at is None else f", closed {_time(each.closed_at)}"
+        yield f"  ledger {each.ledger} ({each.entries:,} entries, {each.size:,} bytes{closed})"
+        yield f"    {each.reason}: {each.text}{until}{goes}"
+
+
+def _quotas(found: Quotas) -> Iterator[str]:
+    yield f"{found.topic}, at {_time(found.clock)}"
+    if found.slowest is None:
+        yield "  no durable subscription has a backlog"
+    else:
+        yield f"  the slowest cursor is {found.slowest}, mark-delete position {found.mark_delete}"
+    yield _next_check(found.next_check, found.unchecked)
+    for each in found.quotas:
+        how = str if each.type == "destination_storage" else _seconds
+        unit = " bytes" * (each.type == "destination_storage")
+        yield f"  {each.type}: {each.state}"
+        if each.state != "no limit":
+            used = "unknown" if each.used is None else f"{how(each.used)}{unit}"
+            left = "" if each.headroom is None else f", headroom {how(each.headroom)}{unit}"
+            yield f"    limit {how(each.limit)}{unit}, used {used}{left} ({each.policy}, {each.level})"
+        yield f"    {each.text}"
+    for eviction in found.evicts:
+        yield (
+            f"  The next check evicts {_entries(eviction.entries)} of {eviction.subscription}, from {eviction.before} to "
+            f"{eviction.after}."
+        )
+    if found.disconnects:
+        yield f"  The next check closes the producers {', '.join(found.disconnects)}."
+    if not found.evicts and not found.disconnects and found.next_check is not None:
+        yield "  The next check evicts nothing, unless a command comes before."
+
+
+def _next_check(at: int | None, unchecked: str | None) -> str:
+    if unchecked is not None:
+        return f"  not checked: {unchecked}"
+    return "  not checked: its interval is 0" if at is None else f"  next check at {_time(at)}"
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:g} s"
 
 
 def _entry(entry: EntryState) -> str:

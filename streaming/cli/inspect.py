@@ -11,6 +11,7 @@ import typer
 
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
+from streaming.cli.options import AT, SnapshotsFolder, is_log, opened_folders, opened_timeline
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +29,9 @@ class Show(StrEnum):
 
 
 def inspect_command(
-    checkpoint: Annotated[Path, typer.Argument(help="The --checkpoint of a query, running or not.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The --checkpoint of a query, running or not, or a command log.")
+    ],
     topic: Annotated[
         str | None,
         typer.Argument(help="Show this topic's stats and internal stats, as Pulsar's admin API does."),
@@ -38,35 +41,50 @@ def inspect_command(
     ] = None,
     diff: Annotated[
         tuple[int, int] | None,
-        typer.Option(metavar="N M", help="What changed from the state after N to that after M."),
+        typer.Option(
+            metavar="N M",
+            help="What changed from the state after micro-batch N to that after M. Of a log: commands.",
+        ),
     ] = None,
+    at: Annotated[str | None, AT] = None,
+    snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at the state of the brokers at a micro-batch, without touching the query.
+    """Look at the state of the brokers at a micro-batch, without touching the query, or at any command of a log.
 
     Spark keeps the states of the last 100 micro-batches.
     """
     from streaming.answers.folders import NotFound
     from streaming.answers.inspection import check_batches, differences, states_at, topic_stats, views
     from streaming.broker.errors import StateVersionError
+    from streaming.log.table import LogError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
     from streaming.spark.session import spark_session
 
-    if diff is not None and (batch is not None or topic is not None):
-        raise typer.BadParameter("--diff compares whole states: leave out the topic and --batch")
-    with expected_errors(NotFound, StateVersionError, JavaNotFoundError):
-        check_batches(checkpoint, *(diff or ([] if batch is None else [batch])))
-        spark_java_home()
-        spark = spark_session("magnetar inspect", shuffle_partitions=1, master="local[1]")
-        if diff is not None:
-            before, after = (states_at(spark, checkpoint, each) for each in diff)
-            found = {"differences": differences(before, after)}
+    if diff is not None and (batch is not None or topic is not None or at is not None):
+        raise typer.BadParameter("--diff compares whole states: leave out the topic, --batch and --at")
+    of_log = at is not None or is_log(checkpoint)
+    if of_log and batch is not None:
+        raise typer.BadParameter("a log has no micro-batches: give --at in place of --batch")
+    if snapshots is not None and not of_log:
+        raise typer.BadParameter("--snapshots are of a log: name it in place of the checkpoint")
+    with expected_errors(NotFound, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError):
+        if of_log:
+            timeline = opened_timeline(checkpoint, snapshots)
+            moments = [str(len(timeline)) if at is None else at] if diff is None else [*map(str, diff)]
+            found_states = [timeline.states(timeline.moment(each)) for each in moments]
         else:
-            states = states_at(spark, checkpoint, batch)
-            if topic is not None:
-                typer.echo(json.dumps(topic_stats(states, topic), indent=2))
-                return
-            found = views(states)
+            check_batches(checkpoint, *(diff or ([] if batch is None else [batch])))
+            spark_java_home()
+            spark = spark_session("magnetar inspect", shuffle_partitions=1, master="local[1]")
+            found_states = [states_at(spark, checkpoint, each) for each in diff or (batch,)]
+        if diff is not None:
+            found = {"differences": differences(*found_states)}
+        elif topic is not None:
+            typer.echo(json.dumps(topic_stats(found_states[0], topic), indent=2))
+            return
+        else:
+            found = views(found_states[0])
     if as_json:
         typer.echo(json.dumps({name: table.to_pylist() for name, table in found.items()}, indent=2))
         return
@@ -80,7 +98,10 @@ def inspect_command(
 
 def peek_command(
     folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
+        str,
+        typer.Argument(
+            metavar="DIR", help="The --out of a replay, the --store of a query, or a command log."
+        ),
     ],
     topic: Annotated[str, typer.Argument(help="A topic. persistent://public/default/ may be left out.")],
     subscription: Annotated[str, typer.Argument(help="A subscription of the topic.")],
@@ -94,18 +115,23 @@ def peek_command(
     checkpoint: Annotated[
         Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
     ] = None,
+    at: Annotated[str | None, AT] = None,
+    snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look at the first entries of a subscription, and where each of them is."""
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
     from streaming.answers.delivery import peek
-    from streaming.answers.folders import Folders, NotFound
+    from streaming.answers.folders import NotFound
     from streaming.broker.errors import StateVersionError
+    from streaming.log.table import LogError
     from streaming.runtime.java import JavaNotFoundError
 
-    with expected_errors(NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError):
-        folders = Folders.of(folder, checkpoint)
+    with expected_errors(
+        NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError
+    ):
+        folders = opened_folders(folder, checkpoint, at, snapshots)
         found = peek(folders, folders.topic(topic), subscription, show.value, number)
     if as_json:
         typer.echo(json.dumps(found.to_pylist(), indent=2))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from datetime import timedelta
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from schemas.records import Coordinates
+    from streaming.answers.folders import Folders
+    from streaming.answers.timeline import Timeline
     from streaming.broker.position import Position
     from streaming.kafka.config import KafkaConfig
 
@@ -27,6 +32,22 @@ KafkaConfigFile = Annotated[
     typer.Option(help="A file of Kafka client properties for TLS and passwords; see docs/security.md."),
 ]
 
+KeepOutputs = Annotated[
+    str | None,
+    typer.Option(
+        help="Remove rows from the output table that are older than this, such as 30d. By default, all are kept."
+    ),
+]
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help="The number of ingress partitions. The default is the log's own, or 4."),
+]
+
+AnswerFolder = Annotated[
+    Path | None,
+    typer.Option("--out", help="A new or empty folder for the tables, the JSON and the report."),
+]
 
 RecordsSetAside = Annotated[
     list[str] | None,
@@ -36,6 +57,71 @@ RecordsSetAside = Annotated[
         help="Set a record aside, unread, because Magnetar fails on it. Repeatable.",
     ),
 ]
+
+
+SnapshotsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshots",
+        help="The folder for snapshots of the states, for which the default is one below the user's cache.",
+    ),
+]
+AT = typer.Option(
+    "--at",
+    metavar="N|PARTITION:OFFSET|TIME",
+    help="Of a log: after so many commands, after a record, or at a time (ISO 8601). The default is the end.",
+)
+
+_TIMELINES = 8
+"""How many logs have snapshots in the cache."""
+
+
+def is_log(path: str | Path) -> bool:
+    """Whether a path names a command log in a file, and not the folder of a replay or a query."""
+    return str(path).endswith((".jsonl", ".jsonl.gz", ".parquet"))
+
+
+def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
+    """The timeline of a log, with its snapshots in a folder, or in the user's cache, which keeps those of the last eight logs.
+
+    Raises `LogError`, `FileNotFoundError`.
+    """
+    from streaming import __version__
+    from streaming.answers.timeline import Timeline
+    from streaming.broker.codec import VERSION
+    from streaming.log.files import check_log
+    from streaming.runtime.cache import cache_dir
+
+    check_log(log)
+    if snapshots is None:
+        files = sorted(log.rglob("*")) if log.is_dir() else [log]
+        stats = [(str(each.absolute()), each.stat().st_size, each.stat().st_mtime_ns) for each in files]
+        key = sha256(repr((__version__, VERSION, stats)).encode()).hexdigest()[:32]
+        snapshots = cache_dir() / "timelines" / key
+        snapshots.mkdir(parents=True, exist_ok=True)
+        snapshots.touch()  # the last ones used are kept
+        known = sorted(snapshots.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+        for each in known[_TIMELINES:]:
+            shutil.rmtree(each, ignore_errors=True)
+    snapshots.mkdir(parents=True, exist_ok=True)
+    return Timeline(log, snapshots)
+
+
+def opened_folders(folder: str, checkpoint: Path | None, at: str | None, snapshots: Path | None) -> Folders:
+    """What a command explains: a log at a moment, or the last state of a replay or a query.
+
+    Raises `LogError`, `FileNotFoundError`, `NotFound`.
+    """
+    from streaming.answers.folders import Folders
+
+    if at is None and not is_log(folder):
+        if snapshots is not None:
+            raise typer.BadParameter("--snapshots are of a log: name it in place of the folder")
+        return Folders.of(folder, checkpoint)
+    if checkpoint is not None:
+        raise typer.BadParameter("a log has no --checkpoint")
+    timeline = opened_timeline(Path(folder), snapshots)
+    return timeline.folders(len(timeline) if at is None else timeline.moment(at))
 
 
 def coordinates(text: str) -> Coordinates:
@@ -66,6 +152,33 @@ def milliseconds(text: str) -> int:
     if not (number.isascii() and number.isdigit() and len(number) <= 9 and unit in units):
         raise typer.BadParameter(f"{text!r}: expected a number and a unit, such as 90s, 30m or 1h")
     return int(number) * units[unit]
+
+
+def cluster_master(text: str) -> str:
+    """The master of a Spark cluster. Raises `typer.BadParameter`."""
+    if not (text == "yarn" or text.startswith(("spark://", "k8s://"))):
+        raise typer.BadParameter(
+            f"{text!r} is not a Spark master: expected spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        )
+    return text
+
+
+def setting(text: str) -> tuple[str, str]:
+    """A setting of Spark, from NAME=VALUE. Raises `typer.BadParameter`."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.startswith("spark.")):
+        raise typer.BadParameter(f"{text!r}: expected NAME=VALUE, such as spark.executor.memory=2g")
+    return name, value
+
+
+def days(text: str) -> timedelta:
+    """A number of days such as 30d. Raises `typer.BadParameter`."""
+    number = text.removesuffix("d")
+    if not (
+        text.endswith("d") and number.isascii() and number.isdigit() and 0 < len(number) <= 5 and int(number)
+    ):
+        raise typer.BadParameter(f"{text!r}: expected a number of days, such as 30d")
+    return timedelta(days=int(number))
 
 
 def credentials(file: Path | None) -> KafkaConfig:

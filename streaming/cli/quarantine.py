@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted
+from streaming.cli.console import console, counted, printable
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import KafkaConfigFile, coordinates, credentials
 
@@ -93,10 +93,10 @@ def show_command(
         sys.stdout.buffer.flush()
         return
     typer.echo(f"record       {origin} (partition {origin.partition}, offset {origin.offset})")
-    typer.echo(f"topic        {'none' if row['topic'] is None else _printable(row['topic'])}")
+    typer.echo(f"topic        {'none' if row['topic'] is None else printable(row['topic'], keep='')}")
     typer.echo(f"refused      {iso(round(row['timestamp'].timestamp() * 1000))}, by the partition's clock")
     typer.echo(f"rule         {row['rule']}")
-    typer.echo(f"cause        {_printable(row['cause'])}")
+    typer.echo(f"cause        {printable(row['cause'], keep='')}")
     typer.echo(f"resubmitted  {again or 'no'}")
     typer.echo(f"value        {len(value):,} bytes")
     typer.echo(readable(value))
@@ -216,7 +216,7 @@ def _table(found: list[RuleSummary]) -> None:
     table.add_column("cause", overflow="fold")
     for each in found:
         texts = (each.rule, f"{each.records:,}", f"{each.resubmitted:,}", iso(each.first), iso(each.last),
-                 str(each.example), _printable(each.cause))  # fmt: skip
+                 str(each.example), printable(each.cause, keep=""))  # fmt: skip
         table.add_row(*map(Text, texts))
     console().print(table)
 
@@ -234,7 +234,7 @@ def readable(value: bytes) -> str:
         if found is None:
             return _hex(value)
         title, text = "MessagePack, as JSON:\n", found.decode()
-    return title + _printable(text[:_SHOWN], keep="\n\t") + _more(len(text))
+    return title + printable(text[:_SHOWN], keep="\n\t") + _more(len(text))
 
 
 def _hex(value: bytes) -> str:
@@ -248,7 +248,3 @@ def _hex(value: bytes) -> str:
 
 def _more(size: int) -> str:
     return f"\n… these were the first {_SHOWN:,} of {size:,}; --raw writes all" * (size > _SHOWN)
-
-
-def _printable(text: str, keep: str = "") -> str:
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.errors import expected_errors
 from streaming.signals import stop_signals
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class Payloads(StrEnum):
@@ -28,9 +31,19 @@ PayloadsOption = Annotated[
     ),
 ]
 ServiceUrl = Annotated[
-    str, typer.Option(metavar="URL", help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy.")
+    str,
+    typer.Option(
+        metavar="URL",
+        help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT.",
+    ),
 ]
 AdminUrl = Annotated[str, typer.Option(metavar="URL", help="Its admin REST API.")]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        help="A PEM file with the authorities that sign the cluster's certificates. The default is the system's authorities."
+    ),
+]
 TokenFile = Annotated[Path | None, typer.Option(help="A file with a token (JWT) for the cluster.")]
 
 
@@ -51,6 +64,7 @@ def record_command(
         ),
     ] = "127.0.0.1:8081",
     payloads: PayloadsOption = Payloads.keep,
+    tls_ca: TlsCa = None,
     token_file: TokenFile = None,
     insecure: Annotated[
         bool,
@@ -83,7 +97,7 @@ def record_command(
     ):
         broker_address(to)
         token = _token(token_file)
-        rest = Rest(admin_to, _authorization(token))
+        rest = Rest(admin_to, _authorization(token), _tls(tls_ca))
         listeners = []
         for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
             address = Address.parse(text)
@@ -121,6 +135,7 @@ def capture_command(
     service_url: ServiceUrl = "pulsar://localhost:6650",
     admin_url: AdminUrl = "http://localhost:8080",
     payloads: PayloadsOption = Payloads.keep,
+    tls_ca: TlsCa = None,
     token_file: TokenFile = None,
 ) -> None:
     """Write a command log of what topics of a real Pulsar hold: entries, subscriptions, policies and settings."""
@@ -132,7 +147,7 @@ def capture_command(
 
     with expected_errors(BadAdminUrl, BadUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
         token = _token(token_file)
-        rest = Rest(admin_url, _authorization(token))
+        rest = Rest(admin_url, _authorization(token), _tls(tls_ca))
         captured = capture(service_url, rest, topics, to, payloads.value, token)
     for each in captured.missing:
         typer.echo(f"magnetar: not in the log: {each}", err=True)
@@ -142,6 +157,17 @@ def capture_command(
     typer.echo("A cluster does not tell, so the log does not know:")
     for each in UNKNOWN:
         typer.echo(f"  {each}")
+
+
+def _tls(authorities: Path | None) -> ssl.SSLContext | None:
+    if authorities is None:
+        return None
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:  # an ssl.SSLError is one
+        raise typer.BadParameter(f"{authorities}: {error.strerror or error}", param_hint="--tls-ca") from None
 
 
 def _token(file: Path | None) -> str | None:

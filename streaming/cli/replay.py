@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted, progress
+from streaming.cli.console import console, counted, printable, progress
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock, RecordsSetAside, coordinates
+from streaming.cli.options import Clock, Partitions, RecordsSetAside, coordinates
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,16 +42,15 @@ def replay_command(
     out: Annotated[Path, typer.Option(help="A new or empty folder for the results.")],
     policies: Annotated[
         Path | None,
-        typer.Option(help="A log of ADMIN and BROKER_CONFIG commands that override those in the log."),
+        typer.Option(
+            help="Policies that override those in the log: YAML, or a log of ADMIN and BROKER_CONFIG commands."
+        ),
     ] = None,
     batches: Annotated[
         int | None,
         typer.Option(min=1, help="The number of micro-batches. The result does not depend on it."),
     ] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option(min=1, help="The number of ingress partitions. The default is the log's own, or 4."),
-    ] = None,
+    partitions: Partitions = None,
     clock: Annotated[
         Clock,
         typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
@@ -123,7 +122,7 @@ def replay_command(
         terminal.print(table(result, width=terminal.width), _summary(result), sep="\n")
         typer.echo("\nWhat happened, and why:")
         for sentence in what_happened(result.out / "tables", copied=result.copied > 0):
-            typer.echo(f"  {sentence}")
+            typer.echo(f"  {printable(sentence)}")
         if result.unmatched:
             typer.echo(f"  {_unmatched(result.unmatched)}")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,20 +22,32 @@ from streaming.cli.options import (
     Clock,
     Ingress,
     KafkaConfigFile,
+    KeepOutputs,
     RecordsSetAside,
+    cluster_master,
     coordinates,
     credentials,
+    days,
     milliseconds,
+    setting,
 )
 from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streaming.metrics.query import Progress
+    from streaming.fold import StateRow
+    from streaming.metrics.query import Progress, QueryMetrics
     from streaming.spark.query import Written
 
 _REPORT_EVERY_SECONDS = 10.0
+
+
+class StateStore(StrEnum):
+    """Spark's state stores."""
+
+    hdfs = "hdfs"
+    rocksdb = "rocksdb"
 
 
 class LogFormat(StrEnum):
@@ -47,9 +60,9 @@ class LogFormat(StrEnum):
 def run_command(
     ingress: Ingress,
     checkpoint: Annotated[
-        Path,
+        str,
         typer.Option(
-            help="The folder for Spark's offsets and state. With the same folder, the query resumes."
+            help="The folder or s3a:// URL for Spark's offsets and state. With the same one, the query resumes."
         ),
     ],
     store: Annotated[str, typer.Option(help="A folder or URL for entries, output tables and quarantine.")],
@@ -69,7 +82,26 @@ def run_command(
         int,
         typer.Option(min=1, help="The number of partitions, if the ingress topic has to be created."),
     ] = 4,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Run the tasks on a Spark cluster, such as spark://HOST:7077, not in this process.",
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=2g. Repeatable."
+        ),
+    ] = None,
     cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
+    state_store: Annotated[
+        StateStore,
+        typer.Option(
+            help="Where Spark keeps state: its heap (hdfs), or RocksDB. Fixed by the first micro-batch."
+        ),
+    ] = StateStore.hdfs,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
@@ -84,7 +116,10 @@ def run_command(
             help="The largest number of records in a micro-batch. The default is 200,000, or 128 MB.",
         ),
     ] = None,
-    tables: Annotated[bool, typer.Option(help="Also write every output row to tables.")] = True,
+    tables: Annotated[
+        bool, typer.Option(help="Also write every output row to a Delta Lake table, STORE/tables.")
+    ] = True,
+    keep_outputs: KeepOutputs = None,
     quality: Annotated[
         bool,
         typer.Option(
@@ -112,6 +147,20 @@ def run_command(
             help="The most topics, and the most subscriptions, that have metrics of their own. The others are added up.",
         ),
     ] = 1000,
+    ui: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve a live page here, and what --metrics serves. PORT alone: for this machine only.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Serve the page at an address that other machines reach, although nobody needs a password.",
+        ),
+    ] = False,
     log_format: Annotated[
         LogFormat,
         typer.Option(
@@ -130,20 +179,24 @@ def run_command(
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.retention import LogLost
     from streaming.kafka.url import KafkaUrlError
-    from streaming.metrics.endpoint import Endpoint, EndpointError
+    from streaming.metrics.endpoint import Endpoint, EndpointError, application
     from streaming.metrics.query import QueryMetrics
     from streaming.run import run_query
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.seed import NotWhole
     from streaming.spark.failure import QueryFailed, explained
     from streaming.spark.trigger import BadTrigger
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
+    kept = None if keep_outputs is None else days(keep_outputs)
+    settings = dict(map(setting, conf or ()))
     live = Live(console(stderr=True)) if log_format is LogFormat.text else JsonLines()
     measured = None
-    if metrics is not None:
+    if metrics is not None or ui is not None:
         measured = QueryMetrics(metrics_label_sets, time_passes=clock is Clock.trigger)
     with (
         expected_errors(
@@ -158,40 +211,77 @@ def run_command(
             JarsUnavailableError,
             JavaNotFoundError,
             EndpointError,
-            failed=(QueryFailed, IngressChanged, ForeignFiles, LeaseLost),
+            NotWhole,
+            failed=(QueryFailed, IngressChanged, ForeignFiles, LogLost, LeaseLost),
         ),
         stop_signals() as stop,
         live,
         ExitStack() as resources,
         explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
     ):
+        folder = checkpoint if "://" in checkpoint else Path(checkpoint).absolute()
+        reports = [live.progress] if isinstance(live, JsonLines) else []
         if metrics is not None and measured is not None:
-            endpoint = Endpoint(metrics, measured)
+            endpoint = Endpoint(metrics)
             resources.callback(endpoint.close)
-            live.serving(endpoint.url)
+            endpoint.start(application(measured))
+            live.serving(endpoint.url, "metrics")
+        if ui is not None and measured is not None:
+            from streaming.ui.application import application as pages
+            from streaming.ui.view import RunView
+
+            view = RunView(ingress, measured, store, partial(_states, measured, folder), tables=tables)
+            reports.append(view.progress)
+            page = Endpoint(ui, option="--ui", only_loopback=not insecure)
+            resources.callback(page.close)
+            page.start(pages(view, elsewhere=application(measured), only_loopback=not insecure))
+            live.serving(page.url, "page")
+
+        def report(done: Progress) -> None:
+            for each in reports:
+                each(done)
+
         run_query(
             ingress,
-            checkpoint.absolute(),
+            folder,
             store,
             responses=responses,
             dead_letters=dead_letters,
             config=credentials(kafka_config),
             tables=tables,
+            keep_outputs=kept,
             trigger=trigger,
             clock=clock.value,
             partitions=partitions,
+            master=None if master is None else cluster_master(master),
+            conf=settings,
             cores=cores,
+            state_store=state_store.value,
             shuffle_partitions=shuffle_partitions,
             records_per_batch=max_offsets,
             quality=quality,
             set_aside=set_aside,
             max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
-            on_progress=live.progress if isinstance(live, JsonLines) else None,
+            on_progress=report if reports else None,
             on_start=lambda _: live.started(),
+            on_note=live.note,
             metrics=measured,
             stop=stop,
         )
+
+
+def _states(measured: QueryMetrics, checkpoint: str | Path, partition: int | None) -> list[StateRow]:
+    """States of the running query, for the page. Raises `CannotAnswer`."""
+    from streaming.spark.state import NotReadable, states_beside
+    from streaming.ui.explanation import SECONDS, CannotAnswer
+
+    if not measured.ready:
+        raise CannotAnswer("the query has not done a micro-batch yet, or has ended")
+    try:
+        return states_beside(checkpoint, partition, SECONDS)
+    except NotReadable as error:
+        raise CannotAnswer(str(error)) from error
 
 
 class Live:
@@ -221,9 +311,13 @@ class Live:
         self._started = True
         self.say("running; Ctrl-C stops it")
 
-    def serving(self, url: str) -> None:
-        """Says where metrics are."""
-        self.say(f"metrics: {url}/metrics")
+    def note(self, text: str) -> None:
+        """Says what the user should know before the query runs: `streaming.run.run_query`'s `on_note`."""
+        self.say(text)
+
+    def serving(self, url: str, what: str) -> None:
+        """Says where the metrics or the page are."""
+        self.say(f"{what}: {url}{'/metrics' if what == 'metrics' else '/'}")
 
     def batch(self, written: Written) -> None:
         """Counts what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
@@ -260,9 +354,13 @@ class JsonLines:
         """Says that the query runs: `streaming.run.run_query`'s `on_start`."""
         self._say("started")
 
-    def serving(self, url: str) -> None:
-        """Says where metrics are."""
-        self._say("serving", url=url)
+    def note(self, text: str) -> None:
+        """Says what the user should know before the query runs: `streaming.run.run_query`'s `on_note`."""
+        self._say("note", text=text)
+
+    def serving(self, url: str, what: str) -> None:
+        """Says where the metrics or the page are."""
+        self._say("serving", url=url, what=what)
 
     def batch(self, written: Written) -> None:
         """Keeps what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""

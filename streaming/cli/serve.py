@@ -55,6 +55,14 @@ def serve_command(
             help="Where the admin REST API and the HTTP lookup are. Port 0: any free one.",
         ),
     ] = "127.0.0.1:8080",
+    advertised_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The host that lookups tell clients to connect to (Pulsar's advertisedAddress), if it is not the one of --listen: "
+            "the name of a container, or of a proxy.",
+        ),
+    ] = None,
     engine: Annotated[
         EngineType,
         typer.Option(
@@ -176,7 +184,14 @@ def serve_command(
     from streaming.broker.config import BadSetting, configuration
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
-    from streaming.server.server import ListenError, Security, allow_connections, serve, tls_context
+    from streaming.server.server import (
+        ListenError,
+        Security,
+        advertisable,
+        allow_connections,
+        serve,
+        tls_context,
+    )
 
     topics = _topics(engine, ingress, responses, data, test_double)
     if profile not in (None, "2.x", "4.x"):
@@ -196,6 +211,7 @@ def serve_command(
         bounds = bounds.for_messages_of(config.maxMessageSize)
         allow_connections(bounds.connections)
         authentication = _authentication(token_secret_key, token_public_key)
+        advertised = None if advertised_address is None else advertisable(advertised_address)
         tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
         is_open = not (insecure or authentication)
         listener = _bound("--listen", listen, only_loopback=is_open)
@@ -214,6 +230,7 @@ def serve_command(
                     admin_listener=admin_listener,
                     clock=clock,
                     security=security,
+                    advertised=advertised,
                 )
             )
 
@@ -310,11 +327,13 @@ def _serve_query(
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.retention import LogLost
     from streaming.kafka.topics import NoSuchTopic
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.kafka.writer import NotWritten
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.seed import NotWhole
     from streaming.server.embedded import STANDALONE
     from streaming.server.query_engine import BadName, NameTaken, QueryEngine, TopicsChanged, server_name
     from streaming.spark.failure import QueryFailed
@@ -330,8 +349,18 @@ def _serve_query(
         KafkaUnreachable,
         KafkaUrlError,
         NoSuchTopic,
+        NotWhole,
         NotWritable,
-        failed=(ForeignFiles, IngressChanged, LeaseLost, NameTaken, NotWritten, QueryFailed, TopicsChanged),
+        failed=(
+            ForeignFiles,
+            IngressChanged,
+            LeaseLost,
+            LogLost,
+            NameTaken,
+            NotWritten,
+            QueryFailed,
+            TopicsChanged,
+        ),
     ):
         config = credentials(kafka_config)
         engine = QueryEngine(

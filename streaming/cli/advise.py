@@ -1,0 +1,150 @@
+"""`magnetar advise`: the smallest TTL, quotas and retention that lose nothing of what was consumed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.console import console, counted, printable, progress
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import AnswerFolder, Partitions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from streaming.answers.advise import Advice
+
+_SHOWN, _CURVES, _POINTS = 20, 6, 6
+
+
+class PolicyNumber(StrEnum):
+    """What can be searched."""
+
+    messageTTL = "messageTTL"
+    limitSize = "limitSize"
+    limitTime = "limitTime"
+    retentionTimeInMinutes = "retentionTimeInMinutes"
+    retentionSizeInMB = "retentionSizeInMB"
+
+
+def advise_command(
+    log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
+    policy: Annotated[
+        list[PolicyNumber] | None, typer.Option(help="Search only this one. Repeatable. The default is all.")
+    ] = None,
+    out: AnswerFolder = None,
+    partitions: Partitions = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Search so many ingress partitions at a time. The default is the number of cores."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """The smallest TTL, backlog quotas and retention that lose nothing of what was consumed, and what smaller ones lose."""
+    from streaming.answers.advise import advise, to_json, write
+    from streaming.answers.advise_report import report
+    from streaming.answers.policy_search import POLICY_NAMES
+    from streaming.log.table import LogError
+    from streaming.replay import NotEmptyError
+
+    with expected_errors(LogError, FileNotFoundError, NotEmptyError), progress() as bar:
+        if out is not None and out.exists() and any(out.iterdir()):
+            raise NotEmptyError(f"{out} isn't empty: choose another folder")
+        bar.add_task("folding", total=None)
+        chosen = [name for name in POLICY_NAMES if not policy or name in policy]
+        found = advise(log, policies=chosen, partitions=partitions, processes=processes)
+        if out is not None:
+            write(found, out)
+            (out / "report.html").write_text(report(found), encoding="utf-8")
+    if as_json:
+        typer.echo(to_json(found))
+        return
+    _print(found)
+    if out is not None:
+        typer.echo(f"\nThe tables are in {out}; {out / 'report.html'} shows the curves.")
+
+
+def _print(found: Advice) -> None:
+    terminal = console()
+    terminal.print(needs_table(found))
+    if (curves := curves_table(found)) is not None:
+        terminal.print()
+        terminal.print(curves)
+    for text in notes(found):
+        typer.echo(printable(text))
+
+
+def needs_table(found: Advice) -> Table:
+    """A row per topic, subscription, partitioned topic and namespace, a column per policy."""
+    from rich.table import Table
+
+    from streaming.answers.advise_report import TITLES, by_owner, value_text
+    from streaming.answers.policy_search import POLICY_NAMES
+    from streaming.answers.report_page import short_name
+
+    policies = [name for name in POLICY_NAMES if any(each.policy == name for each in found.needs)]
+    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    for name in ("of", "name", "subscription"):
+        table.add_column(name, overflow="fold")
+    for name in ("consumed", "backlog", *(TITLES[policy] for policy in policies)):
+        table.add_column(name, justify="right")
+    owners = list(by_owner(found.needs))
+    for first, own in owners[:_SHOWN]:
+        table.add_row(
+            first.level, short_name(first.name), first.subscription or "", f"{first.consumed:,}", f"{first.waiting:,}",
+            *(value_text(own[name]) if name in own else "" for name in policies),
+        )  # fmt: skip
+    if len(owners) > _SHOWN:
+        table.caption = f"{len(owners) - _SHOWN:,} more rows: see --json or --out"
+    return table
+
+
+def curves_table(found: Advice) -> Table | None:
+    """What some values lose and store, for the topics and policies of which a value loses something."""
+    from rich.table import Table
+
+    from streaming.answers.advise_report import TITLES, thinned
+    from streaming.answers.report_page import short_name
+
+    chosen = [each for each in found.curves if any(point.lost for point in each.points)]
+    if not chosen:
+        return None
+    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    table.add_column("topic", overflow="fold")
+    table.add_column("policy")
+    for name in ("value", "lost", "unknown", "peak storage, B", "storage, B"):
+        table.add_column(name, justify="right")
+    for each in chosen[:_CURVES]:
+        for number, point in enumerate(thinned(each.points, _POINTS)):
+            table.add_row(
+                "" if number else short_name(each.topic), "" if number else TITLES[each.policy], f"{point.value:,} {each.unit}",
+                f"{point.lost:,}", f"{point.unknown:,}" if point.unknown else "", f"{point.peak_storage:,}", f"{point.storage:,}",
+            )  # fmt: skip
+    if len(chosen) > _CURVES:
+        table.caption = f"{len(chosen) - _CURVES:,} more curves: see --json or --out"
+    return table
+
+
+def notes(found: Advice) -> list[str]:
+    """The window, and what the answer does not know."""
+    from streaming.answers.report_page import clock_text
+
+    folded = counted(found.folds, "fold")
+    texts = [
+        f"\n{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)}; {folded}; clients as recorded."
+    ]
+    for each in found.needs:
+        if each.level == "topic" and each.unknown and each.exact_until is not None:
+            texts.append(
+                f"{each.name.removeprefix('persistent://')}: with a {each.policy} of {each.smallest:,} {each.unit}, a client would have "
+                f"seen something else at {clock_text(each.exact_until)}; {counted(each.unknown, 'message')} acked later are judged "
+                "by the recorded commands."
+            )
+        elif each.level == "topic" and each.text.startswith("something"):
+            texts.append(f"{each.name.removeprefix('persistent://')}: {each.policy}: {each.text}")
+    return texts

@@ -1,0 +1,121 @@
+"""`magnetar check`: all schedules of a small scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.console import counted, progress
+from streaming.cli.errors import FAILED, expected_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streaming.answers.schedules import Checked, Counterexample
+
+_HIDDEN = (
+    "command",
+    "connection",
+    "request_id",
+    "consumer_id",
+    "producer_id",
+    "metadata",
+    "payload",
+    "consumer_name",
+)
+
+
+def check_command(
+    scenario: Annotated[Path, typer.Argument(help="A YAML file: clients, their commands, time and faults.")],
+    to: Annotated[
+        Path | None, typer.Option(help="A folder for the counterexamples, as logs for `magnetar replay`.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="The number of processes.")] = 2,
+    max_states: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop when so many states were reached. The default is to explore all."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Run a scenario in every order, and look for one in which the broker breaks an invariant.
+
+    Ends with 1 if there is one.
+    """
+    from streaming.answers.delivery import to_json
+    from streaming.answers.scenario import ScenarioError, read_scenario
+    from streaming.answers.schedules import check
+
+    with expected_errors(ScenarioError):
+        found = read_scenario(scenario)
+        if to is not None:
+            to.mkdir(parents=True, exist_ok=True)
+    with progress() as bar:
+        task = bar.add_task("exploring", total=None)
+
+        def show(states: int, depth: int) -> None:
+            bar.update(task, description=f"{states:,} states, {depth} steps deep")
+
+        checked = check(found, processes=processes, most_states=max_states, progress=show)
+    paths = [] if to is None else [*_written(to, checked)]
+    typer.echo(to_json(checked) if as_json else "\n".join(_lines(found.description, checked)))
+    if paths and not as_json:
+        typer.echo(f"\nwritten: {', '.join(map(str, paths))}")
+    if checked.counterexamples:
+        raise typer.Exit(FAILED)
+
+
+def _written(to: Path, checked: Checked) -> Iterator[Path]:
+    for each in checked.counterexamples:
+        path = to / f"{each.violation.invariant.replace(' ', '-')}.jsonl"
+        path.write_bytes(b"".join(each.lines()))
+        yield path
+
+
+def _lines(description: str, checked: Checked) -> Iterator[str]:
+    if description:
+        yield description
+    parts = f" in {checked.components} independent scenarios" if checked.components > 1 else ""
+    yield (
+        f"{counted(checked.states, 'state')}{parts}, {counted(checked.transitions, 'transition')}, at most "
+        f"{counted(checked.deepest, 'step')} deep. {'Every schedule was explored.' if checked.complete else 'Not all schedules were explored: --max-states.'}"
+    )
+    for each in checked.never:
+        yield f"Never possible: {each}"
+    if not checked.counterexamples:
+        yield "No invariant is violated."
+    for example in checked.counterexamples:
+        yield ""
+        yield from _counterexample(example)
+
+
+def _counterexample(example: Counterexample) -> Iterator[str]:
+    violation = example.violation
+    yield f"VIOLATED: {violation.invariant}. Topic {violation.topic}, subscription {violation.subscription}: {violation.text}"
+    actors = max(len(each.actor) for each in example.records)
+    start = example.records[0].timestamp
+    for number, each in enumerate(example.records, 1):
+        after = each.timestamp - start
+        time = f" at +{after / 1000:g} s" if after else ""
+        yield f"  {number:>3}  {each.actor.ljust(actors)}  {_command(each.command)}{time}"
+        for effect in each.effects:
+            yield f"       {' ' * actors}    → {effect}"
+
+
+def _command(command: dict[str, Any]) -> str:
+    key = command.get("metadata", {}).get("partition_key")
+    shown = {name: value for name, value in command.items() if name not in _HIDDEN} | (
+        {} if key is None else {"key": key}
+    )
+    return " ".join(
+        [command.get("command", "PUBLISH"), *(f"{name}={_value(value)}" for name, value in shown.items())]
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_value, value))
+    if isinstance(value, dict) and value.keys() >= {"ledgerId", "entryId"}:
+        return f"{value['ledgerId']}:{value['entryId']}"
+    return str(value)

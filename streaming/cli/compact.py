@@ -1,0 +1,26 @@
+"""`magnetar compact`: the output table of a live query, with fewer files and without rows that are too old."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import KeepOutputs, days
+from streaming.signals import in_thread
+
+
+def compact_command(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The --store of a query.")],
+    keep_outputs: KeepOutputs = None,
+) -> None:
+    """Rewrite small files of a query's output table into large ones. The query may run meanwhile, and does the same itself."""
+    from sinks.delta_log import Conflict, DeltaLog, NotATable
+    from sinks.storage import BadUrl, Storage, within
+
+    keep = None if keep_outputs is None else days(keep_outputs)
+    with expected_errors(NotATable, BadUrl, failed=(Conflict,)):
+        table = DeltaLog(Storage(within(store, "tables")))
+        done = in_thread(lambda: table.compact(keep))
+        typer.echo(f"{done.before:,} files before, {done.after:,} after")

@@ -1,0 +1,80 @@
+"""`magnetar minimize`: the smallest log that still shows something."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.console import counted, progress
+from streaming.cli.errors import expected_errors
+
+if TYPE_CHECKING:
+    from streaming.answers.minimize import Keep
+
+
+def minimize_command(
+    log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="What the log shows: stuck(TOPIC, SUBSCRIPTION), lost(TOPIC, LEDGER:ENTRY), differs(2.x, 4.x), "
+            "violates(INVARIANT), or a Python file with a function `keep` over the outputs."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The new log, a .jsonl file. The test is beside it, test_NAME.py.")
+    ],
+    tries: Annotated[int | None, typer.Option(min=1, help="Try so many logs at most.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Make a log as small as possible: no command of the result can be left out."""
+    from streaming.answers.delivery import to_json
+    from streaming.answers.minimize import KeepError, minimize, pytest_file
+    from streaming.log.files import read_log
+    from streaming.log.table import LogError
+
+    if out.suffix != ".jsonl":
+        raise typer.BadParameter(f"{out}: expected a name ending in .jsonl", param_hint="--out")
+    with expected_errors(LogError, KeepError, FileNotFoundError), progress() as bar:
+        table = read_log(log)
+        wanted, source = _keep(keep, table)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        task = bar.add_task("folding", total=None)
+
+        def show(tried: int, left: int) -> None:
+            bar.update(task, description=f"{counted(left, 'command')} left, {counted(tried, 'log')} tried")
+
+        found = minimize(table, wanted, most=tries, progress=show)
+        test = out.with_name(f"test_{out.stem.replace('-', '_')}.py")
+        out.write_text("".join(f"{line}\n" for line in found.lines))
+        test.write_text(pytest_file(found, source))
+    if as_json:
+        typer.echo(to_json(found))
+        return
+    typer.echo(f"{found.keep}: {found.after:,} of {counted(found.before, 'command')}, in {out} and {test}")
+    for line in found.lines:
+        typer.echo(f"  {line}")
+
+
+def _keep(text: str, log: Any) -> tuple[Keep, str | None]:
+    """What to keep, and the source of the file that says so."""
+    from streaming.answers.minimize import Function, KeepError, keep_of
+
+    path = Path(text)
+    if path.suffix != ".py":
+        return keep_of(text, log), None
+    source = path.read_text()
+    spec = spec_from_file_location("magnetar_keep", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise KeepError(f"{path}: {type(error).__name__}: {error}") from error
+    if not callable(function := getattr(module, "keep", None)):
+        raise KeepError(f"{path} has no function `keep`")
+    return Function(function), source

@@ -1,0 +1,249 @@
+"""`magnetar state`: the brokers' states as text, and queries that go on from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.console import counted, progress
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import Ingress, KafkaConfigFile, credentials
+
+if TYPE_CHECKING:
+    from streaming.move import Moved
+
+state_app = typer.Typer(
+    help="Write the brokers' states as text, and start queries from them, also over more ingress partitions.",
+    no_args_is_help=True,
+)
+
+Checkpoint = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The --checkpoint of a query: a folder, or an s3a:// URL.")
+]
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    from schemas.entries import EntryNotFound
+    from sinks.lock import InUse, LeaseLost, NotWritable
+    from sinks.storage import BadUrl, Damaged, NotStored
+    from streaming.broker.errors import StateVersionError
+    from streaming.dump import BadDump
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.produce import NotProduced
+    from streaming.kafka.url import KafkaUrlError
+    from streaming.log.table import LogError
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.runtime.java import JavaNotFoundError
+    from streaming.seed import NotWhole
+    from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spread import NotSpread
+
+    with expected_errors(
+        BadCheckpoint, BadDump, BadUrl, FileNotFoundError, InUse, IngressChanged, JarsUnavailableError, JavaNotFoundError,
+        KafkaConfigError, KafkaUnreachable, KafkaUrlError, LogError, NotSpread, NotWhole, NotWritable, StateVersionError,
+        failed=(Damaged, EntryNotFound, LeaseLost, NotProduced, NotStored),
+    ):  # fmt: skip
+        yield
+
+
+@state_app.command("export")
+def export_command(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="The --checkpoint of a query, running or not (a folder, or an s3a:// URL), or the --out of a replay.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write. It must not exist.")],
+) -> None:
+    """Write the brokers' states after the last micro-batch as JSON Lines: a line per partition and per topic."""
+    from streaming.dump import Header, write_dump
+    from streaming.spark.checkpoint import BadCheckpoint, committed
+    from streaming.states import read_states
+
+    with _expected():
+        if out.exists():
+            raise typer.BadParameter(f"{out} exists: choose another file", param_hint="--out")
+        encoded: Iterator[bytes]
+        if "://" not in checkpoint and (states := read_states(Path(checkpoint) / "state")) is not None:
+            header = Header()
+            encoded = iter([each.broker for each in states])
+        else:
+            last = committed(checkpoint)
+            if last is None:
+                raise BadCheckpoint(
+                    f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
+                )
+            encoded = _states(checkpoint, last.batch)
+            header = Header(
+                ingress=last.topic,
+                partitions=len(last.offsets),
+                offsets={str(partition): offset for partition, offset in last.offsets.items()},
+            )
+        draft = out.with_name(f"{out.name}.part")
+        try:
+            with draft.open("wb") as file:
+                topics = write_dump(file, header, encoded)
+            draft.rename(out)
+        finally:
+            with suppress(FileNotFoundError):
+                draft.unlink()
+    typer.echo(f"{counted(topics, 'topic')} to {out}")
+
+
+@state_app.command("import")
+def import_command(
+    dump: Annotated[Path, typer.Argument(metavar="FILE", help="What magnetar state export wrote.")],
+    ingress: Ingress,
+    entries: Annotated[
+        str,
+        typer.Option(help="The --store of the query whose states these are. It must not have gone on since."),
+    ],
+    store: Annotated[str, typer.Option(help="A new store, for a query that goes on from the states.")],
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The number of partitions, if another topic than that of the states is to be created."
+        ),
+    ] = None,
+    kafka_config: KafkaConfigFile = None,
+) -> None:
+    """Prepare a store for a query that goes on from a dump, in the same ingress topic or in a new one."""
+    from sinks.lock import exclusive
+    from streaming.dump import read_dump, read_header
+    from streaming.kafka.url import KafkaUrl
+    from streaming.log.partition import PARTITIONS
+    from streaming.move import States, move_states, restore_states
+
+    with _expected():
+        url = KafkaUrl.parse(ingress)
+        config = credentials(kafka_config)
+        with dump.open("rb") as file:
+            header = read_header(file)
+        with dump.open("rb") as file:
+            for _ in read_dump(file):  # before anything is written
+                pass
+        offsets = {int(partition): offset for partition, offset in header.offsets.items()}
+        same = header.ingress == url.topic
+        if same and partitions not in (None, header.partitions):
+            raise typer.BadParameter(
+                f"topic {url.topic} has {header.partitions} partitions: for another number, name a new topic",
+                param_hint="--partitions",
+            )
+        with exclusive([entries, store], "magnetar state import"), dump.open("rb") as file:
+            states = States(str(dump), read_dump(file), entries, None, offsets)
+            if same:
+                moved = restore_states(states, url, store, partitions=header.partitions, config=config)
+            else:
+                moved = move_states(
+                    states,
+                    url,
+                    store,
+                    partitions=partitions or header.partitions or PARTITIONS,
+                    config=config,
+                )
+    _done(moved, ingress, store)
+
+
+@state_app.command("move")
+def move_command(
+    checkpoint: Checkpoint,
+    ingress: Ingress,
+    store: Annotated[str, typer.Option(help="The --store of the query.")],
+    to_ingress: Annotated[
+        str, typer.Option(help="The topic for the new query, which is created: kafka://HOST:PORT/TOPIC.")
+    ],
+    to_store: Annotated[str, typer.Option(help="The store for the new query.")],
+    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions of the new topic.")],
+    kafka_config: KafkaConfigFile = None,
+) -> None:
+    """Prepare a topic and a store for a query that goes on where a stopped one is, over other ingress partitions.
+
+    If it is interrupted, start it again. The stopped query's topic, checkpoint and store stay as they are.
+    """
+    from sinks.lock import exclusive
+    from sinks.storage import Storage
+    from streaming.kafka.topics import are_distinct
+    from streaming.kafka.url import KafkaUrl, KafkaUrlError
+    from streaming.move import CATCH_UP, States, move_states
+    from streaming.seed import SeedWriter
+    from streaming.spark.checkpoint import BadCheckpoint, check, committed
+
+    with _expected():
+        old, new = KafkaUrl.parse(ingress), KafkaUrl.parse(to_ingress)
+        config = credentials(kafka_config)
+        last = committed(checkpoint)
+        if last is None:
+            raise BadCheckpoint(
+                f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
+            )
+        check(checkpoint, old.topic)
+        if Storage(store).info("ingress.json") is None:
+            raise BadCheckpoint(f"{store} is not the --store of a query")
+        folders = [store, to_store] if "://" in checkpoint else [checkpoint, store, to_store]
+        with exclusive(folders, "magnetar state move"), progress() as bar:
+            if not last.is_last:
+                raise BadCheckpoint(
+                    f"the query of {checkpoint} ended in the middle of a micro-batch: {CATCH_UP}"
+                )
+            SeedWriter(to_store).check_new()
+            if old == new or not are_distinct([old, new], config):
+                raise KafkaUrlError(f"{to_ingress} is the topic of the query: choose another one")
+            task = bar.add_task("moving", total=None)
+            moved = move_states(
+                States(
+                    f"{checkpoint} after micro-batch {last.batch}",
+                    _states(checkpoint, last.batch),
+                    store,
+                    old,
+                    last.offsets,
+                ),
+                new,
+                to_store,
+                partitions=partitions,
+                config=config,
+                progress=lambda done, total: bar.update(
+                    task, description="sent", completed=done, total=total
+                ),
+            )
+    _done(moved, to_ingress, to_store)
+
+
+def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
+    """The encoded states of a checkpoint, one after the other. Spark starts with the first."""
+    from streaming.runtime.jars import s3a_jars
+    from streaming.runtime.java import spark_java_home
+    from streaming.spark.checkpoint import is_on_s3
+    from streaming.spark.session import spark_session
+    from streaming.spark.state import encoded_states
+
+    spark_java_home()
+    on_s3 = is_on_s3(checkpoint)
+    if on_s3:
+        s3a_jars()
+    spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
+    where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
+    yield from encoded_states(spark, where, batch)
+
+
+def _done(moved: Moved, ingress: str, store: str) -> None:
+    for note in moved.notes:
+        typer.echo(f"magnetar: {note}", err=True)
+    copied = (
+        f", and {counted(moved.copied, 'record')} copied that the query had not folded"
+        if moved.copied
+        else ""
+    )
+    typer.echo(
+        f"{counted(moved.topics, 'topic')} moved{copied}. Go on with a new checkpoint, and with new topics for responses and dead letters:"
+    )
+    typer.echo(f"magnetar run --ingress {ingress} --store {store} --checkpoint NEW")

@@ -1,0 +1,74 @@
+"""`magnetar ui`: the live page about a finished replay, or about the folders of a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.errors import expected_errors
+from streaming.signals import stop_signals
+
+if TYPE_CHECKING:
+    from streaming.fold import StateRow
+
+
+def ui_command(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
+    ],
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="The --checkpoint of the query, running or not, if DIR is not a replay's folder."),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where the page is. Port 0: any free one."),
+    ] = "127.0.0.1:8090",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen on an address that other machines reach, although nobody needs a password.",
+        ),
+    ] = False,
+) -> None:
+    """Look at a finished replay, or at the folders of a query, in a browser, until Ctrl-C or SIGTERM.
+
+    `magnetar run --ui` serves the page of a running query.
+    """
+    from sinks.storage import BadUrl
+    from streaming.answers.folders import Folders, NotFound
+    from streaming.answers.inspection import check_batches
+    from streaming.broker.errors import StateVersionError
+    from streaming.metrics.endpoint import Endpoint, EndpointError
+    from streaming.runtime.java import JavaNotFoundError, spark_java_home
+    from streaming.states import read_states
+    from streaming.ui.application import application
+    from streaming.ui.view import FolderView
+
+    with (
+        expected_errors(NotFound, BadUrl, StateVersionError, JavaNotFoundError, EndpointError),
+        stop_signals() as stop,
+    ):
+        found = Folders.of(folder, checkpoint)
+        kept = None if found.state is None else read_states(found.state)
+        if kept is None and found.checkpoint is not None:
+            check_batches(found.checkpoint)
+            spark_java_home()
+        elif kept is None and found.state is not None:
+            raise NotFound(
+                f"{folder} has neither the states of a finished replay nor the checkpoint of a query"
+            )
+
+        def read() -> list[StateRow]:
+            return kept if kept is not None else found.states()
+
+        page = Endpoint(listen, option="--listen", only_loopback=not insecure)
+        view = FolderView(folder, found, read if found.has_states else None, finished=kept is not None)
+        page.start(application(view, only_loopback=not insecure))
+        typer.echo(f"magnetar: the page is at {page.url}/; Ctrl-C stops it", err=True)
+        stop.wait()
+        page.close()
+    typer.echo("magnetar: stopped", err=True)

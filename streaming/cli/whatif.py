@@ -1,0 +1,308 @@
+"""`magnetar whatif`: a log under its own and under other policies."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.console import console, counted, printable, progress
+from streaming.cli.errors import expected_errors
+from streaming.cli.options import AnswerFolder, Partitions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from streaming.answers.whatif import Model, WhatIf
+
+_SHOWN = 20
+
+
+class Clients(StrEnum):
+    """How clients act where they would have seen something else."""
+
+    RECORDED = "recorded"
+    REACTIVE = "reactive"
+
+
+def whatif_command(
+    log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
+    policies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Other policies: YAML with Pulsar's names, or a log of ADMIN and BROKER_CONFIG commands. Give it again for "
+            "more policy sets."
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="One more policy set: the defaults of this Pulsar version, 2.x or 4.x.")
+    ] = None,
+    out: AnswerFolder = None,
+    partitions: Partitions = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Fold so many ingress partitions at a time. The default is the number of cores."
+        ),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="The --checkpoint of a query: fold the traffic of the log from its state on, as if it began now.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="With --from: the --store of that query, a folder or a URL.")
+    ] = None,
+    with_spark: Annotated[
+        bool, typer.Option("--spark", help="Fold the ingress partitions in tasks of Spark, not in processes.")
+    ] = False,
+    clients: Annotated[
+        Clients,
+        typer.Option(
+            help="How clients act where they would have seen something else: as recorded, or reactive, as modelled official clients."
+        ),
+    ] = Clients.RECORDED,
+    seed: Annotated[
+        int, typer.Option(help="The seed of reactive clients: equal seeds give equal answers.")
+    ] = 0,
+    send_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="After how many seconds the producers of reactive clients give up a message. 0: never.",
+        ),
+    ] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """What would other policies have done? Folds a log under its own and other policies, in one pass."""
+    from sinks.ledger_store import LedgerStore
+    from streaming.answers.folders import NotFound
+    from streaming.answers.inspection import check_batches, states_at
+    from streaming.answers.projection import LiveState
+    from streaming.answers.reactive import ClientSettings
+    from streaming.answers.whatif import whatif
+    from streaming.log.files import check_log
+    from streaming.log.table import LogError
+    from streaming.replay import NotEmptyError
+
+    if (from_ is None) != (store is None):
+        raise typer.BadParameter(
+            "give --from and --store together: the checkpoint and the store of one query"
+        )
+    if not policies and profile is None and from_ is None:
+        raise typer.BadParameter("give --policies or --profile: under what should the log be folded?")
+    if with_spark and processes is not None:
+        raise typer.BadParameter("give --spark or --processes: Spark has as many tasks as there are cores")
+    if from_ is not None and clients is Clients.REACTIVE:
+        raise typer.BadParameter(
+            "give --from or --clients reactive: reactive clients are modelled from the start of a log"
+        )
+    settings = None
+    if clients is Clients.REACTIVE:
+        settings = ClientSettings(seed=seed, send_timeout=round(send_timeout * 1000))
+    with expected_errors(LogError, FileNotFoundError, NotEmptyError, NotFound), progress() as bar:
+        _check_empty(out)
+        task = bar.add_task("reading", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, description="folding", completed=done, total=total)
+
+        check_log(log)
+        spark = live = None
+        if with_spark or from_ is not None:
+            from streaming.spark.session import spark_session
+
+            if from_ is not None:
+                check_batches(from_)
+            session = spark_session(
+                "magnetar whatif", shuffle_partitions=1, master="local[*]" if with_spark else "local[1]"
+            )
+            spark = session if with_spark else None
+            if from_ is not None and store is not None:
+                live = LiveState(states_at(session, from_), LedgerStore(store))
+        found = whatif(
+            log,
+            policies or [],
+            profile=profile,
+            partitions=partitions,
+            processes=processes,
+            progress=show,
+            spark=spark,
+            live=live,
+            clients=settings,
+        )
+        _write(found, out)
+    _print(found, out, as_json)
+
+
+def diff_command(
+    before: Annotated[Path, typer.Argument(help="The folder of a finished replay.")],
+    after: Annotated[
+        Path, typer.Argument(help="The folder of another replay of the same log, under other policies.")
+    ],
+    out: AnswerFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """What became of each message otherwise in another replay? Compares the outputs of two replays of one log."""
+    from streaming.answers.diff import diff
+    from streaming.answers.folders import NotFound
+    from streaming.replay import NotEmptyError
+
+    with expected_errors(NotFound, NotEmptyError), progress() as bar:
+        _check_empty(out)
+        task = bar.add_task("comparing", total=None)
+        found = diff(
+            before, after, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        _write(found, out)
+    _print(found, out, as_json)
+
+
+def _check_empty(out: Path | None) -> None:
+    """Raises `NotEmptyError`."""
+    from streaming.replay import NotEmptyError
+
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise NotEmptyError(f"{out} isn't empty: choose another folder")
+
+
+def _write(found: WhatIf, out: Path | None) -> None:
+    from streaming.answers.whatif import write
+    from streaming.answers.whatif_report import report
+
+    if out is not None:
+        write(found, out)
+        (out / "report.html").write_text(report(found), encoding="utf-8")
+
+
+def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
+    if as_json:
+        from streaming.answers.whatif import to_json
+
+        typer.echo(to_json(found))
+        return
+    terminal = console()
+    terminal.print(totals_table(found), soft_wrap=True)
+    terminal.print(subscriptions_table(found))
+    for text in notes(found):
+        typer.echo(printable(text))
+    if out is not None:
+        typer.echo(
+            f"\n{counted(len(found.differences), 'difference')} are in {out}; {out / 'report.html'} shows them."
+        )
+
+
+def totals_table(found: WhatIf) -> Table:
+    """A column per policy set, a row per total."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for each in found.totals:
+        table.add_column(each.policies, justify="right")
+    for name in ("expired", "evicted", "trimmed", "refused", "backlog"):
+        table.add_row(name, *(f"{getattr(each, name):,}" for each in found.totals))
+    table.add_row("storage, B", *(f"{each.storage:,}" for each in found.totals))
+    table.add_row("peak storage, B", *(f"{each.peak_storage:,}" for each in found.totals))
+    table.add_row("producers held, s", *(f"{each.held / 1000:,.0f}" for each in found.totals))
+    for change in found.totals[0].differences:
+        if any(each.differences[change] for each in found.totals):
+            table.add_row(change, "", *(f"{each.differences[change]:,}" for each in found.totals[1:]))
+    table.add_row("unchanged", "", *(f"{each.unchanged:,}" for each in found.totals[1:]))
+    table.add_row(
+        "of open-loop topics" if found.model is None else "of modelled topics",
+        "",
+        *(f"{each.unjudged:,}" for each in found.totals[1:]),
+    )
+    return table
+
+
+def subscriptions_table(found: WhatIf) -> Table:
+    """The subscriptions whose messages differ, those with most differences first."""
+    from rich.table import Table
+
+    from streaming.answers.whatif import CHANGES
+
+    columns = [change.replace(" ", "_") for change in CHANGES]
+    rows = [
+        row
+        for row in found.summary.to_pylist()
+        if row["subscription"] is not None and any(row[name] for name in columns)
+    ]
+    rows.sort(key=lambda row: (-sum(row[name] or 0 for name in columns), row["topic"], row["subscription"]))
+    used = [name for name in columns if any(row[name] for row in rows)]
+    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    for name in (
+        "policies",
+        "topic",
+        "subscription",
+        *(each.replace("_", " ") for each in used),
+        "exact until",
+    ):
+        table.add_column(
+            name,
+            overflow="fold",
+            justify="left" if name in ("policies", "topic", "subscription") else "right",
+        )
+    for row in rows[:_SHOWN]:
+        until = "the end" if row["open_loop_from"] is None else _time(row["open_loop_from"])
+        table.add_row(
+            row["policies"], row["topic"].removeprefix("persistent://"), row["subscription"],
+            *(f"{row[name]:,}" if row[name] else "" for name in used), until,
+        )  # fmt: skip
+    if len(rows) > _SHOWN:
+        table.caption = f"{len(rows) - _SHOWN:,} more rows: see --json or --out"
+    return table
+
+
+def notes(found: WhatIf) -> list[str]:
+    """The window, and what the answer does not know."""
+    records, model = counted(found.records, "record"), found.model
+    clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
+    texts = [f"\n{records}, {_time(found.begin)} to {_time(found.end)}; {clients}."]
+    for each in found.totals:
+        if each.open_loop_topics:
+            texts.append(
+                f"{each.policies}: clients of {counted(each.open_loop_topics, 'topic')} would have seen something else; from "
+                "that moment on (exact until), "
+                + (
+                    "the answer is open-loop: it has their commands as they were recorded."
+                    if model is None
+                    else "they are modelled."
+                )
+            )
+        if each.unmatched:
+            texts.append(
+                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that never were; these were passed over."
+            )
+    return texts + ([] if model is None else _modelled(model))
+
+
+def _modelled(model: Model) -> list[str]:
+    """What modelled clients did, and what the model takes for granted."""
+    texts = [
+        f"{run.policies}: modelled clients sent {counted(run.sent, 'command')} of their own, and left out "
+        f"{run.left:,} of the log; producers gave up {counted(run.given_up, 'message')}."
+        for run in model.runs
+    ]
+    texts += ["", "The model (Pulsar's Java client):", *(f"  {text}" for text in model.assumed)]
+    timeout = model.settings.send_timeout
+    texts.append(
+        f"  The send timeout is {timeout / 1000:g} s." if timeout else "  Producers never give up a message."
+    )
+    if model.left_out:
+        texts.append(
+            "Left as recorded: "
+            + ", ".join(f"{count:,} {what}" for what, count in model.left_out.items())
+            + "."
+        )
+    return texts
+
+
+def _time(ms: int | Any) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
