@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,24 @@ def logging_stays_on() -> Iterator[None]:
     """Fails a test that turns logging off for the whole process: later tests, and a user's program, read what is logged."""
     yield
     assert logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.fixture(autouse=True)
+def kafka_clients_are_closed() -> Iterator[None]:
+    """Fails a test that leaves a Kafka client open: its thread goes on for all tests after it, and logs when its Kafka is gone.
+
+    A query of the whole module, in a thread of this name, connects in the middle of tests, and closes its clients itself.
+    """
+    before = set(threading.enumerate())
+    yield
+    if any(each.name == "query-of-the-module" for each in threading.enumerate()):
+        return
+    left = [
+        each.name
+        for each in threading.enumerate()
+        if each not in before and each.name.startswith("kafka-io-")
+    ]
+    assert left == []
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ import pytest
 import typer.main
 
 from streaming.cli.app import app
+from streaming.dump import Header, write_dump
 from streaming.replay import replay_in_process
+from streaming.states import read_states
 
 UNREACHABLE = "kafka://127.0.0.1:1/t"
 RUN = ("run", "--ingress", UNREACHABLE, "--checkpoint", "{w}/c", "--store", "{w}/s")
@@ -31,7 +33,32 @@ CAPTURE = (
     "--admin-url",
     "http://127.0.0.1:1",
 )
+MINIMIZE = ("minimize", "{w}/log.jsonl", "--keep", "stuck(t, s)", "--out", "{w}/new.jsonl")
+EXPORT = ("state", "export", "{w}/ended", "--out", "{w}/new.dump")
+IMPORT = (
+    "state",
+    "import",
+    "{w}/dump",
+    "--ingress",
+    UNREACHABLE,
+    "--entries",
+    "{w}/query",
+    "--store",
+    "{w}/s",
+)
+MOVE = ("state", "move", "{w}/ended", "--ingress", UNREACHABLE, "--store", "{w}/query", "--to-ingress", "kafka://127.0.0.1:1/u",
+        "--to-store", "{w}/s", "--partitions", "8")  # fmt: skip
 PEEK = ("peek", "{w}/replayed", "t", "s")
+NEW_LOG = ("--log", "{w}/new.jsonl")
+TTL = ("policy", "set", "message-ttl", "a/b")
+RETENTION = ("policy", "set", "retention", "a/b", "--size", "1G", "--time", "3h")
+QUOTA = ("policy", "set", "backlog-quota", "a/b", "--policy", "producer_exception")
+OPERATE = (
+    RETENTION, ("policy", "get", "retention", "a/b"), ("policy", "unset", "retention", "a/b"), ("skip", "t", "s", "1"),
+    ("clear-backlog", "a/b"), ("expire", "t", "--older-than", "1h"), ("reset-cursor", "t", "s", "--timestamp", "1"),
+    ("unsubscribe", "t", "s"), ("unload", "a/b"),
+)  # fmt: skip
+"""Calls of operators, without where they go."""
 NO_URL = "expected kafka://HOST:PORT/TOPIC"
 NO_FOLDER = "can't be written: it is not a folder"
 NO_KAFKA = "no Kafka answered at 127.0.0.1:1 within "
@@ -89,11 +116,13 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ),
     ("run", "dead_letters"): others(RUN, "--dead-letters", ("kafka://h", NO_URL), (UNREACHABLE, NOT_EACH)),
     ("run", "checkpoint"): others(
-        RUN, "--checkpoint", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written")
+        RUN, "--checkpoint", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
+        ("s3a:///x", "names no bucket"),
     ),
     ("run", "store"): others(
         RUN, "--store", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
-        ("ftp://h/x", "can't be opened"),
+        ("ftp://h/x", "can't be opened"), ("{w}/per%41cent", "a percent sign in its name"), ("s3:///x", "names no bucket"),
+        ("s3://b/x?regoin=eu", "'regoin' is not an option"),
     ),
     ("run", "kafka_config"): others(
         RUN, "--kafka-config", ("{w}/nope", "No such file"), ("{w}/log.txt", "not supported"), ("{w}", "Is a directory")
@@ -105,19 +134,31 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "clock"): others(RUN, "--clock", ("sundial", "sundial")),
     ("run", "partitions"): others(RUN, "--partitions", ("0", TOO_SMALL)),
     ("run", "cores"): others(RUN, "--cores", ("0", TOO_SMALL)),
+    ("run", "master"): others(RUN, "--master", ("spark:/h", "not a Spark master"), ("h:7077", "not a Spark master")),
+    ("run", "conf"): others(RUN, "--conf", ("spark.x", "NAME=VALUE"), ("x=1", "NAME=VALUE")),
+    ("run", "state_store"): others(RUN, "--state-store", ("disk", "disk")),
     ("run", "quarantine"): others(RUN, "--quarantine", ("one", "PARTITION:OFFSET"), ("3:", "PARTITION:OFFSET")),
     ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
     ("run", "metrics"): others(RUN, "--metrics", ("x", "HOST:PORT"), ("99999", "99999")),
+    ("run", "ui"): others(RUN, "--ui", ("x", "--ui x: expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address"), ("192.0.2.1:0", "add --insecure")),
+    ("ui", "folder"): [Wrong(("ui", "{w}/nope"), "not the --out of a replay"), Wrong(("ui", "{w}/full"), "not the --out of a replay"),
+                       Wrong(("ui", "ftp://h/x"), "can't be opened"), Wrong(("ui", "{w}/served"), "has neither the states of a finished replay nor")],
+    ("ui", "checkpoint"): others(("ui", "{w}/replayed/store"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query"), ("{w}/planned", "has no committed micro-batch")),
+    ("ui", "listen"): others(("ui", "{w}/replayed"), "--listen", ("x", "--listen x: expected HOST:PORT"), ("127.0.0.1:99999", "99999"), ("0.0.0.0:0", "other machines reach this address")),
+    ("run", "keep_outputs"): others(RUN, "--keep-outputs", ("30", "such as 30d"), ("0d", "such as 30d"), ("12h", "such as 30d")),
+    ("compact", "store"): [Wrong(("compact", "{w}/full"), "no output table of a live query")],
+    ("compact", "keep_outputs"): others(("compact", "{w}/full"), "--keep-outputs", ("-1d", "such as 30d")),
     ("run", "metrics_label_sets"): others(RUN, "--metrics-label-sets", ("-1", "0")),
     ("run", "log_format"): others(RUN, "--log-format", ("xml", "xml")),
     ("record", "out"): [Wrong(("record", "{w}/recorded", *RECORD[2:]), "choose another folder"), Wrong(("record", "{w}/file", *RECORD[2:]), "it is not a folder")],
-    ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h:1", "pulsar://HOST:PORT")),
+    ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h", "pulsar+ssl://HOST:PORT")),
     ("record", "admin_to"): others(RECORD, "--admin-to", ("pulsar://h:1", "http")),
     ("record", "listen"): others(RECORD, "--listen", ("6650", "expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address")),
     ("record", "admin_listen"): others(RECORD, "--admin-listen", ("x", "expected HOST:PORT")),
     ("record", "payloads"): others(RECORD, "--payloads", ("some", "some")),
+    ("record", "tls_ca"): others(RECORD, "--tls-ca", ("{w}/nope", "No such file")),
     ("record", "token_file"): others(RECORD, "--token-file", ("{w}/nope", "No such file")),
     ("capture", "topics"): [Wrong(("capture", "a b://", *CAPTURE[2:]), "a b://"), Wrong(("capture", *CAPTURE[2:]), "Missing argument")],
     ("capture", "to"): others(CAPTURE, "--to", ("{w}/new.txt", "expected a name ending in .jsonl or .jsonl.gz"), ("{w}/file/new.jsonl", "it is not a folder"),
@@ -125,24 +166,89 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("capture", "service_url"): others(CAPTURE, "--service-url", ("http://h:1", "pulsar://HOST:PORT")),
     ("capture", "admin_url"): others(CAPTURE, "--admin-url", ("pulsar://h:1", "http")),
     ("capture", "payloads"): others(CAPTURE, "--payloads", ("some", "some")),
+    ("capture", "tls_ca"): others(CAPTURE, "--tls-ca", ("{w}/nope", "No such file"), ("{w}/file", "--tls-ca")),
     ("capture", "token_file"): others(CAPTURE, "--token-file", ("{w}/nope", "No such file")),
+    ("whatif", "log"): [
+        Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x"), NO_LOG),
+        Wrong(("whatif", "{w}/log.txt", "--profile", "2.x"), NO_NAME),
+        Wrong(("whatif", "{w}/log.jsonl"), "give --policies or --profile"),
+    ],
+    ("whatif", "policies"): others(
+        ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", "No such file"), ("{w}/nope.jsonl", NO_LOG)
+    ),
+    ("whatif", "profile"): others(("whatif", "{w}/log.jsonl"), "--profile", ("3.x", "3.x")),
+    ("whatif", "out"): others(
+        ("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")
+    ),
+    ("whatif", "partitions"): others(("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--partitions", ("0", TOO_SMALL)),
+    ("whatif", "clients"): others(("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--clients", ("lazy", "lazy")),
+    ("whatif", "seed"): others(("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--seed", ("x", "integer")),
+    ("whatif", "send_timeout"): others(
+        ("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--send-timeout", ("-1", "0"), ("x", "a valid number")
+    ),
+    ("whatif", "processes"): others(("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--processes", ("0", TOO_SMALL)),
+    ("whatif", "from_"): [
+        Wrong(("whatif", "{w}/log.jsonl", "--from", "{w}/full", "--store", "{w}/full"), "is not the --checkpoint of a query"),
+        Wrong(("whatif", "{w}/log.jsonl", "--from", "{w}/full"), "give --from and --store together"),
+        Wrong(
+            ("whatif", "{w}/log.jsonl", "--from", "{w}/full", "--store", "{w}/full", "--clients", "reactive"),
+            "give --from or --clients reactive",
+        ),
+    ],
+    ("whatif", "store"): [Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--store", "{w}/full"), "give --from and --store together")],
+    ("whatif", "with_spark"): [
+        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--processes", "2"), "give --spark or --processes"),
+        Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x", "--spark"), NO_LOG),
+    ],
+    ("diff", "before"): [
+        Wrong(("diff", "{w}/nope", "{w}/replayed"), "is not the --out of a finished replay"),
+        Wrong(("diff", "{w}/full", "{w}/replayed"), "is not the --out of a finished replay"),
+    ],
+    ("diff", "after"): [Wrong(("diff", "{w}/replayed", "{w}/full"), "is not the --out of a finished replay")],
+    ("diff", "out"): others(
+        ("diff", "{w}/replayed", "{w}/replayed"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")
+    ),
+    ("advise", "log"): [Wrong(("advise", "{w}/nope.jsonl"), NO_LOG), Wrong(("advise", "{w}/log.txt"), NO_NAME)],
+    ("advise", "policy"): others(("advise", "{w}/log.jsonl"), "--policy", ("ttl", "ttl")),
+    ("advise", "out"): others(("advise", "{w}/log.jsonl"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")),
+    ("advise", "partitions"): others(("advise", "{w}/log.jsonl"), "--partitions", ("0", TOO_SMALL)),
+    ("advise", "processes"): others(("advise", "{w}/log.jsonl"), "--processes", ("0", TOO_SMALL)),
     ("explain", "folder"): [Wrong(("explain", "{w}/nope"), "not the --out of a replay"), Wrong(("explain", "{w}/full"), "not the --out of a replay")],
     ("explain", "topic"): [Wrong(("explain", "{w}/replayed", "tt"), "there is no topic tt: there is persistent://public/default/t")],
-    ("explain", "message"): [Wrong(("explain", "{w}/replayed", "t", "one"), "LEDGER:ENTRY")],
+    ("explain", "message"): [Wrong(("explain", "{w}/replayed", "t", "one"), "LEDGER:ENTRY"),
+                             Wrong(("explain", "{w}/replayed", "t", "1:0", "--retention"), "leave out message and subscription")],
     ("explain", "producer"): [Wrong(("explain", "{w}/replayed", "t", "--producer", "p"), "together")],
     ("explain", "sequence_id"): [Wrong(("explain", "{w}/replayed", "t", "--sequence-id", "1"), "together")],
-    ("explain", "subscription"): [Wrong(("explain", "{w}/replayed", "t", "--subscription", "x"), "no subscription")],
-    ("explain", "checkpoint"): others(("explain", "{w}/replayed", "t"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query")),
+    ("explain", "subscription"): [Wrong(("explain", "{w}/replayed", "t", "--subscription", "x"), "no subscription"),
+                                  Wrong(("explain", "{w}/replayed", "t", "--quota", "--subscription", "s"), "leave out message and subscription")],
+    ("explain", "checkpoint"): [Wrong(("explain", "{w}/log.jsonl", "--checkpoint", "{w}/nope"), "a log has no --checkpoint"),
+                                *others(("explain", "{w}/replayed", "t"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query"))],
     ("peek", "folder"): [Wrong(("peek", "{w}/nope", "t", "s"), "not the --out of a replay")],
     ("peek", "topic"): [Wrong(("peek", "{w}/replayed", "tt", "s"), "there is no topic tt: there is persistent://public/default/t")],
     ("peek", "subscription"): [Wrong(PEEK, "no subscription")],
     ("peek", "number"): others(PEEK, "-n", ("0", TOO_SMALL)),
     ("peek", "show"): others(PEEK, "--show", ("wings", "wings")),
     ("peek", "checkpoint"): others(PEEK, "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query")),
+    ("check", "scenario"): [
+        Wrong(("check", "{w}/nope.yaml"), "No such file"), Wrong(("check", "{w}/log.txt"), "expected names with values, not str"),
+        Wrong(("check", "{w}/file"), "expected names with values, not NoneType"),
+    ],
+    ("check", "to"): others(("check", "{w}/scenario.yaml"), "--to", ("{w}/file", "it is not a folder")),
+    ("check", "processes"): others(("check", "{w}/scenario.yaml"), "--processes", ("0", TOO_SMALL)),
+    ("check", "max_states"): others(("check", "{w}/scenario.yaml"), "--max-states", ("0", TOO_SMALL)),
+    ("minimize", "log"): [Wrong(("minimize", "{w}/nope.jsonl", *MINIMIZE[2:]), NO_LOG), Wrong(("minimize", "{w}/log.txt", *MINIMIZE[2:]), NO_NAME)],
+    ("minimize", "keep"): others(
+        MINIMIZE, "--keep", ("wings", "expected stuck(TOPIC, SUBSCRIPTION)"), ("lost(t, 9:9)", "has no message 9:9"),
+        ("stuck(t, s)", "does not show"), ("{w}/nope.py", "No such file"),
+    ),
+    ("minimize", "out"): others(MINIMIZE, "--out", ("{w}/new.txt", "expected a name ending in .jsonl"), ("{w}/file/new.jsonl", "it is not a folder")),
+    ("minimize", "tries"): others(MINIMIZE, "--tries", ("0", TOO_SMALL)),
     ("inspect", "checkpoint"): [Wrong(("inspect", "{w}/nope"), "is not the --checkpoint of a query")],
     ("inspect", "topic"): [Wrong(("inspect", "{w}/checkpoint", "t", "--diff", "0", "1"), "leave out the topic")],
     ("inspect", "batch"): others(("inspect", "{w}/checkpoint"), "--batch", ("7", "there are 0 to 1"), ("-1", "0")),
-    ("inspect", "diff"): [Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "7"), "there are 0 to 1"),
+    ("inspect", "diff"): [Wrong(("inspect", "{w}/log.jsonl", "--batch", "1"), "a log has no micro-batches"),
+                          Wrong(("inspect", "{w}/checkpoint", "--at", "1", "--diff", "0", "1"), "leave out the topic"),
+                          Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "7"), "there are 0 to 1"),
                           Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "x"), "integer")],
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
     ("run", "max_offsets"): others(RUN, "--max-offsets", ("0", TOO_SMALL)),
@@ -151,6 +257,9 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         ("no-such-host.invalid:1", "--insecure"),
     ),
     ("serve", "admin_listen"): others(SERVE, "--admin-listen", ("x", "expected HOST:PORT"), ("0.0.0.0:0", "--insecure")),
+    ("serve", "advertised_address"): others(
+        SERVE, "--advertised-address", ("broker:6650", "without a port"), ("", "expected a host name"), ("a b", "expected a host name")
+    ),
     ("serve", "data"): others(
         SERVE, "--data", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written")
     ),
@@ -250,6 +359,105 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("quarantine resubmit", "partitions"): others(
         (*RESUBMIT, "1:2", "--ingress", UNREACHABLE), "--partitions", ("0", TOO_SMALL)
     ),
+    **{
+        (line[0], option): cases
+        for line in (("explain", "{w}/log.jsonl", "t"), ("peek", "{w}/log.jsonl", "t", "s"), ("inspect", "{w}/log.jsonl"))
+        for option, cases in {
+            "at": others((*line, "--snapshots", "{w}/replayed/state"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands"),
+                         ("9:9", "no record 9:9")),
+            "snapshots": [Wrong((line[0], "{w}/full", *line[2:], "--snapshots", "{w}/s"), "--snapshots are of a log"),
+                          Wrong((line[0], "{w}/nope.jsonl", *line[2:], "--snapshots", "{w}/s"), NO_LOG)],
+        }.items()
+    },
+    ("debug", "log"): [Wrong(("debug", "{w}/nope.jsonl"), NO_LOG), Wrong(("debug", "{w}/log.txt"), NO_NAME)],
+    ("debug", "at"): others(("debug", "{w}/log.jsonl", "--snapshots", "{w}/replayed/state"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands")),
+    ("debug", "snapshots"): others(("debug", "{w}/log.jsonl", "--at", "1"), "--snapshots", ("{w}/file", "it is not a folder")),
+    ("policy set", "name"): [Wrong(("policy", "set", "nope", "a/b", "1", *NEW_LOG), "'nope' is not a policy of a namespace"),
+                             Wrong(("policy", "set", "retention", "a/b", *NEW_LOG), "needs --size and --time"),
+                             Wrong(("policy", "set", "backlog-quota", "a/b", *NEW_LOG), "needs --policy"),
+                             Wrong(("policy", "set", "max-producers-per-topic", "a/b", *NEW_LOG), "needs a value")],
+    ("policy get", "name"): [Wrong(("policy", "get", "nope", "a/b", *NEW_LOG), "is not a policy of a namespace")],
+    ("policy unset", "name"): [Wrong(("policy", "unset", "nope", "persistent://a/b/c", *NEW_LOG), "is not a policy of a topic")],
+    ("policy set", "value"): [Wrong((*TTL, "soon", *NEW_LOG), "expected a time"), Wrong(("policy", "set", "dispatchRate", "a/b", "{", *NEW_LOG), "is not JSON")],
+    ("policy set", "size"): [*others((*RETENTION, *NEW_LOG), "--size", ("10X", "expected a size"), ("-2", "expected a size")),
+                             Wrong((*TTL, "1", "--size", "1", *NEW_LOG), "options of retention"),
+                             Wrong((*RETENTION, "{}", *NEW_LOG), "either the value or options")],
+    ("policy set", "duration"): others((*RETENTION, *NEW_LOG), "--time", ("3y", "expected a time"), ("1.5h", "expected a time")),
+    ("policy set", "limit"): [*others((*QUOTA, *NEW_LOG), "--limit", ("ten", "expected a size")),
+                              Wrong((*TTL, "1", "--limit", "1", *NEW_LOG), "options of backlog-quota")],
+    ("policy set", "limit_time"): others((*QUOTA, *NEW_LOG), "--limit-time", ("soon", "expected a time")),
+    ("policy set", "quota_policy"): others((*QUOTA, *NEW_LOG), "--policy", ("drop", "drop")),
+    ("policy set", "quota_type"): others((*QUOTA, *NEW_LOG), "--type", ("both", "both")),
+    ("policy unset", "quota_type"): [Wrong(("policy", "unset", "retention", "a/b", "--type", "message_age", *NEW_LOG), "an option of backlog-quota")],
+    ("skip", "topic"): [Wrong(("skip", "ftp://a/b/c", "s", "1", *NEW_LOG), "expected a topic")],
+    ("skip", "subscription"): [Wrong(("skip", "t", *NEW_LOG), "Missing argument")],
+    ("skip", "count"): [Wrong(("skip", "t", "s", "0", *NEW_LOG), TOO_SMALL)],
+    ("clear-backlog", "where"): [Wrong(("clear-backlog", "a", *NEW_LOG), "expected TENANT/NAMESPACE")],
+    ("clear-backlog", "subscription"): [Wrong(("clear-backlog", "persistent://a/b/c", *NEW_LOG), "give the subscription")],
+    ("expire", "topic"): [Wrong(("expire", "a//b", "--older-than", "1h", *NEW_LOG), "expected a topic")],
+    ("expire", "subscription"): [Wrong(("expire", "t", "--position", "1:2", *NEW_LOG), "needs a subscription")],
+    ("expire", "older_than"): [Wrong(("expire", "t", "s", *NEW_LOG), "either --older-than or --position"),
+                               Wrong(("expire", "t", "s", "--older-than", "soon", *NEW_LOG), "expected a time")],
+    ("expire", "at"): [Wrong(("expire", "t", "s", "--position", "1-2", *NEW_LOG), "LEDGER:ENTRY")],
+    ("reset-cursor", "topic"): [Wrong(("reset-cursor", "ftp://a/b/c", "s", "--timestamp", "1", *NEW_LOG), "expected a topic")],
+    ("reset-cursor", "subscription"): [Wrong(("reset-cursor", "t", *NEW_LOG), "Missing argument")],
+    ("reset-cursor", "back"): [Wrong(("reset-cursor", "t", "s", *NEW_LOG), "give one of"), Wrong(("reset-cursor", "t", "s", "--time", "1h", *NEW_LOG), "its own time"),
+                               Wrong(("reset-cursor", "t", "s", "--time", "soon", "--ingress", UNREACHABLE), "expected a time")],
+    ("reset-cursor", "timestamp"): [Wrong(("reset-cursor", "t", "s", "--timestamp", "-1", *NEW_LOG), "0")],
+    ("reset-cursor", "at"): [Wrong(("reset-cursor", "t", "s", "--position", "1", *NEW_LOG), "LEDGER:ENTRY")],
+    ("unsubscribe", "topic"): [Wrong(("unsubscribe", "ftp://a/b/c", "s", *NEW_LOG), "expected a topic")],
+    ("unsubscribe", "subscription"): [Wrong(("unsubscribe", "t", *NEW_LOG), "Missing argument")],
+    ("unload", "where"): [Wrong(("unload", "a", *NEW_LOG), "expected TENANT/NAMESPACE")],
+    **{(of, "where"): [Wrong((*of.split(), "message-ttl", "a", *NEW_LOG), "expected TENANT/NAMESPACE")] for of in ("policy set", "policy get", "policy unset")},
+    **{
+        (" ".join(line[: 1 + (line[0] == "policy")]), option): cases
+        for line in OPERATE
+        for option, cases in {
+            "ingress": [Wrong(line, "either the --ingress of a running query or a --log"),
+                        *others((*line, "--responses", "kafka://127.0.0.1:1/u"), "--ingress", ("kafka://h", NO_URL), (UNREACHABLE, NO_KAFKA))],
+            "responses": [Wrong((*line, *NEW_LOG, "--responses", UNREACHABLE), "give its --ingress"),
+                          Wrong((*line, "--ingress", UNREACHABLE, "--responses", "http://h:1/t"), NO_URL)],
+            "kafka_config": [Wrong((*line, *QUERY, "--kafka-config", "{w}/nope"), "No such file")],
+            "log": others(line, "--log", ("{w}/log.txt", NO_NAME), ("{w}/coordinates.jsonl", "has ingress partitions")),
+        }.items()
+    },
+    ("state export", "checkpoint"): [
+        Wrong(("state", "export", "{w}/nope", *EXPORT[3:]), "is not the --checkpoint of a query with a committed micro-batch"),
+        Wrong(("state", "export", "{w}/full", *EXPORT[3:]), "is not the --checkpoint of a query with a committed micro-batch"),
+        Wrong(("state", "export", "{w}/checkpoint", *EXPORT[3:]), "offsets/1 is missing"),
+        Wrong(("state", "export", "dbfs://h/c", *EXPORT[3:]), "is not the --checkpoint of a query"),
+    ],
+    ("state export", "out"): others(
+        EXPORT, "--out", ("{w}/file", "exists: choose another file"), ("{w}/no/such", "No such file"), ("{w}/file/x", "it is not a folder")
+    ),
+    ("state import", "dump"): [
+        Wrong((*IMPORT[:2], "{w}/nope", *IMPORT[3:]), "No such file"),
+        Wrong((*IMPORT[:2], "{w}/file", *IMPORT[3:]), "line 1: the file ends here"),
+        Wrong((*IMPORT[:2], "{w}/log.jsonl", *IMPORT[3:]), "line 1: the checksum is wrong"),
+    ],
+    ("state import", "ingress"): others(IMPORT, "--ingress", ("kafka://h", NO_URL), (UNREACHABLE, NO_KAFKA)),
+    ("state import", "entries"): others(IMPORT, "--entries", ("{w}/file", NO_FOLDER), ("ftp://h/x", "can't be opened")),
+    ("state import", "store"): others(
+        IMPORT, "--store", ("{w}/file", NO_FOLDER), ("ftp://h/x", "can't be opened"), ("{w}/query", "is the store of a query")
+    ),
+    ("state import", "partitions"): others(IMPORT, "--partitions", ("0", TOO_SMALL), ("3", "has 1 partitions: for another number")),
+    ("state import", "kafka_config"): others(IMPORT, "--kafka-config", ("{w}/nope", "No such file")),
+    ("state move", "checkpoint"): [
+        Wrong((*MOVE[:2], "{w}/nope", *MOVE[3:]), "is not the --checkpoint of a query with a committed micro-batch"),
+        Wrong((*MOVE[:2], "{w}/checkpoint", *MOVE[3:]), "offsets/1 is missing"),
+    ],
+    ("state move", "ingress"): others(
+        MOVE, "--ingress", ("kafka://h", NO_URL), (UNREACHABLE, NO_KAFKA), ("kafka://127.0.0.1:1/v", "a query over topic 't', not 'v'"),
+    ),
+    ("state move", "store"): others(MOVE, "--store", ("{w}/full", "is not the --store of a query"), ("ftp://h/x", "can't be opened")),
+    ("state move", "to_ingress"): others(
+        MOVE, "--to-ingress", ("kafka://h", NO_URL), (UNREACHABLE, "is the topic of the query: choose another one")
+    ),
+    ("state move", "to_store"): others(
+        MOVE, "--to-store", ("{w}/file", NO_FOLDER), ("{w}/query", "is the store of a query: take a new one")
+    ),
+    ("state move", "partitions"): others(MOVE, "--partitions", ("0", TOO_SMALL)),
+    ("state move", "kafka_config"): others(MOVE, "--kafka-config", ("{w}/nope", "No such file")),
     ("import", "traces"): [
         Wrong(("import", "{w}/nope", "--out", "{w}/new.jsonl"), "no trace found"),
         Wrong(("import", "{w}/log.jsonl", "--out", "{w}/new.jsonl"), "not a trace"),
@@ -292,7 +500,7 @@ def folder(path: Path) -> Path:
     """The files that the command lines name."""
     message = '{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
     header = '{"format":1,"broker_config":{}}\n'
-    for name, text in {"log.jsonl": message, "log.txt": "text", "file": "", "trace.jsonl": header,
+    for name, text in {"log.jsonl": message, "log.txt": "text", "file": "", "trace.jsonl": header, "scenario.yaml": "time: [1s]",
                        "coordinates.jsonl": message.replace("{", '{"partition":1,"offset":2,', 1)}.items():  # fmt: skip
         (path / name).write_text(text)
     (path / "dir.jsonl").mkdir()
@@ -303,6 +511,21 @@ def folder(path: Path) -> Path:
     commits.mkdir(parents=True)
     for number in "01":
         (commits / number).touch()
+    (path / "served" / "store").mkdir(parents=True)
+    for name in ("offsets", "commits"):
+        (path / "planned" / name).mkdir(parents=True)
+    ended = path / "ended"  # the checkpoint of a query that was stopped, and its store
+    for name, text in {"metadata": "{}", "offsets/0": 'v1\n{}\n{"t":{"0":1}}', "commits/0": "v1\n{}"}.items():
+        (ended / name).parent.mkdir(parents=True, exist_ok=True)
+        (ended / name).write_text(text)
+    (path / "query").mkdir()
+    (path / "query" / "ingress.json").write_text('{"topic":"t","id":null,"partitions":1}')
+    states = read_states(path / "replayed" / "state")
+    assert states is not None
+    with (path / "dump").open("wb") as file:
+        write_dump(
+            file, Header(ingress="t", partitions=1, offsets={"0": 1}), [each.broker for each in states]
+        )
     (path / "full").mkdir()
     (path / "full" / "thesis.txt").touch()
     return path
@@ -352,7 +575,7 @@ def test_the_table_is_complete() -> None:
             )
 
     visit(typer.main.get_command(app), "")
-    known = {key for key in CASES if key != ("", "")} - {("replay", "overwrite")}
+    known = {key for key in CASES if key != ("", "")} - {("replay", "overwrite"), ("whatif", "with_spark")}
     assert found - {(path, "help") for path, _ in found} == known | ANYTHING
 
 

@@ -27,14 +27,19 @@ class Room(NamedTuple):
 
 ROOMS = {
     "tools": Room(
-        "streaming.replay streaming.traces streaming.server streaming.broker sinks schemas",
+        "streaming.replay streaming.traces streaming.server streaming.log streaming.broker streaming.runtime streaming sinks schemas",
         "msgspec pyarrow pytest",
     ),
     "streaming.cli": Room(
-        "streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
+        "streaming.ui streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
         "streaming.traces "
-        "streaming.kafka streaming.fold streaming.quality streaming.log streaming.metrics streaming.broker sinks streaming.runtime streaming schemas",
+        "streaming.kafka streaming.move streaming.dump streaming.seed streaming.states streaming.spread streaming.fold streaming.quality streaming.log "
+        "streaming.metrics streaming.broker sinks streaming.runtime streaming schemas",
         "typer rich msgspec",
+    ),
+    "streaming.ui": Room(
+        "streaming.answers streaming.states streaming.fold streaming.metrics streaming.broker sinks schemas",
+        "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(
         "streaming.server streaming.traces streaming.protocol streaming.broker schemas", "msgspec starlette"
@@ -42,20 +47,21 @@ ROOMS = {
     "streaming.demo": Room("streaming.traces streaming.broker schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.answers": Room(
-        "streaming.spark streaming.states streaming.fold streaming.broker sinks schemas",
-        "msgspec pyarrow pyspark",
+        "streaming.replay streaming.spark streaming.states streaming.fold streaming.quality streaming.log "
+        "streaming.publish_columns streaming.broker sinks schemas",
+        "msgspec numpy pyarrow pyspark ruamel",
     ),
     "streaming.replay": Room(
         "streaming.spark streaming.states streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
         "pyarrow",
     ),
     "streaming.run": Room(
-        "streaming.spark streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
-        "sinks schemas streaming.runtime"
+        "streaming.spark streaming.seed streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics "
+        "streaming.broker sinks schemas streaming.runtime"
     ),
     "streaming.spark": Room(
         "streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker streaming.rows "
-        "sinks schemas streaming.runtime",
+        "sinks schemas streaming.runtime streaming",
         "pyspark py4j pandas pyarrow numpy",
     ),
     "streaming.quarantine": Room(
@@ -67,7 +73,14 @@ ROOMS = {
         "streaming.rows sinks schemas",
         "cryptography jwt kafka msgspec prometheus_client starlette uvicorn",
     ),
-    "streaming.states": Room("streaming.fold", "pyarrow"),
+    "streaming.move": Room(
+        "streaming.seed streaming.spread streaming.kafka streaming.log streaming.broker sinks schemas",
+        "pyarrow",
+    ),
+    "streaming.seed": Room("streaming.fold streaming.broker sinks", "msgspec pyarrow"),
+    "streaming.spread": Room("streaming.broker", "msgspec"),
+    "streaming.dump": Room("streaming.broker", "msgspec"),
+    "streaming.states": Room("streaming.fold", "msgspec pyarrow"),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"
     ),
@@ -79,14 +92,14 @@ ROOMS = {
         "great_expectations grpc pandas pyarrow numpy msgspec",
     ),
     "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
-    "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
-    "streaming.publish_columns": Room("streaming.broker schemas", "pyarrow numpy"),
+    "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec ruamel"),
+    "streaming.publish_columns": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
     "streaming.broker": Room("schemas", "msgspec mmh3"),
     "streaming.rows": Room("schemas", "pyarrow numpy msgspec"),
-    "sinks": Room("schemas", "cachetools kafka pyarrow numpy msgspec"),
+    "sinks": Room("schemas", "cachetools deltalake kafka pyarrow numpy msgspec"),
     "schemas": Room("", "pyarrow msgspec"),
     "streaming.runtime": Room("", "filelock platformdirs"),
-    "streaming": Room(),
+    "streaming": Room("", "psutil"),
 }
 """From the top: a room imports only rooms further down."""
 
@@ -104,14 +117,17 @@ STANDARD_LIBRARY = {
 BUILTINS = {
     "streaming.broker": (
         "Exception KeyError LookupError ValueError abs all any bool bytes classmethod dict enumerate float frozenset "
-        "getattr int isinstance iter len list map max memoryview min next object property range set setattr sorted str "
+        "getattr int isinstance iter len list map max memoryview min next object property range reversed set setattr sorted str "
         "sum super tuple type zip"
     ),
 }
 """The built-in names that a room may use, if not all of them: not open, print, id or hash."""
 
-FINDERS = {"streaming.runtime.jars", "streaming.runtime.java"}
+FINDERS = {"tools.release", "streaming.runtime.jars", "streaming.runtime.java"}
 """Modules that may ask where an installed package is (``find_spec``); that imports nothing."""
+
+LOADERS = {"streaming.cli.minimize"}
+"""Modules that load a Python file that the user names."""
 
 
 def room_of(module: str) -> str:
@@ -133,7 +149,10 @@ def forbidden(tree: Tree) -> set[str]:
         if not allowed:
             found.add(f"{each.module}: {each.name}")
     for each in tree.dynamic_imports():
-        if not (each.name == "find_spec" and each.module in FINDERS):
+        if not (
+            (each.name == "find_spec" and each.module in FINDERS)
+            or (each.name == "exec_module" and each.module in LOADERS)
+        ):
             found.add(f"{each.module}: {each.name}()")
     for module in tree.files:
         if (room := room_of(module)) in BUILTINS:

@@ -10,7 +10,7 @@ FOLDERS = ("streaming", "sinks", "schemas")
 FILES = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 
 MODULES = {
-    "pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "ruamel", "code", "codeop",
+    "pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "code", "codeop",
     "runpy", "pty", "commands", "tempita", "jinja2", "xmlrpc", "imp",
 }  # fmt: skip
 """Of the pickles that Spark makes of our functions and reads again, none is made or read here."""
@@ -33,6 +33,15 @@ PICKLED = {
 }
 
 
+def _is_safe_yaml(keyword: ast.keyword) -> bool:
+    """Whether an argument of ruamel's `YAML` leaves it without the loader that makes any Python object."""
+    return keyword.arg == "pure" or (
+        keyword.arg == "typ"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value in ("safe", "rt")
+    )
+
+
 def offences(source: str) -> list[str]:
     """What in `source` could run something that came from outside."""
     found = []
@@ -46,6 +55,10 @@ def offences(source: str) -> list[str]:
                 found += [f"{module}.{each.name}" for each in names if each.name in METHODS.get(module, ())]
             case ast.Call(func=ast.Name(id=name)) if name in CALLS:
                 found.append(name)
+            case ast.Call(
+                func=ast.Name(id="YAML") | ast.Attribute(attr="YAML"), args=args, keywords=keywords
+            ) if args or not all(_is_safe_yaml(each) for each in keywords):
+                found.append("YAML")
             case ast.Attribute(value=ast.Name(id=module), attr=name) if name in METHODS.get(module, ()):
                 found.append(f"{module}.{name}")
             case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in PICKLED:
@@ -67,7 +80,7 @@ def test_a_module_runs_nothing_from_outside(file: Path) -> None:
     [
         "import pickle", "import yaml as y", "from marshal import loads", "from os import system", "eval('1')", "exec(x)",
         "os.popen('x')", "subprocess.run(x, shell=True)", "subprocess.run(x, shell=asked)", "np.load(f, allow_pickle=True)",
-        "pd.read_pickle(f)", "importlib.import_module(name)", "from ruamel.yaml import YAML", "builtins.eval(x)",
+        "pd.read_pickle(f)", "importlib.import_module(name)", "YAML(typ='unsafe').load(x)", "ruamel.yaml.YAML(typ=kind)", "YAML('unsafe')", "builtins.eval(x)",
     ],
 )  # fmt: skip
 def test_the_search_finds_it(source: str) -> None:

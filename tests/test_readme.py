@@ -157,7 +157,7 @@ def test_all_of_it(terminal: Terminal) -> None:
                     terminal.run(command)
         assert query is not None
         expired = terminal.folder / "store" / "tables" / "kind=EXPIRED"
-        wait_until(lambda: any(expired.glob("*.parquet")), "the messages expire")
+        wait_until(lambda: any(expired.rglob("*.parquet")), "the messages expire")
         query.send_signal(signal.SIGINT)
         said = query.communicate(timeout=60)[0]
         assert query.returncode == 0, said

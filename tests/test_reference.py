@@ -124,6 +124,8 @@ RARE: list[tuple[str | None, bytes]] = [
         ("persistent://a/b/u", {"command": "SUBSCRIBE", "connection": "c", "consumer_id": 1, "request_id": 3, "subscription": "s",
                                 "subType": "Shared"}),
         *(("persistent://a/b/u", {"producer": "p", "sequence_id": number, "payload": "x"}) for number in range(5)),
+        ("persistent://a/b/u", {"command": "ACK", "connection": "c", "consumer_id": 1, "request_id": 4, "ack_type": "Individual",
+                                "txnid_least_bits": 1, "message_id": [{"ledgerId": 1, "entryId": 0}]}),
         ("persistent://a/b/u", {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/u/truncate"}),
     )
 ]  # fmt: skip

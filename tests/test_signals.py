@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from streaming.kafka.local import is_gone
 from streaming.signals import ENDING, TOGETHER_SECONDS, stop_signals
-from tests.e2e.processes import no_nohup, wait_until
+from tests.e2e.processes import kill_session, no_nohup, session, wait_until
 
 WORK = """
 import sys, time
@@ -131,3 +132,129 @@ def test_the_handlers_from_before_return() -> None:
         assert stop.wait(5)
         assert stop.number == signal.SIGTERM
     assert [signal.getsignal(number) for number in ENDING] == before
+
+
+AT_AN_EVENT = """
+import os, sys
+from streaming.cli import main
+count, (at, signals, folder) = 0, (int(sys.argv[1]), eval(sys.argv[2]), sys.argv[3])
+
+def hook(event, arguments):
+    global count
+    if event in ("import", "open", "os.mkdir"):
+        count += 1
+        if count == at:
+            for number in signals:
+                os.kill(os.getpid(), number)
+
+sys.addaudithook(hook)
+sys.argv = ["magnetar", *sys.argv[4:]]
+try:
+    main()
+finally:
+    with open(os.path.join(folder, "events"), "w") as file:
+        file.write(str(count))
+"""
+"""A command that sends signals to itself when it imports a module, or opens or makes a file, for the nth time."""
+
+MOMENTS = 8
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    line = '{{"timestamp":1700000000000,"topic":"persistent://public/default/t","producer":"p","sequence_id":{}}}\n'
+    path.write_text("".join(map(line.format, range(100))))
+    return path
+
+
+def test_a_signal_at_any_moment_of_a_command(tmp_path: Path, log: Path) -> None:
+    """From its first import to its last file: one line or none, a code that says so, and the next start works."""
+
+    def run(at: int, signals: Sequence[int], *options: str) -> tuple[int, str]:
+        folder = tmp_path / str(at)
+        folder.mkdir(exist_ok=True)
+        command = ["replay", str(log), "--out", str(folder / "out"), "--no-spark", *options]
+        done = subprocess.run(
+            [sys.executable, "-c", AT_AN_EVENT, str(at), repr(list(map(int, signals))), str(folder), *command],
+            capture_output=True, text=True, check=False, preexec_fn=no_nohup,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert run(0, []) == (0, "")
+    events = int((tmp_path / "0" / "events").read_text())
+    moments = [1 + number * (events - 1) // MOMENTS for number in range(MOMENTS)]
+    sent = [[*([number] for number in ENDING), *PAIRS[1::2]][number % 7] for number in range(MOMENTS)]
+    with ThreadPoolExecutor(4) as pool:
+        for at, numbers, (code, said) in zip(moments, sent, pool.map(run, moments, sent), strict=True):
+            assert code in {sign for number in numbers for sign in (-number, 128 + number)}, (
+                at,
+                numbers,
+                said,
+            )
+            assert said in ("", "magnetar: interrupted\n"), (at, numbers, said)
+    assert run(moments[-1], [], "--overwrite") == (0, "")
+
+
+SWALLOWED = """
+import os, signal, time
+from streaming.signals import before_end, ending_signals
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+before_end(lambda: print("released", flush=True))
+with ending_signals():
+    Finalized()
+    time.sleep(60)
+"""
+
+
+def test_a_signal_in_a_finalizer_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "released\nreleased\n", "")
+
+
+CHILDREN = """
+import subprocess, time
+from streaming.signals import ending_signals
+with ending_signals():
+    own = subprocess.Popen(["sleep", "600"], process_group=0, stdout=subprocess.DEVNULL)
+    apart = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+    print(own.pid, apart.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_the_command_started_ends_with_it_but_for_daemons() -> None:
+    process = subprocess.Popen([sys.executable, "-c", CHILDREN], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    own, apart = map(int, process.stdout.readline().split())
+    process.terminate()
+    assert (process.stdout.read(), process.wait()) == ("", 143)
+    wait_until(lambda: is_gone(own), "the end of the child")
+    assert not is_gone(apart)
+    os.kill(apart, signal.SIGKILL)
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+@pytest.mark.parametrize("moment", ["Java starts", "the query runs"])
+def test_a_signal_to_all_processes_of_a_replay_with_spark(tmp_path: Path, log: Path, moment: str) -> None:
+    out, said = tmp_path / "out", tmp_path / "said"
+    command = [str(Path(sys.executable).with_name("magnetar")), "replay", str(log), "--out", str(out)]
+    with said.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, start_new_session=True, preexec_fn=no_nohup
+        )
+    begun = {
+        "Java starts": lambda: len(session(process.pid)) > 1,
+        "the query runs": lambda: (out / "checkpoint" / "offsets").exists(),
+    }[moment]
+    wait_until(begun, moment, process)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.killpg(process.pid, number)
+    assert process.wait() in (130, 143)
+    left = session(process.pid)
+    kill_session(process)
+    assert (said.read_text(), left) == ("magnetar: interrupted\n", [])

@@ -15,6 +15,8 @@ from streaming.answers import life
 from streaming.answers.delivery import explain_deliveries, to_json, verdicts
 from streaming.answers.folders import Folders, NotFound
 from streaming.answers.life import Life, OfSubscription
+from streaming.answers.policies import namespace_policies, topic_policies
+from streaming.answers.storage import explain_quotas, explain_retention, ledgers, quotas
 from streaming.broker import entry_filters
 from streaming.broker.persistent.delivery import Delivery
 from streaming.broker.position import Position
@@ -362,6 +364,91 @@ def test_writes_that_are_not_confirmed(tmp_path: Path) -> None:
     assert ("unconfirmed writes", None) in blocking(found)
 
 
+# -- why ledgers stay, and why quotas do not evict
+
+
+def stored(out: Path) -> Folders:
+    """Ledgers of two entries: `s` has consumed the first one, and reads the second."""
+    ticks = {"retentionCheckIntervalInSeconds": 60, "backlogQuotaCheckIntervalInSeconds": 60}
+    limit = {"limitSize": 300, "policy": "consumer_backlog_eviction"}
+    return folders(
+        out, policy("retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1}), subscribe(), flow(9),
+        policy("backlogQuota", limit), *(publish(n) for n in range(5)), ack(0, 1), ("persistent://a/b/u", publish(0)[1]),
+        managedLedgerMaxEntriesPerLedger=2, **ticks,
+    )  # fmt: skip
+
+
+def test_why_ledgers_stay(tmp_path: Path) -> None:
+    log = stored(tmp_path)
+    found = explain_retention(log, T)
+    assert [each.reason for each in found.ledgers] == ["retention", "cursor", "open"]
+    assert found == explain_retention(log, T), "to ask changes nothing"
+    table = ledgers(found)
+    assert table["ledger"].to_pylist() == [1, 2, 3]
+    assert table["goes"].to_pylist() == [False, False, False]
+    assert run(tmp_path, T, "--retention", "--json") == (0, to_json([found]) + "\n")
+    code, text = run(tmp_path, T, "--retention")
+    assert code == 0
+    assert (
+        "  retention of what is consumed: 5 min, 1 MB (namespace)\n  next check at 2026-01-01 00:01:00.000\n"
+        in text
+    )
+    assert "    cursor: still needed by s (mark-delete position 1:1)\n" in text
+    assert "    retention: consumed, but it was closed less than 5 min ago and the " in text
+    assert "; retention time ends at 2026-01-01 00:05:06.001" in text
+
+
+def test_why_a_quota_does_not_evict(tmp_path: Path) -> None:
+    log = stored(tmp_path)
+    found = explain_quotas(log, T)
+    assert [each.state for each in found.quotas] == ["within its limit", "no limit"]
+    assert quotas(found)["headroom"].to_pylist() == [found.quotas[0].headroom, None]
+    assert run(tmp_path, T, "--quota", "--json") == (0, to_json([found]) + "\n")
+    code, text = run(tmp_path, T, "--quota")
+    assert code == 0
+    assert "  the slowest cursor is s, mark-delete position 1:1\n" in text
+    assert f"    limit 300 bytes, used {found.quotas[0].used} bytes, headroom" in text
+    assert text.endswith("  The next check evicts nothing, unless a command comes before.\n")
+
+
+def test_what_the_next_check_evicts_and_closes(tmp_path: Path) -> None:
+    ticks = {"retentionCheckIntervalInSeconds": 60, "backlogQuotaCheckIntervalInSeconds": 60}
+    evict = {"limitSize": 50, "policy": "consumer_backlog_eviction"}
+    hold = {"limitTime": 1, "policy": "producer_request_hold"}
+    folders(
+        tmp_path / "evicted", subscribe(), policy("backlogQuota", evict), publish(0), publish(1),
+        policy("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}), managedLedgerMaxEntriesPerLedger=1, **ticks,
+    )  # fmt: skip
+    _, text = run(tmp_path / "evicted", T, "--quota")
+    assert "  The next check evicts 1 entry of s, from 1:-1 to 1:0." in text
+    folders(
+        tmp_path / "closed", subscribe(), policy("backlogQuota?backlogQuotaType=message_age", hold), create(), send(0),
+        preciseTimeBasedBacklogQuotaCheck=True, **ticks,
+    )  # fmt: skip
+    _, text = run(tmp_path / "closed", T, "--quota")
+    assert "  The next check closes the producers q." in text
+    assert (
+        "  message_age: exceeded\n    limit 1 s, used 4 s, headroom -3 s (producer_request_hold, namespace)"
+        in text
+    )
+
+
+def test_without_a_topic_it_picks_one(tmp_path: Path) -> None:
+    stored(tmp_path)
+    code, text = run(tmp_path, "--quota", "--retention")
+    assert code == 0
+    assert text.startswith(
+        "No topic was named. As an example, a topic that was chosen because its backlog is the largest (3"
+    )
+    assert "destination_storage" in text
+    assert "retention of what is consumed" in text
+    assert "because it stores the most" in run(tmp_path, "--retention")[1]
+    folders(tmp_path / "none")
+    assert "there is no topic" in run(tmp_path / "none", "--retention")[1]
+    folders(tmp_path / "off", publish(0))
+    assert "not checked: its interval is 0" in run(tmp_path / "off", "--quota")[1]
+
+
 # -- the command
 
 
@@ -431,3 +518,34 @@ def test_it_reads_the_files_of_its_partition_alone(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Folders, "_files", watched)
     at(log, 0)
     assert [partition for kind, partition in read if kind == KINDS[Message]][-1] is not None
+
+
+# -- which policies hold
+
+
+def test_policies_and_the_level_that_sets_each(tmp_path: Path) -> None:
+    whole, part = "persistent://a/b/p", "persistent://a/b/p-partition-0"
+    quota = {"limitSize": 7, "policy": "producer_exception"}
+    partitioned = (
+        None,
+        {"command": "ADMIN", "method": "PUT", "path": f"/{whole.replace('://', '/')}/partitions", "body": 1},
+    )
+    log = folders(
+        tmp_path, policy("messageTTL", 60), policy("maxProducersPerTopic", 5), partitioned,
+        admin("/persistent/a/b/p/maxProducersPerTopic", 3), admin("/persistent/a/b/t/backlogQuota", quota, topic=T),
+        publish(0), (part, {"producer": "p", "sequence_id": 0, "payload": "x"}), maxConsumersPerTopic=9,
+    )  # fmt: skip
+    found = {each.policy: each for each in topic_policies(log, T)}
+    assert (found["messageTTL"].value, found["messageTTL"].level) == (60, "namespace")
+    assert (found["maxProducersPerTopic"].value, found["maxProducersPerTopic"].level) == (5, "namespace")
+    assert (found["maxConsumersPerTopic"].value, found["maxConsumersPerTopic"].level) == (9, "broker")
+    assert found["destination_storage"].value["limitSize"] == 7
+    assert (found["destination_storage"].level, found["message_age"].level) == ("topic", "broker")
+    assert found["subscriptionTypesEnabled"].value == ["Exclusive", "Failover", "Key_Shared", "Shared"]
+    own = {each.policy: each for each in topic_policies(log, part)}["maxProducersPerTopic"]
+    assert (own.value, own.level) == (3, "topic")
+    (one,) = namespace_policies(log)
+    assert one.namespace == "a/b"
+    assert {each.policy: each.value for each in one.policies} == {"messageTTL": 60, "maxProducersPerTopic": 5}
+    with pytest.raises(NotFound, match="was deleted"):
+        topic_policies(log, "persistent://a/b/gone")

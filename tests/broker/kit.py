@@ -54,6 +54,7 @@ QUIET: dict[str, Any] = {
     "messageExpiryCheckIntervalInMinutes": 0,
     "retentionCheckIntervalInSeconds": 0,
     "brokerDeduplicationSnapshotFrequencyInSeconds": 0,
+    "brokerDeleteInactiveTopicsEnabled": False,
 }
 """Only commands have effects: checks run only by RUN_CHECK, and every mark-delete is written at once."""
 
@@ -110,11 +111,13 @@ class Run:
         """Publish with the short form."""
         return self.do(Publish(producer=producer, sequence_id=sequence_id, **fields), topic)
 
-    def fill(self, count: int, size: int = 1024, *, first: int = 0, topic: str = TOPIC) -> None:
+    def fill(self, count: int, size: int = 1024, *, first: int = 0, topic: str = TOPIC) -> list[Effect]:
         """Publish `count` entries with a stored size of exactly `size` bytes each."""
+        effects: list[Effect] = []
         for sequence_id in range(first, first + count):
             metadata = plain_metadata_size("p", sequence_id, self.now, None)
-            self.publish(sequence_id, topic=topic, payload="x" * (size - HEADER - metadata))
+            effects += self.publish(sequence_id, topic=topic, payload="x" * (size - HEADER - metadata))
+        return effects
 
     def create_producer(
         self,

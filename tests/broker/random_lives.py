@@ -96,6 +96,11 @@ SETTINGS: dict[str, list[Any]] = {
     "brokerDeduplicationSnapshotIntervalSeconds": [0, 1, 60],
     "brokerDeduplicationSnapshotFrequencyInSeconds": [0, 1, 60],
     "brokerDeduplicationProducerInactivityTimeoutMinutes": [0, 1, 3],
+    "brokerDeleteInactiveTopicsEnabled": [False],
+    "brokerDeleteInactiveTopicsFrequencySeconds": [1, 5, 20],
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": [-1, 0, 1, 60],
+    "brokerDeleteInactiveTopicsMode": ["delete_when_subscriptions_caught_up"],
+    "brokerDeleteInactivePartitionedTopicMetadataEnabled": [True],
     "subscriptionTypesEnabled": ["Shared,Key_Shared", "Exclusive,Failover,Shared"],
     "allowAutoSubscriptionCreation": [False],
     "allowAutoTopicCreation": [False],
@@ -224,6 +229,12 @@ POLICIES: dict[str, list[Any]] = {
     "maxMessageSize": [0, 100, 200],
     "encryptionRequired": [True, False],
     "subscriptionExpirationTime": [0, 1, 2],
+    "inactiveTopicPolicies": [
+        {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 5, "deleteWhileInactive": True},
+        {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "maxInactiveDurationSeconds": 2, "deleteWhileInactive": True},
+        {"maxInactiveDurationSeconds": 1, "deleteWhileInactive": True},
+        {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 5},
+    ],
     "dispatchRate": [
         {"dispatchThrottlingRateInMsg": 2},
         {"dispatchThrottlingRateInByte": 150, "ratePeriodInSecond": 2},
@@ -253,7 +264,12 @@ entry_filters.register("EveryFourthWaits", every_fourth_waits)
 JUMPS = [0] * 6 + [1, 10, 500, 999, 1000, 1000, 1000, 2000, 3000, 5000]
 LONG = [10_000, 30_000, 60_000, 60_000, 61_000, 120_000, 180_000, 600_000, 3_600_000]
 TYPES: list[Any] = ["Exclusive", "Failover", "Shared", "Key_Shared"]
-SCHEMAS = [SchemaData("s", b"{}", "Json"), SchemaData("s", b"x", "Avro"), SchemaData("", b"", "String")]
+SCHEMAS = [
+    SchemaData("s", b'{"type":"record","name":"A","fields":[]}', "Json"),
+    SchemaData("s", b"x", "Avro"),
+    SchemaData("", b"", "String"),
+]
+"""The second is malformed."""
 
 
 class RandomLife:

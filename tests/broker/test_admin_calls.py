@@ -438,3 +438,37 @@ def test_the_size_of_what_comes_after_a_position() -> None:
     for (ledger, entry), size in sizes.items():
         assert response(run.admin("PUT", "/backlogSize", {"ledgerId": ledger, "entryId": entry})) == size
     assert status(run.admin("GET", "/backlogSize")) == 405
+
+
+@pytest.mark.feature("I5")
+def test_a_subscription_is_not_replicated() -> None:
+    """4.0.7 shows it by topic, also where there is one cluster."""
+    run = Run()
+    run.subscribe("s")
+    path = "/subscription/s/replicatedSubscriptionStatus"
+    assert response(run.admin("GET", path)) == {TOPIC: False}
+    for body, status in ((False, 204), (True, 501)):
+        assert one(run.admin("POST", path, body), AdminResponse).fields.status == status
+    missing = run.admin("GET", "/subscription/none/replicatedSubscriptionStatus")
+    assert one(missing, AdminResponse).fields.status == 404
+
+
+@pytest.mark.feature("A8")
+def test_a_subscription_of_a_non_persistent_topic() -> None:
+    """4.0.7: it has properties, and a reset to a time does nothing."""
+    run, topic = Run(), "non-persistent://public/default/n"
+    run.subscribe("s", "Shared", topic=topic)
+
+    def ask(method: str, call: str, body: Any = None) -> tuple[int, Any]:
+        fields = one(run.admin(method, f"/subscription/{call}", body, topic), AdminResponse).fields
+        return fields.status, fields.response
+
+    assert ask("PUT", "s/properties", {"a": "b"})[0] == 204
+    assert ask("GET", "s/properties") == (200, {"a": "b"})
+    assert ask("POST", "s/resetcursor/0")[0] == 204
+    for method, call, status in (
+        ("POST", "s/properties", 405),
+        ("GET", "s/resetcursor/0", 405),
+        ("GET", "t/properties", 404),
+    ):
+        assert ask(method, call)[0] == status

@@ -5,7 +5,7 @@ that knows no more than the receipts told.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,6 +38,7 @@ from schemas.commands import (
 )
 from schemas.effects import Row
 from streaming.broker.broker import Broker
+from streaming.broker.config import InactiveTopicDeleteMode
 from streaming.broker.periodic_checks import CHECKS
 from tests.broker.kit import START, Stored, feed
 
@@ -51,7 +52,7 @@ TYPES: dict[str, SubType] = {"shared": "Shared", "failover": "Failover"}
 """Consumer id → its subscription."""
 
 
-def settings_of_a_broker() -> st.SearchStrategy[Record]:
+def settings_of_a_broker(*, deletes_inactive_topics: bool = True) -> st.SearchStrategy[Record]:
     """A configuration under which much happens with few messages."""
     choices: dict[str, st.SearchStrategy[Any]] = {
         "managedLedgerMaxEntriesPerLedger": st.sampled_from([2, 3, 50_000]),
@@ -77,6 +78,10 @@ def settings_of_a_broker() -> st.SearchStrategy[Record]:
         "preciseTimeBasedBacklogQuotaCheck": st.booleans(),
         "defaultRetentionTimeInMinutes": st.just(0),
         "subscriptionExpirationTimeMinutes": st.sampled_from([0, 3]),
+        "brokerDeleteInactiveTopicsEnabled": st.just(deletes_inactive_topics),
+        "brokerDeleteInactiveTopicsFrequencySeconds": st.sampled_from([10, 60]),
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": st.sampled_from([-1, 0, 31]),
+        "brokerDeleteInactiveTopicsMode": st.sampled_from(get_args(InactiveTopicDeleteMode)),
     }  # fmt: skip
     return st.builds(
         lambda profile, values: (0, None, BrokerConfig(profile=profile, settings=values)),

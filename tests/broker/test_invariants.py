@@ -152,7 +152,7 @@ def some_records(draw: st.DrawFn) -> list[Record]:
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     """Records among few: one or two topics, up to four consumers, mostly of one client."""
-    configuration = draw(settings_of_a_broker())
+    configuration = draw(settings_of_a_broker(deletes_inactive_topics=False))
     few = draw(st.lists(st.sampled_from(sorted(ALL)), min_size=1, max_size=4, unique=True))
     topics = draw(st.sampled_from([TOPICS[:1], TOPICS[:1], TOPICS]))
     clients = draw(st.sampled_from([CONNECTIONS[:1], CONNECTIONS[:1], CONNECTIONS]))

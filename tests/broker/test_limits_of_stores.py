@@ -1,9 +1,11 @@
 """What a topic's store keeps through an unload, and the broker's own times of entries."""
 
+from typing import Any
+
 import pytest
 
 from schemas.commands import Ack, BrokerConfig, MessageIdData, MessageMetadata, Send
-from schemas.effects import Expired, Quarantined, SendError, SendReceipt, Unsupported
+from schemas.effects import AckResponse, Effect, Expired, Quarantined, SendError, SendReceipt, Unsupported
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from tests.broker.kit import START, Run, of, one, response
 
@@ -12,7 +14,7 @@ TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataIn
 
 @pytest.mark.feature("D3")
 def test_only_so_many_ack_holes_are_kept() -> None:
-    run = Run(managedLedgerMaxUnackedRangesToPersist=2)
+    run = Run(managedLedgerMaxUnackedRangesToPersist=1)
     run.subscribe("s", "Shared", permits=100)
     for sequence_id in range(10):
         run.publish(sequence_id)
@@ -66,12 +68,30 @@ def test_transactions_are_refused() -> None:
     run.create_producer()
     metadata = MessageMetadata("p", 0, START)
     send = Send(connection="client", producer_id=1, sequence_id=0, metadata=metadata, txnid_most_bits=1)
-    assert one(run.do(send), SendError).error == "NotAllowedError"
+    assert one(run.do(send), SendError)[-2:] == ("NotAllowedError", "Transaction buffer disable!")
     run.subscribe("s", permits=10)
+    run.subscribe("t", "Shared", id_=2, connection="s", permits=10)
     run.publish(1)
-    ids = [MessageIdData(1, 0)]
-    ack = Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=ids, txnid_least_bits=7)
-    assert [type(effect) for effect in run.do(ack)] == [Unsupported]
-    assert run.backlog("s") == 1
+
+    def ack(consumer: int, ack_type: Any, request_id: int | None = None) -> list[Effect]:
+        ids = [MessageIdData(1, 0)]
+        return run.do(
+            Ack(
+                connection="s",
+                consumer_id=consumer,
+                ack_type=ack_type,
+                message_id=ids,
+                txnid_least_bits=7,
+                request_id=request_id,
+            )
+        )
+
+    assert [type(effect) for effect in ack(1, "Individual")] == [Unsupported]
+    refused = ("NotAllowedError", "Server don't support transaction ack!")
+    for consumer, ack_type in ((1, "Individual"), (1, "Cumulative"), (2, "Individual")):
+        assert one(ack(consumer, ack_type, 5), AckResponse)[-2:] == refused
+    # 4.0.7 ignores a cumulative ack of a shared subscription before it looks at the transaction
+    assert one(ack(2, "Cumulative", 6), AckResponse).error is None
+    assert run.backlog("s") == run.backlog("t") == 1
     wanted = BrokerConfig(settings={"transactionCoordinatorEnabled": True})
     assert one(run.do(wanted, None), Quarantined).rule == "broker_config"

@@ -5,12 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.commands import Admin, Lookup, PartitionedMetadata, Subscribe
+from schemas.commands import Admin, GetSchema, Lookup, PartitionedMetadata, Subscribe
 from schemas.effects import (
     AdminResponse,
     CloseProducer,
     Effect,
     Error,
+    GetSchemaResponse,
     LookupResponse,
     PartitionedMetadataResponse,
     ProducerSuccess,
@@ -162,20 +163,39 @@ def test_a_deleted_namespace_counts_its_topics_anew(strict: Run) -> None:
 
 def test_topics_of_a_missing_namespace_are_refused(strict: Run) -> None:
     topic = "persistent://public/none/t"
-    cause = "Tenant or namespace or topic does not exist: public/none"
+    cause = (
+        f"Namespace bundle (public/none/0x00000000_0xffffffff) for topic ({topic}) not served by this instance. Please redo the "
+        "lookup."
+    )
     assert reason(strict, "GET", "/persistent/public/none/t/stats", None, topic) == (
         404,
         "Namespace not found",
     )
     assert reason(strict, "PUT", "/persistent/public/none/t", None, topic) == (404, "Namespace not found")
     for effects in (strict.create_producer(topic=topic), strict.subscribe("s", topic=topic)):
-        assert one(effects, Error)[-2:] == ("TopicNotFound", cause)
-    asked = strict.do(PartitionedMetadata(connection="c", request_id=1), topic)
-    assert one(asked, PartitionedMetadataResponse).error == "TopicNotFound"
-    assert (
-        one(strict.do(Lookup(connection="c", request_id=1), topic), LookupResponse).error == "TopicNotFound"
-    )
+        assert one(effects, Error)[-2:] == ("ServiceNotReady", cause)
+    for command, why in (
+        (Lookup(connection="c", request_id=1), "Namespace not found"),
+        (PartitionedMetadata(connection="c", request_id=1), "Namespace not found"),
+        (GetSchema(connection="c", request_id=1), f"Topic not found or no-schema {topic}"),
+    ):
+        (answer,) = strict.do(command, topic)
+        assert isinstance(answer, LookupResponse | PartitionedMetadataResponse | GetSchemaResponse)
+        assert (answer.error, answer.cause) == ("TopicNotFound", why)
     assert strict.broker.topic_names() == []
+
+
+def test_a_topic_of_pulsar_1_needs_no_namespace(strict: Run) -> None:
+    """4.0.7 takes ``tenant/cluster/namespace``, and creates topics there by use. Its namespaces can be created, too."""
+    topic = "persistent://prop/cluster/ns/a/b"
+    assert one(strict.create_producer(topic=topic), ProducerSuccess)
+    assert strict.broker.listed_topics("prop/cluster/ns") == [topic]
+    assert strict.broker.listed_topics("prop/cluster") == []
+    path = "/persistent/prop/cluster/ns%2Fa%2Fb/stats"
+    assert call(strict, "GET", path, None, topic)[0] == 200
+    assert status(strict, "PUT", "/namespaces/public/standalone%2Fn") == 204
+    assert status(strict, "POST", "/namespaces/public/standalone%2Fn/messageTTL", 5) == 204
+    assert "public/standalone/n" in strict.broker.namespace_policies
 
 
 def test_a_namespace_is_created_with_policies(strict: Run) -> None:
@@ -405,6 +425,7 @@ def test_a_policy_without_effect_is_kept(strict: Run, policy: str, body: Any, un
         ("autoTopicCreation", {"allowAutoTopicCreation": True}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is Unknown topic type [null]")),
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] cannot be null when the type is partitioned.")),
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 0}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] cannot be less than 1 for partition type.")),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 10_001}, (406, "Number of partitions should be less than or equal to 10000")),
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 1}, (412, "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] is not allowed to be set when the type is non-partition.")),
         ("resourcegroup/none", None, (412, "ResourceGroup does not exist")),
         ("shadowTopics", ["a"], (501, "shadow topics are not supported")),
@@ -613,3 +634,25 @@ def test_other_calls_are_unsupported(strict: Run) -> None:
     effects: list[Effect] = strict.do(Admin(method="GET", path="/namespaces/public/default/nonsense"), None)
     assert of(effects, Unsupported)
     assert one(effects, AdminResponse).fields.status == 404
+
+
+def test_the_topics_of_a_bundle(strict: Run) -> None:
+    """4.0.7: `?bundle=…` lists those that are in it."""
+    status(strict, "PUT", "/namespaces/public/n")
+    topics = [f"persistent://public/n/{name}" for name in ("zz", "a")]
+    for topic in topics:
+        assert status(strict, "PUT", f"/{topic.replace('://', '/')}", None, topic) == 204
+    halves = ["0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"]
+    boundaries = ["0x00000000", "0x7fffffff", "0xffffffff"]
+    for topic, bundle in zip(topics, halves, strict=True):
+        assert bundles.of_topic(topic, boundaries) == bundle
+        assert call(strict, "GET", f"/persistent/public/n?bundle={bundle}") == (200, [topic])
+    assert call(strict, "GET", "/persistent/public/n?bundle=x") == (200, [])
+
+
+def test_how_a_bundle_is_split(strict: Run) -> None:
+    """4.0.7 knows four algorithms; with one broker, all of them split in the middle here."""
+    status(strict, "PUT", "/namespaces/public/n")
+    path = f"/namespaces/public/n/{bundles.WHOLE}/split?splitAlgorithmName="
+    assert reason(strict, "PUT", f"{path}x")[0] == 412
+    assert status(strict, "PUT", f"{path}topic_count_equally_divide") == 204

@@ -40,6 +40,7 @@ def test_the_number_of_partitions() -> None:
     asked = [
         ("GET", None, 404), ("DELETE", None, 404), ("POST", 3, 409), ("PUT", 0, 406), ("PUT", -1, 406), ("PUT", "x", 400),
         ("PUT", 3, 204), ("PUT", 3, 409), ("POST", 2, 422), ("POST", 3, 204), ("POST", 5, 204), ("POST", 0, 422),
+        ("POST", 10_001, 422),
     ]  # fmt: skip
     assert [status(call(run, method, "/partitions", body)) for method, body, _ in asked] == [
         s for *_, s in asked
@@ -51,6 +52,8 @@ def test_the_number_of_partitions() -> None:
     for method in ("PUT", "POST", "DELETE"):
         assert status(run.admin(method, "/partitions", 2, topic=f"{TOPIC}2")) == 409
     assert status(run.admin("PUT", "/partitions", 2, topic=FIRST)) == 412
+    for count, expected in ((10_001, 406), (2**31 - 1, 406), (10_000, 204)):
+        assert status(run.admin("PUT", "/partitions", count, topic=f"{TOPIC}3")) == expected
 
 
 def test_policies_hold_for_the_partitions() -> None:

@@ -162,3 +162,40 @@ def test_a_message_size_above_the_brokers_is_refused(run: Run) -> None:
 )
 def test_the_policy_that_a_call_sets(call: str, path: str, policy: str | None) -> None:
     assert policy_of(call, path) == policy
+
+
+@pytest.mark.parametrize(
+    ("level", "name", "value", "status"),
+    [
+        ("topic", "retention", RETENTION, 204),
+        ("topic", "dispatchRate", rate(9, 9, 9), 204),
+        ("topic", "subscribeRate", SUBSCRIBE, 204),
+        ("topic", "publishRate", {"publishThrottlingRateInMsg": 5}, 204),
+        ("topic", "deduplicationEnabled", True, 204),
+        ("topic", "messageTTL", 5, 204),
+        ("topic", "maxProducers", 5, 400),
+        ("namespace", "retention", RETENTION, 204),
+        ("namespace", "publishRate", {"publishThrottlingRateInMsg": 5}, 204),
+        ("namespace", "deduplication", True, 400),
+        ("namespace", "messageTTL", 5, 400),
+    ],
+)
+def test_a_call_without_a_value_removes_a_policy_that_is_an_object(
+    run: Run, level: str, name: str, value: Any, status: int
+) -> None:
+    assert ask(run, "POST", level, name, value)[0] == 204
+    before = ask(run, "GET", level, name)
+    unset = ask(Run(), "GET", "namespace", name) if level == "namespace" else None
+    assert ask(run, "POST", level, name)[0] == status
+    after = ask(run, "GET", level, name)
+    assert (after == before) == (status == 400)
+    assert unset is None or status == 400 or after == unset
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("x", 404), ("1.5", 404), ("99999999999", 404), ("-1", 412), ("", 204)]
+)
+def test_a_ttl_of_a_topic_that_is_not_a_number(run: Run, query: str, status: int) -> None:
+    assert ask(run, "POST", "topic", "messageTTL?messageTTL=5")[0] == 204
+    assert ask(run, "POST", "topic", f"messageTTL?messageTTL={query}")[0] == status
+    assert ask(run, "GET", "topic", "messageTTL")[1] == (None if status == 204 else 5)

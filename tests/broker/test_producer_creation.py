@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from schemas.commands import AccessMode
+from schemas.commands import AccessMode, Producer
 from schemas.effect_fields import ProducerSuccessFields, TopicEventFields
 from schemas.effects import (
     CloseConnection,
@@ -17,9 +17,11 @@ from schemas.effects import (
     Success,
     TopicEvent,
 )
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
 from streaming.broker.persistent.stats import topic_stats
 from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
-from tests.broker.kit import of, one
+from tests.broker.kit import TOPIC, Run, of, one
 from tests.broker.test_producer_cases import Clients, told
 
 SITUATIONS: list[set[Situation]] = [
@@ -137,6 +139,32 @@ def test_generated_names_differ() -> None:
     run = Clients()
     names = [one(run.create_producer(None, id_), ProducerSuccess).producer_name for id_ in (1, 2)]
     assert names == ["standalone-0-0", "standalone-0-1"]
+
+
+@pytest.mark.feature("B2", "A8")
+def test_a_generated_name_is_unique_on_the_broker() -> None:
+    run, names = Run(), list[str]()
+    run.create_producer("standalone-0-3")
+    for topic in (TOPIC, f"{TOPIC}2", f"non-{TOPIC}", TOPIC):
+        for connection in ("a", "b"):
+            effects = run.do(Producer(connection=connection, producer_id=len(names), request_id=1), topic)
+            names.append(one(effects, ProducerSuccess).producer_name)
+        run.admin("DELETE", "?force=true", topic=topic)
+        run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert names == [
+        f"standalone-0-{number}" for number in range(8)
+    ]  # the topic of the producer with one of them is gone by then
+    run.create_producer("standalone-0-8")
+    assert (
+        one(run.create_producer(None, 2), ProducerSuccess).producer_name == "standalone-0-9"
+    )  # that one is taken
+
+
+@pytest.mark.feature("B2")
+def test_ingress_partitions_generate_names_of_their_own() -> None:
+    run = Run()
+    run.broker = Broker(3, NoEntries())
+    assert one(run.create_producer(None), ProducerSuccess).producer_name == "standalone-3-0"
 
 
 @pytest.mark.feature("D2")

@@ -15,8 +15,10 @@ from schemas.commands import (
     GetOrCreateSchema,
     GetSchema,
     Lookup,
+    MessageMetadata,
     PartitionedMetadata,
     SchemaData,
+    Send,
     SubType,
 )
 from schemas.effect_fields import (
@@ -50,7 +52,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.subscription.consumer import MAX_PERMITS
-from tests.broker.kit import TOPIC, Run, of, one, sent
+from tests.broker.kit import START, TOPIC, Run, of, one, sent
 
 NOWHERE = "persistent://public/default/nowhere"
 
@@ -654,6 +656,88 @@ def test_partitions_of_a_bad_name(name: str) -> None:
 BAD_TOPICS = ["t", "persistent://public/t", "persistent://pu blic/default/t", "persistent://public/../t"]
 
 
+SHORT = "it should be in the format of <tenant>/<namespace>/<topic> or <topic>"
+
+
+@pytest.mark.feature("K1")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a/b", f"Invalid short topic name 'a/b', {SHORT}"),
+        ("persistent:/a", f"Invalid short topic name 'persistent:/a', {SHORT}"),
+        ("nope://public/default/t", "Invalid topic domain: 'nope'"),
+        ("persistent://public/default", "Invalid topic name: persistent://public/default"),
+        ("persistent:///default/t", "Invalid namespace format. namespace: /default"),
+        ("persistent://prop//ns/t", "Invalid namespace format. namespace: prop//ns"),
+        ("persistent://pub lic/default/t", "Invalid named entity: pub lic"),
+        ("persistent://prop/cl/n s/t", "Invalid named entity: n s"),
+        (
+            "persistent://public/default/ ",
+            "Invalid topic name: persistent://public/default/ . Topic local name must not be blank.",
+        ),
+        (
+            "persistent://prop/cl/ns/",
+            "Invalid topic name: persistent://prop/cl/ns/. Topic local name must not be blank.",
+        ),
+    ],
+)
+def test_why_a_name_is_refused(name: str, why: str) -> None:
+    """As 4.0.7 says it."""
+    run = Run()
+    assert one(run.do(GetSchema(connection="c", request_id=1), name), GetSchemaResponse).cause == why
+    for effects in (
+        run.do(Lookup(connection="c", request_id=1), name),
+        run.create_producer(topic=name),
+        run.subscribe("s", topic=name),
+    ):
+        (answer,) = effects
+        assert isinstance(answer, LookupResponse | Error)
+        assert (answer.error, answer.cause) == ("InvalidTopicName", f"Invalid topic name: {why}")
+
+
+@pytest.mark.feature("K1")
+def test_a_listener_that_the_broker_does_not_have() -> None:
+    """4.0.7: ServiceNotReady."""
+    asked = Lookup(connection="c", request_id=1, advertised_listener_name="external")
+    answer = one(Run().do(asked), LookupResponse)
+    assert (answer.fields.response, answer.error, answer.cause) == (
+        "Failed", "ServiceNotReady", "the broker do not have external listener",
+    )  # fmt: skip
+
+
+@pytest.mark.feature("K1")
+def test_a_partition_that_a_topic_does_not_have() -> None:
+    """4.0.7: PARTITIONED_METADATA, PRODUCER and SUBSCRIBE do not create it. One of no partitioned topic is a topic like others."""
+    run = Run()
+    run.admin("PUT", "/partitions", 2)
+    beyond, orphan = f"{TOPIC}-partition-2", "persistent://public/default/u-partition-2"
+    assert partitions(run, beyond).error == "TopicNotFound"
+    assert one(run.create_producer(topic=beyond), Error).error == "TopicNotFound"
+    assert one(run.subscribe("s", topic=beyond), Error).error == "TopicNotFound"
+    asked = PartitionedMetadata(connection="c", request_id=1, metadata_auto_creation_enabled=False)
+    for topic, error in (
+        (f"{TOPIC}-partition-1", None),
+        (beyond, "TopicNotFound"),
+        (orphan, "TopicNotFound"),
+    ):
+        assert one(run.do(asked, topic), PartitionedMetadataResponse).error == error
+    assert partitions(run, orphan).error is None
+    assert one(run.create_producer(topic=orphan), ProducerSuccess)
+
+
+@pytest.mark.feature("K1")
+@pytest.mark.parametrize(("stated", "counted"), [(0, 0), (-1, -1), (5, 5)])
+def test_a_stated_number_of_messages_is_what_the_topic_counts(stated: int, counted: int) -> None:
+    """4.0.7: any number is taken, and adds to msgInCounter; a publish rate sees no negative one."""
+    run = Run()
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 100})
+    run.create_producer()
+    metadata = MessageMetadata("p", 0, START)
+    sent = Send(connection="client", producer_id=1, sequence_id=0, metadata=metadata, num_messages=stated)
+    assert one(run.do(sent), SendReceipt)
+    assert run.broker.topic_stats(TOPIC)["stats"]["msgInCounter"] == counted
+
+
 @pytest.mark.feature("K1")
 @pytest.mark.parametrize("name", BAD_TOPICS)
 def test_a_lookup_of_a_bad_name(name: str) -> None:
@@ -754,7 +838,8 @@ def version(number: int) -> str:
 @pytest.mark.feature("K1")
 def test_schemas_are_numbered() -> None:
     run = Run()
-    a, b = SchemaData("a", b"{}", "Json"), SchemaData("b", b"[]", "Avro")
+    run.admin("PUT", "")
+    a, b = SchemaData("a", b"[]", "Json"), SchemaData("b", b'"int"', "Avro")
 
     def keep(schema: SchemaData) -> str:
         effects = run.do(GetOrCreateSchema(connection="c", request_id=1, schema=schema))
@@ -767,32 +852,33 @@ def test_schemas_are_numbered() -> None:
         return one(run.do(command), GetSchemaResponse)
 
     nothing = get()
-    assert (nothing.error, nothing.cause) == ("TopicNotFound", "Topic not found or no-schema")
+    assert (nothing.error, nothing.cause) == ("TopicNotFound", f"Topic not found or no-schema {TOPIC}")
     assert [keep(a), keep(b), keep(a)] == [version(0), version(1), version(0)]
-    assert (schema_of(get()).name, get().fields.schema_version) == ("b", version(1))
+    assert (schema_of(get()).schema_data, get().fields.schema_version) == (b'"int"', version(1))
     first = schema_of(get(bytes(8)))
-    assert first == SchemaFields(name="a", schema_data=b"{}", type="Json", properties=[])
+    assert first == SchemaFields(name="public/default/t", schema_data=b"[]", type="Json", properties=[])
     assert get((2).to_bytes(8, "big")).error == "TopicNotFound"
 
 
 @pytest.mark.feature("K1")
 def test_a_producers_schema_is_kept_and_its_version_told() -> None:
     run = Run()
-    answer = one(run.create_producer(schema=SchemaData("a", b"{}", "Json")), ProducerSuccess)
+    answer = one(run.create_producer(schema=SchemaData("a", b"[]", "Json")), ProducerSuccess)
     assert answer.fields.schema_version == version(0)
     found = one(run.do(GetSchema(connection="c", request_id=1)), GetSchemaResponse)
-    assert schema_of(found).name == "a"
+    assert schema_of(found).schema_data == b"[]"
 
 
 @pytest.mark.feature("K1")
 def test_the_answers_survive_a_restart() -> None:
     run = Run()
     run.admin("PUT", "/partitions", 4)
-    run.do(GetOrCreateSchema(connection="c", request_id=1, schema=SchemaData("a", b"{}", "Json")))
+    schema = SchemaData("a", b"[]", "Json")
+    run.do(GetOrCreateSchema(connection="c", request_id=1, schema=schema), f"{TOPIC}-partition-0")
     run.broker = Broker.decode(run.broker.encode(), NoEntries())
     assert partitions(run).fields.partitions == 4
     found = one(run.do(GetSchema(connection="c", request_id=1)), GetSchemaResponse)
-    assert schema_of(found).name == "a"
+    assert schema_of(found).schema_data == b"[]"
 
 
 @pytest.mark.feature("E5")

@@ -2,18 +2,21 @@
 
 Seconds are from the dispatcher's creation, which fills its buckets, unless a test says otherwise."""
 
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, SubType
+from schemas.commands import AnyCommand, BrokerConfig, Flow, SubType, Tick, to_json
 from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
 from streaming.broker.broker import Broker
+from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.token_bucket import TokenBucket
-from tests.broker.kit import QUIET, TOPIC, Run, Stored, of, one, response, sent
+from tests.broker.kit import QUIET, TOPIC, Run, Stored, feed, of, one, response, sent
 
 pytestmark = pytest.mark.feature("I3")
 
@@ -156,8 +159,13 @@ def test_one_rate_for_the_partition() -> None:
     for n in range(3):
         run.publish(n, topic=OTHER)
     assert sent(run.subscribe("s", "Shared", topic=OTHER, connection="o", permits=1000)) == []
-    assert [m.topic for m in of(run.wait(1), Message)] == [OTHER, OTHER, OTHER, TOPIC]
-    assert [m.topic for m in of(run.wait(1), Message)] == [TOPIC]
+    assert [m.topic for m in of(run.wait(1), Message)] == [
+        TOPIC,
+        TOPIC,
+        OTHER,
+        OTHER,
+    ]  # as they began to wait
+    assert [m.topic for m in of(run.wait(1), Message)] == [OTHER]
 
 
 def test_the_most_specific_rate_that_limits_holds() -> None:
@@ -264,6 +272,127 @@ def test_looks_that_were_left_out_are_made_up_for(
     assert abs(at_once.remainder - each.remainder) <= looks  # ns, from rounding
 
 
+class Everyone:
+    """Dispatchers that look for permits of one rate themselves, each of them every second, as those of Pulsar do."""
+
+    def __init__(self, messages: int, size: int, seconds: int, now: int) -> None:
+        self.period, self.rates = seconds * 1000, (messages, size)
+        self.buckets = [TokenBucket.full(each, self.period, now) if each > 0 else None for each in self.rates]
+        self.looks: list[tuple[int, int, tuple[str, str]]] = []
+        self.waiting: set[tuple[str, str]] = set()
+        self.left: dict[tuple[str, str], int] = {}
+        self.sent: list[tuple[int, str, str]] = []
+
+    def until(self, now: int) -> None:
+        while self.looks and self.looks[0][0] <= now:
+            at, _, dispatcher = heappop(self.looks)
+            self.waiting.remove(dispatcher)
+            self.look(at, dispatcher)
+
+    def look(self, now: int, dispatcher: tuple[str, str]) -> None:
+        while True:
+            tokens = [
+                100 * 100 if bucket is None else bucket.renew(now, self.period) for bucket in self.buckets
+            ]
+            if min(tokens) <= 0:
+                if dispatcher not in self.waiting:  # isRescheduleReadInProgress
+                    self.waiting.add(dispatcher)
+                    heappush(self.looks, (now + 1000, next(NUMBERS), dispatcher))
+                return
+            read = min(self.left[dispatcher], tokens[0], max(tokens[1] // 100, 1))
+            if read == 0:
+                return
+            self.left[dispatcher] -= read
+            self.sent += [(now, *dispatcher)] * read
+            for bucket, used in zip(self.buckets, (read, 100 * read), strict=True):
+                if bucket is not None:
+                    bucket.use(used)
+
+
+NUMBERS = count()
+
+
+@given(
+    level=st.sampled_from(["topic", "broker"]), messages=st.integers(0, 5), size=st.integers(-1, 600), seconds=st.integers(1, 3),
+    backlog=st.integers(1, 12), cut=st.booleans(),
+    joins=st.lists(st.tuples(st.sampled_from([0, 1, 300, 999, 1000, 1700]), st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=9),
+)  # fmt: skip
+def test_dispatchers_that_share_a_rate_find_permits_as_if_all_of_them_looked(
+    level: str, messages: int, size: int, seconds: int, backlog: int, cut: bool,
+    joins: list[tuple[int, int, int]],
+) -> None:  # fmt: skip
+    """Whose turn it is to look is computed. A dispatcher that gets permits from its consumer looks as well."""
+    stored = Stored()
+    run = Run(reader=stored)
+    topics = [TOPIC, OTHER] if level == "broker" else [TOPIC]
+    for topic in topics:
+        for number in range(3):
+            run.admin("PUT", f"/subscription/s{number}", {"ledgerId": -1, "entryId": -1}, topic=topic)
+        stored.add(run.fill(backlog, 100, topic=topic))
+        for number in range(3):
+            run.subscribe(f"s{number}", "Shared", topic=topic, connection=f"{topic}{number}")
+    if level == "topic":
+        run.admin("POST", "/dispatchRate", rate(messages, size, seconds))
+    else:
+        seconds = 1
+        run.configure(dispatchThrottlingRateInMsg=messages, dispatchThrottlingRateInByte=size)
+    everyone = Everyone(messages, size, seconds, run.now)
+    everyone.left = {(topic, f"s{number}"): backlog for topic in topics for number in range(3)}
+    got: list[tuple[int, str, str]] = []
+
+    def do(command: AnyCommand, topic: str | None) -> None:
+        everyone.until(run.now)
+        feed(run.broker, run.broker.offset + 1, run.now, topic, to_json(command))
+        got.extend(
+            (row.clock, row.effect.topic, row.effect.subscription)
+            for row in run.broker.take()
+            if isinstance(row.effect, Message)
+        )
+        if cut:
+            run.broker = Broker.decode(run.broker.encode(), stored)
+
+    for wait, number, turns in joins:
+        run.now += wait
+        topic, name = topics[number % len(topics)], f"s{number // 2}"
+        do(
+            Flow(connection=f"{topic}{number // 2}", consumer_id=1, messagePermits=1000 * turns),
+            topic,
+        )
+        everyone.look(run.now, (topic, name))
+    run.now += 100_000
+    do(Tick(), None)
+    assert got == everyone.sent
+
+
+@pytest.mark.parametrize("level", ["topic", "broker"])
+def test_those_that_wait_for_a_shared_rate_cost_nothing(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks are as many as the messages, however many dispatchers wait."""
+    run = Run()
+    topics = [f"{TOPIC}-{number}" for number in range(60 if level == "broker" else 1)]
+    names = [f"s{number}" for number in range(1 if level == "broker" else 60)]
+    if level == "broker":
+        run.configure(dispatchThrottlingRateInMsg=1)
+    else:
+        run.admin("POST", "/dispatchRate", rate(1), topic=topics[0])
+    for topic in topics:
+        for name in names:
+            run.subscribe(name, "Shared", topic=topic, connection=topic + name, permits=1000)
+            run.now += 13
+        for number in range(5):
+            run.publish(number, topic=topic)
+    looks: list[int] = []
+    renew = DispatchRateLimiter.renew
+
+    def counted(limiter: DispatchRateLimiter, now: int, tick: int | None) -> None:
+        looks.append(now)
+        renew(limiter, now, tick)
+
+    monkeypatch.setattr(DispatchRateLimiter, "renew", counted)
+    found = of(run.wait(10_000), Message)
+    assert len(found) >= 4 * 60
+    assert len(looks) < 3 * len(found)
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_cut_changes_nothing(cut: bool) -> None:
     run, stored = backlog_of(30), Stored()
@@ -294,7 +423,10 @@ def test_a_cut_changes_nothing(cut: bool) -> None:
 # -- subscriptions that have caught up ----------------------------------------------------------------------------
 
 
-def lagging(count: int, threshold: int = 5) -> Run:
+RATES = pytest.mark.parametrize("rates", ["/subscriptionDispatchRate", "/dispatchRate"])
+
+
+def lagging(count: int, threshold: int = 5, rates: str = "/subscriptionDispatchRate") -> Run:
     """A rate of one message per hour for subscriptions with a backlog only, in an interval of stats that begins now."""
     run = Run(
         now=60_000_000, activeConsumerFailoverDelayTimeMillis=0, dispatchThrottlingOnNonBacklogConsumerEnabled=False,
@@ -302,7 +434,7 @@ def lagging(count: int, threshold: int = 5) -> Run:
     )  # fmt: skip
     run.admin("PUT", "/subscription/s", {"ledgerId": -1, "entryId": -1})
     run.fill(count, 100)
-    run.admin("POST", "/subscriptionDispatchRate", rate(1, seconds=3600))
+    run.admin("POST", rates, rate(1, seconds=3600))
     return run
 
 
@@ -316,8 +448,9 @@ def test_rates_may_spare_subscriptions_that_have_caught_up(type_: SubType, count
     )
 
 
-def test_what_has_caught_up_is_found_out_when_an_interval_of_stats_ends() -> None:
-    run = lagging(6)
+@RATES
+def test_what_has_caught_up_is_found_out_when_an_interval_of_stats_ends(rates: str) -> None:
+    run = lagging(6, rates=rates)
     assert sent(run.subscribe("s", "Shared", permits=2)) == [0]
     run.wait(0.4)
     run.admin("POST", "/subscription/s/skip/3")
@@ -327,8 +460,9 @@ def test_what_has_caught_up_is_found_out_when_an_interval_of_stats_ends() -> Non
     assert len(sent([effect for n in range(100, 107) for effect in run.publish(n)])) == 7
 
 
-def test_who_falls_behind_is_limited_from_the_next_interval_of_stats() -> None:
-    run = lagging(0)
+@RATES
+def test_who_falls_behind_is_limited_from_the_next_interval_of_stats(rates: str) -> None:
+    run = lagging(0, rates=rates)
     run.subscribe("s", "Shared")
     for n in range(7):
         run.publish(n)

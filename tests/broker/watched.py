@@ -79,7 +79,8 @@ class Group:
     individually acked entries (`ManagedCursor.reset`). `phantoms`: the counter treats or treated entries of a missing ledger
     as stored (`ManagedLedger.count`), so its value is meaningless. `ahead`: an unwritten entry was acked, which Pulsar allows
     at the border of a ledger, so the mark-delete is meaningless. `passed`: the broker moved the mark-delete, perhaps past
-    pending entries, which stay counted though they may be forgotten.
+    pending entries, which stay counted though they may be forgotten; or a client said that more messages of an entry are left
+    than it has, which Pulsar counts as unacked, too.
     """
 
     acked: set[Position] = field(default_factory=set)
@@ -235,6 +236,13 @@ class Watched:
         ]
         group = account.groups[subscription.name]
         if command.ack_type == "Individual":
+            if by_index:  # ids that the cursor then refuses count, too
+                group.passed |= any(
+                    left.bit_count() > consumer.pending.get(position, left.bit_count())
+                    for position, left in ids
+                    if left is not None
+                    for consumer in subscription.consumers
+                )
             for position, left in ids:
                 if left is not None and not by_index:
                     continue

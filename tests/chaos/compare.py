@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.outputs import IDENTITY
+from sinks.storage import Storage
+from sinks.tables import table_files
 from tests.e2e.outcome import Identity, Outcome
 
 _POSITION = ("topic", "ledger_id", "entry_id")
@@ -24,14 +26,12 @@ def compare(found: Outcome, expected: Outcome, store: Path) -> tuple[int, list[s
     for name, own, theirs, key in _outputs(found, expected):
         rows += len(theirs)
         differences += _differences(name, own, theirs, key)
-    for name, folder, kept in (
-        *(
-            (f"table {kind}", store / "tables" / f"kind={kind}", table)
-            for kind, table in found.tables.items()
-        ),
-        ("quarantine", store / "quarantine", found.quarantine),
+    tables = Storage(str(store / "tables"))
+    for name, files, kept in (
+        *((f"table {kind}", table_files(tables, kind), table) for kind, table in found.tables.items()),
+        ("quarantine", (store / "quarantine").glob("*.parquet"), found.quarantine),
     ):
-        written = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+        written = sum(pq.read_metadata(file).num_rows for file in files)
         if written != len(kept):
             differences.append(f"{name}: {written - len(kept)} rows too many in its files")
     differences += _disorder(found)

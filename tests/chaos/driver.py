@@ -18,7 +18,7 @@ from sinks.dead_letters import KafkaDeadLetters
 from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
-from sinks.tables import TableSink
+from sinks.tables import DeltaSink
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
@@ -83,7 +83,7 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
     sinks: list[Sink] = [
         ledgers,
         QuarantineSink(str(store)),
-        TableSink(str(store / "tables")),
+        DeltaSink(str(store / "tables")),
         QualitySink(str(store)),
         KafkaDeadLetters(letters.bootstrap, letters.topic),
         KafkaResponses(answers.bootstrap, answers.topic, store=ledgers),

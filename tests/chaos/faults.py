@@ -6,7 +6,7 @@ Everything here is pickled to Spark's workers. The history is in files, because 
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from schemas.entries import EntryReader
 from schemas.outputs import Rows
-from sinks.base import Sink
+from sinks.base import CommittingSink, Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
 from streaming.kafka.local import LocalKafka
@@ -161,6 +161,11 @@ class FaultySink:
                 self._sink.write(batch_id, partition, rows)
         if self._name == SINKS[-1]:
             self._faults.at("after", batch=batch_id, partition=partition)
+
+    def commit(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> None:
+        if isinstance(self._sink, CommittingSink):
+            self._faults.at("commit", batch=batch_id)
+            self._sink.commit(batch_id, rows)
 
     @contextmanager
     def _between_files(self, fault: Fault) -> Iterator[None]:

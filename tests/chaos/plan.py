@@ -15,7 +15,7 @@ _START = 1_700_000_000_000
 Kind = Literal["error", "worker", "driver", "kafka"]
 """An exception, or kill −9 of Python workers, of the driver and its JVM, or of Kafka."""
 
-Phase = Literal["begin", "fold", "encode", "before", "within", "between", "after", "done"]
+Phase = Literal["begin", "fold", "encode", "before", "within", "between", "after", "commit", "done"]
 """The phases of a micro-batch, in order."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -27,7 +27,8 @@ PHASES: dict[Phase, str] = {
     "within": "inside a sink's write",
     "between": "between two sinks",
     "after": "all sinks written, task not done",
-    "done": "all tasks done, not committed (driver)",
+    "commit": "all tasks done, the table's commit not made (driver)",
+    "done": "the table committed, the micro-batch not (driver)",
 }
 
 SINKS = ("store", "quarantine", "tables", "quality", "letters", "responses")
@@ -82,7 +83,7 @@ class Plan(NamedTuple):
 
 
 def plan(seed: int) -> Plan:
-    """Any 48 consecutive seeds cover each kind in each phase, errors and workers twice, since the others take seconds."""
+    """Any 54 consecutive seeds cover each kind in each phase, errors and workers twice, since the others take seconds."""
     dice = random.Random(seed)
     records = dice.randint(250, 450)
     cuts = tuple(dice.randint(40, 150) for _ in range(8))
@@ -119,5 +120,7 @@ def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: 
         files=dice.randrange(_FILES.get(sink, 1)),
         torn=dice.random() < 0.5,
         share=dice.random(),
-        fatal=kind in ("error", "worker") and phase not in ("begin", "done") and dice.random() < 0.5,
+        fatal=kind in ("error", "worker")
+        and phase not in ("begin", "commit", "done")
+        and dice.random() < 0.5,
     )

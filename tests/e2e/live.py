@@ -23,6 +23,7 @@ class LiveQuery:
                            "--store", str(self.store), *options]  # fmt: skip
         self.ingress, self.responses = ingress, responses.rpartition("/")[2]
         self._topic = ingress.rpartition("/")[2]
+        self.environment: dict[str, str] = {}
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []
@@ -34,7 +35,7 @@ class LiveQuery:
         with self._said().open("wb") as said:
             self.process = subprocess.Popen(
                 [MAGNETAR, "run", *self._arguments], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                cwd=self.folder, start_new_session=True, preexec_fn=no_nohup,
+                cwd=self.folder, env=os.environ | self.environment, start_new_session=True, preexec_fn=no_nohup,
             )  # fmt: skip
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:

@@ -9,17 +9,21 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from sinks.ledger_store import LedgerStore
+from streaming.answers.folders import Folders
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.spark.state import partition_states
+from streaming.ui import figures
+from streaming.ui.view import FolderView
 from tests.e2e.live import LiveQuery
 from tests.e2e.traffic import Traffic
 from tests.metrics.test_topics import Values, expected, stats_of, values
@@ -34,7 +38,7 @@ PARTITIONS = 2
 def query(kafka: LocalKafka, tmp_path: Path) -> Iterator[LiveQuery]:
     url = f"kafka://{kafka.bootstrap}/metrics"
     produce_log(Traffic(7, START).write(400), url, partitions=PARTITIONS)
-    options = ["--clock", "log", "--max-offsets", "40", "--metrics", "0", "--log-format", "json"]
+    options = ["--clock", "log", "--max-offsets", "40", "--metrics", "0", "--ui", "0", "--log-format", "json"]
     made = LiveQuery(tmp_path, url, f"{url}-responses", *options)
     yield made
     made.close()
@@ -46,13 +50,20 @@ def lines(query: LiveQuery, event: str) -> list[dict[str, Any]]:
     return [found for found in map(json.loads, said) if found["event"] == event]
 
 
-def get(query: LiveQuery, path: str) -> tuple[int, str]:
-    (serving,) = lines(query, "serving")
+def get(query: LiveQuery, path: str, what: str = "metrics") -> tuple[int, str]:
+    (url,) = (each["url"] for each in lines(query, "serving") if each["what"] == what)
     try:
-        with urllib.request.urlopen(f"{serving['url']}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+
+
+def ask(query: LiveQuery, path: str, **asked: object) -> Any:
+    """What the page gets."""
+    status, text = get(query, f"/api/{path}?{urlencode(asked)}", "page")
+    assert status == 200, text
+    return json.loads(text)
 
 
 def of_topics(text: str) -> Values:
@@ -85,6 +96,23 @@ def test_a_running_query_shows_the_stats_of_its_topics(query: LiveQuery, spark: 
     refused = sum(value for key, value in found.items() if key[0] == "magnetar_quarantined_records_total")
     assert refused == found.get(("magnetar_output_rows_total", "QUARANTINED"), 0)
 
+    assert get(query, "/readyz", "page")[0] == get(query, "/metrics", "page")[0] == 200
+    overview, topics = ask(query, "overview"), ask(query, "topics")["rows"]
+    assert (overview["status"]["state"], overview["status"]["behind"]) == ("running", 0)
+    assert overview["totals"]["topics"] == len(topics) > 0
+    assert overview["totals"]["storage"] == sum(each["storage"] for each in topics)
+    assert [each["batch"] for each in ask(query, "batches")] == [
+        line["batch"] for line in lines(query, "batch")
+    ]
+    assert ask(query, "history")["times"]
+    assert {each["kind"] for each in ask(query, "latest")["rows"]} <= rows
+    named = next(
+        each["topic"] for each in topics if each["messagesIn"] and each["topic"].startswith("persistent")
+    )
+    (told,) = ask(query, "explain", topic=named, position="1:0")
+    assert told["events"] or told["subscriptions"]
+    assert ask(query, "explain", about="policies", topic=named)
+
     assert query.stop(signal.SIGTERM) == 0
     assert lines(query, "stopped")
     states = partition_states(spark, query.checkpoint)
@@ -101,6 +129,18 @@ def test_a_running_query_shows_the_stats_of_its_topics(query: LiveQuery, spark: 
     assert wanted
     shown = of_topics(text)
     assert {key: shown.get(key) for key in wanted} == wanted
+
+    # The page of its folders shows what that of the query showed.
+    folders = Folders.of(query.store, query.checkpoint)
+    view = FolderView(
+        str(query.store), folders, lambda: partition_states(spark, query.checkpoint), finished=False
+    )
+    assert figures.topics(view.figures(), "", "storage", 0)["rows"] == topics
+    assert [each["batch"] for each in view.batches()] == [line["batch"] for line in said]
+    assert all(each["seconds"] > 0 for each in view.batches())
+    history = view.history(None)
+    assert history is not None
+    assert history["storage"][-1] == overview["totals"]["storage"]
 
     # A query that goes on knows the topics of which no record comes.
     query.start()

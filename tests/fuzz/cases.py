@@ -1,5 +1,6 @@
 """Short logs: ordinary commands that build up a state, then hostile records, then silence, then an ordinary message."""
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,15 +11,19 @@ from schemas.commands import (
     Admin,
     AnyCommand,
     BrokerConfig,
+    ConnectionLost,
     Fault,
     Flow,
+    GetOrCreateSchema,
     KeySharedMeta,
     KeyValue,
     MessageIdData,
     MessageMetadata,
+    PartitionedMetadata,
     Producer,
     Publish,
     RedeliverUnacknowledgedMessages,
+    SchemaData,
     Send,
     Subscribe,
     SubType,
@@ -114,6 +119,12 @@ def delayed(log: Builder, topic: str, count: int) -> None:
     """Messages with times of delivery of their own, in no order."""
     for number in range(count):
         log.publish(topic, deliver_at_time=log.now + 10_000 + number * 7919 % 100_003 * 10)
+
+
+def hourly(log: Builder, topic: str, count: int) -> None:
+    """Messages that are delivered an hour apart."""
+    for number in range(count):
+        log.publish(topic, deliver_at_time=log.now + 3_600 * SECOND * (1 + number))
 
 
 def entries(log: Builder, topic: str, count: int, **metadata: Any) -> None:
@@ -236,6 +247,79 @@ def stats(log: Builder, topic: str, count: int) -> None:
         log.admin(topic, "GET", "/stats")
 
 
+def partitions(log: Builder, topic: str, count: int) -> None:
+    """Partitioned topics, each with as many partitions as it is old, of which one is used."""
+    for number in range(count):
+        name = f"{topic}-parted-{number}"
+        log.admin(name, "PUT", "/partitions", 1 + number % 17)
+        log.add(PartitionedMetadata(connection="x", request_id=number), name)
+        log.publish(f"{name}-partition-{number % 17}")
+
+
+def unused(log: Builder, topic: str, count: int) -> None:
+    """Topics that the check of inactive topics deletes, one after the other, and those that it must look at in vain."""
+    for number in range(count):
+        name = f"{topic}-unused-{number}"
+        log.admin(name, "PUT", "")
+        if number % 4 == 3:  # a producer uses it
+            log.publish(name)
+        policies = {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "maxInactiveDurationSeconds": 30 + number,
+                    "deleteWhileInactive": True}  # fmt: skip
+        log.admin(name, "POST", "/inactiveTopicPolicies", policies)
+        if number % 3:
+            log.subscribe(name, "s", "Shared", 1000 + number, 5 * (number % 2), connection="w")
+        log.now += SECOND
+    log.add(ConnectionLost(connection="w"), None)
+
+
+def overruled(log: Builder, topic: str, count: int) -> None:
+    """Policies of topics, of which each change concerns the topic, its subscriptions, and the next checks."""
+    for number in range(count):
+        log.admin(topic, "POST", "/messageTTL", 30 + number)
+        log.admin(topic, "POST", "/retention", {"retentionTimeInMinutes": number % 7, "retentionSizeInMB": 1})
+        log.admin(
+            topic,
+            "POST",
+            f"/s-{number}/dispatchRate",
+            {"dispatchThrottlingRateInMsg": 1 + number, "ratePeriodInSecond": 1},
+        )
+
+
+def throttled(log: Builder, topic: str, count: int) -> None:
+    """Subscriptions that a rate of the topic and rates of their own hold back, each with permits and a backlog."""
+    topic += "-throttled"
+    log.admin(topic, "PUT", "")
+    for path, most in (("/dispatchRate", 2 + count), ("/subscriptionDispatchRate", 2)):
+        body = {"dispatchThrottlingRateInMsg": most, "ratePeriodInSecond": 1}
+        log.admin(topic, "POST", path, body)
+    log.admin(topic, "POST", "/publishRate", {"publishThrottlingRateInMsg": 3})
+    for number in range(count):
+        log.subscribe(topic, f"held-{number}", "Shared", 2000 + number, 20)
+        log.publish(topic)
+
+
+def queued(log: Builder, topic: str, count: int) -> None:
+    """Subscriptions that wait for the permits of one rate, each with a backlog."""
+    topic += "-queued"
+    log.admin(topic, "PUT", "")
+    log.admin(topic, "POST", "/dispatchRate", {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 1})
+    for number in range(count):
+        log.subscribe(topic, f"queued-{number}", "Shared", 3000 + number, 20)
+        log.publish(topic)
+
+
+def schemas(log: Builder, topic: str, count: int) -> None:
+    """Versions of a schema, each compatible with the one before it."""
+    log.admin(f"{topic}-typed", "PUT", "")
+    for number in range(count):
+        fields = [
+            {"name": f"f{each}", "type": ["null", "int"], "default": None} for each in range(number % 20)
+        ]
+        definition = json.dumps({"type": "record", "name": "R", "doc": str(number), "fields": fields})
+        schema = SchemaData(name="R", type="Avro", schema_data=definition.encode())
+        log.add(GetOrCreateSchema(connection="x", request_id=number, schema=schema), f"{topic}-typed")
+
+
 def silence(log: Builder, topic: str, count: int) -> None:
     log.now += 61 * SECOND * count
     log.add(Tick(), None)
@@ -243,8 +327,8 @@ def silence(log: Builder, topic: str, count: int) -> None:
 
 SEGMENTS: dict[str, Segment] = {
     each.__name__: each
-    for each in (messages, keyed, delayed, batches, chunks, subscriptions, shared, key_shared, failover, readers, filtered,
-                 producers, topics, holes, acked_in_parts, redeliveries, permits, unconfirmed, unloads, stats, silence)
+    for each in (messages, keyed, delayed, hourly, batches, chunks, subscriptions, shared, key_shared, failover, readers, filtered,
+                 producers, topics, holes, acked_in_parts, redeliveries, permits, unconfirmed, unloads, stats, partitions, unused, overruled, throttled, queued, schemas, silence)
 }  # fmt: skip
 
 USUAL: dict[str, list[Any]] = {
@@ -263,6 +347,13 @@ USUAL: dict[str, list[Any]] = {
     "managedLedgerDefaultMarkDeleteRateLimit": [0, 0.1],
     "preciseTimeBasedBacklogQuotaCheck": [True],
     "subscriptionExpirationTimeMinutes": [5],
+    "brokerDeleteInactiveTopicsFrequencySeconds": [1],
+    "brokerDeleteInactiveTopicsMode": ["delete_when_subscriptions_caught_up"],
+    "brokerDeleteInactivePartitionedTopicMetadataEnabled": [True],
+    "defaultNumPartitions": [3],
+    "allowAutoTopicCreationType": ["partitioned"],
+    "dispatchThrottlingRatePerSubscriptionInMsg": [2],
+    "maxPublishRatePerTopicInMessages": [5],
     "subscriptionKeySharedUseConsistentHashing": [False],
     "subscriptionKeySharedUseClassicPersistentImplementation": [True],
 }

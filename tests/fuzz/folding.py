@@ -25,7 +25,10 @@ UNIT, UNIT_OUT = 64, 512
 
 
 class Cost(NamedTuple):
-    """What records cost: calls of functions, CPU time, the rise of the memory, and the units of what they are and put out."""
+    """What records cost: calls of functions, CPU time, the rise of the memory, and the units of what they are and put out.
+
+    `minutes`: for each topic, in how many minutes something happened there.
+    """
 
     calls: int
     seconds: float
@@ -33,6 +36,7 @@ class Cost(NamedTuple):
     rows: int = 0
     output: int = 0
     units: int = 0
+    minutes: int = 0
 
 
 class Memory:
@@ -77,6 +81,11 @@ class Memory:
             ) from None
 
 
+def records_of(log: Log, first: int) -> Records:
+    """The log as the fold takes it; `first` is the first record's offset."""
+    return Records(list(range(first, first + len(log))), *map(list, zip(*log, strict=True)))
+
+
 class Run:
     """A fold of a log, micro-batch by micro-batch."""
 
@@ -86,13 +95,15 @@ class Run:
         self.offset = 0
         self.rows: list[Rows] = []
 
-    def batch(self, log: Log) -> Cost:
-        """Folds a micro-batch. Gives the cost of the fold, without that of the state and the store."""
+    def batch(self, log: Log, *, counted: bool = True) -> Cost:
+        """Folds a micro-batch. Gives the cost of the fold, without that of the state and the store.
+
+        To count calls takes time, too.
+        """
         fold = PartitionFold(0, self.store, self.state)
-        offsets = list(range(self.offset, self.offset + len(log)))
+        records = records_of(log, self.offset)
         self.offset += len(log)
-        records = Records(offsets, *map(list, zip(*log, strict=True)))
-        cost, chunks = measured(lambda: list(fold.apply(records)))
+        cost, chunks = measured(lambda: list(fold.apply(records)), counted=counted)
         self.state = fold.state()
         for chunk in chunks:
             self.store.add(chunk)
@@ -100,10 +111,16 @@ class Run:
         output = sum(len(table) + table.nbytes // UNIT_OUT for rows in chunks for table in rows.values())
         own = len(log) + sum(len(each.value) for each in log) // UNIT
         rows = sum(len(table) for chunk in chunks for table in chunk.values())
-        return cost._replace(rows=rows, output=output, units=own + output)
+        minutes = {
+            (topic, clock // 60_000)
+            for chunk in chunks
+            for table in chunk.values()
+            for topic, clock in zip(*(table[name].to_pylist() for name in ("topic", "clock")), strict=True)
+        }
+        return cost._replace(rows=rows, output=output, units=own + output, minutes=len(minutes))
 
 
-def measured(call: Callable[[], T]) -> tuple[Cost, T]:
+def measured(call: Callable[[], T], *, counted: bool = True) -> tuple[Cost, T]:
     """The cost of a call, and its result. Calls of functions are counted, those of C as well."""
     calls = 0
 
@@ -113,7 +130,7 @@ def measured(call: Callable[[], T]) -> tuple[Cost, T]:
 
     before = memory_peak(reset=True)
     begun = time.process_time()
-    sys.setprofile(seen)
+    sys.setprofile(seen if counted else None)
     try:
         result = call()
     finally:

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from schemas.commands import Ack, Admin, CloseProducer, Publish, Refused, Send, Tick, to_json
+from schemas.effects import KINDS as KINDS_OF_ROWS
 from streaming.broker.context import ROWS
+from streaming.fold import LiveFold
 from streaming.quality.gate import judge
 from streaming.quality.inputs import KINDS
 from streaming.rows import concat
 from tests.fuzz.cases import NEIGHBOUR, Load, Log, Sent
-from tests.fuzz.folding import UNIT, Cost, Run, plain
+from tests.fuzz.folding import UNIT, Cost, Memory, Run, plain, records_of
 from tests.fuzz.limits import Finding, limited
 from tests.fuzz.sinks import written
 
@@ -32,6 +34,11 @@ BYTES_PER_HELD = 256
 """Memory that a unit of the log before may take: the parts of the state that a record touches, decoded."""
 SPARE_ROWS, ROWS_PER_UNIT = 64, 8
 """Rows that any record may put out, and rows for each unit of it and of the log before it, besides one per subscription."""
+MINUTES = 2
+"""A unit is also so many subscriptions of a topic, for each minute in which something happened there: the checks and the stats go
+through them."""
+LIVE = 3
+"""One log in so many is folded as a server does, too."""
 SINKS = 10
 """The sinks take as long as the rest: they get the rows of one log in so many."""
 STATE_PER_BYTE = 32
@@ -96,6 +103,8 @@ def _judged(log: Log, tail: int) -> Verdict:
         judge_state(log, whole)
         judge_answers(log, whole)
         judge_neighbour(log, whole)
+        if len(log) % LIVE == 0:
+            judge_live(log, whole)
         if len(log) % SINKS == 0:
             judge_sinks(whole)
     return worst._replace(memory=memory, kinds=Counter(map(kind_of, log[-TAIL:-2])))
@@ -104,9 +113,9 @@ def _judged(log: Log, tail: int) -> Verdict:
 def judge_cost(part: Log, cost: Cost, before: Log) -> tuple[float, int]:
     """The largest part of a bound, and the rise of the memory."""
     held = sum(len(each.value) for each in before) // UNIT
-    subscriptions = sum(b"SUBSCRIBE" in each.value for each in [*before, *part])
+    subscriptions = subscriptions_of([*before, *part])
     own = cost.units - cost.output
-    units = cost.units + len(part) * held
+    units = cost.units + len(part) * held + cost.minutes * subscriptions // MINUTES
     found = 0.0
     for name, value, most in (
         ("calls", cost.calls, SPARE_CALLS + ROOM * plain().calls * units),
@@ -119,6 +128,11 @@ def judge_cost(part: Log, cost: Cost, before: Log) -> tuple[float, int]:
             raise Finding(f"{name} of {kind_of(part[-1])}", text)
         found = max(found, value / most)
     return found, cost.memory
+
+
+def subscriptions_of(log: Log) -> int:
+    """How many subscriptions a log makes, at most."""
+    return sum(b"SUBSCRIBE" in each.value for each in log)
 
 
 def judge_rows(whole: Run, parts: Run) -> None:
@@ -137,6 +151,17 @@ def judge_chunks(run: Run) -> None:
     """Rows are handed on before there are too many."""
     if (most := max((sum(map(len, rows.values())) for rows in run.rows), default=0)) > ROWS:
         raise Finding("chunks", f"{most:,} rows at once, at most {ROWS:,}")
+
+
+def judge_live(log: Log, whole: Run) -> None:
+    """A server's fold, which takes SENDs together, has the same rows and the same state."""
+    fold = LiveFold(0, Memory(), None)
+    rows = Counter(KINDS_OF_ROWS[type(row.effect)] for row in fold.answer(records_of(log, 0)))
+    if rows != (expected := {kind: len(table) for kind, table in concat(whole.rows).items()}):
+        raise Finding("live", f"a server's fold has {rows}, and not {expected}")
+    assert whole.state is not None
+    if fold.state().broker != whole.state.broker:
+        raise Finding("live", "the state of a server's fold is another")
 
 
 def judge_state(log: Log, run: Run) -> None:
@@ -242,7 +267,8 @@ def _judged_load(load: Load, count: int) -> Verdict:
         for log in (load.log(count), load.log(4 * count)):
             cost = Run().batch(log)
             held = sum(len(each.value) for each in log) // UNIT
-            costs.append(cost._replace(units=cost.units + held * (1 + len(load.after))))
+            minutes = cost.minutes * subscriptions_of(log) // MINUTES
+            costs.append(cost._replace(units=cost.units + held * (1 + len(load.after)) + minutes))
     small, large = costs
     more = large.units / small.units
     calls, seconds = large.calls / small.calls / more, large.seconds / max(small.seconds, 0.01) / more

@@ -256,7 +256,16 @@ def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
         "acknowledgmentAtBatchIndexLevelEnabled": True,
     }
     load = Load(settings_, BEFORE[before], (grows, TOPIC), [("messages", TOPIC, 4)], 366 * DAY)
-    judge_load(load, 1500 if grows == "delayed" else 150)
+    judge_load(load, {"delayed": 1500, "queued": 60}.get(grows, 150))
+
+
+@pytest.mark.parametrize("count", [50, 300])
+def test_a_silence_in_which_little_happens_on_a_topic_with_many_subscriptions(count: int) -> None:
+    log = begun()
+    SEGMENTS["subscriptions"](log, TOPIC, count)
+    log.subscribe(TOPIC, "read", "Shared", 1, 1000)
+    SEGMENTS["hourly"](log, TOPIC, 60)
+    judge_log(ended(log, 366 * DAY))
 
 
 # -- the judge --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ is encoded.
 """
 
 import base64
+import re
 from copy import deepcopy
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -15,8 +17,9 @@ from msgspec import inspect
 from schemas.commands import AnyCommand, Publish
 from streaming.broker.config import WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.persistent.admin_operations import ROUTES
-from streaming.broker.policies.admin_calls import POLICY_CALLS, QUOTA_TYPES
-from streaming.broker.policies.hierarchy import BacklogQuota
+from streaming.broker.policies.admin_calls import ALL_POLICIES, POLICY_CALLS, QUOTA_TYPES
+from streaming.broker.policies.hierarchy import BacklogQuota, DispatchRate
+from streaming.broker.policies.kept import KEPT
 from tests.broker.kit import START
 
 KINDS: dict[str, type[msgspec.Struct]] = {
@@ -172,19 +175,20 @@ settings_of_a_broker = st.one_of(
 
 
 def _topic_calls() -> list[tuple[str, st.SearchStrategy[str]]]:
-    numbers = st.sampled_from(["0", "1", "5", "100", "999999999999999"])
+    parts = {
+        "name": st.sampled_from([*SUBSCRIPTIONS, "new", "%00", "pulsar.dedup"]),
+        "number": st.sampled_from(["0", "1", "5", "-1", "100", "9999999999", "999999999999999"]),
+    }
     found = []
     for method, pattern, _ in ROUTES:
-        parts = []
-        for part in pattern.pattern.replace("(?P<name>[^/]+)", "{").replace(r"\d{1,15})", "}").split("/"):
-            if part == "{":
-                parts.append(st.sampled_from([*SUBSCRIPTIONS, "new", "%00", "pulsar.dedup"]))
-            elif part.endswith("}"):
-                parts.append(numbers)
-            else:
-                parts.append(st.just(part))
-        found.append((method, st.tuples(*parts).map("/".join)))
+        path = re.sub(r"\(\?P<\w+>\[\^/\]\+\)", "{name}", pattern.pattern)
+        path = re.sub(r"\(\?P<\w+>[^)]+\)", "{number}", path)
+        found.append((method, st.fixed_dictionaries(parts).map(partial(_filled, path))))
     return found
+
+
+def _filled(path: str, parts: dict[str, str]) -> str:
+    return path.format(**parts)
 
 
 _ROUTES = _topic_calls()
@@ -200,8 +204,17 @@ _QUERIES = st.sampled_from(
     ]
 )
 _BODIES: dict[str, st.SearchStrategy[Any]] = {
-    name: by_type(inspect.type_info(type_)) for name, (_, type_) in POLICY_CALLS.items()
-} | {f"backlogQuota?backlogQuotaType={kind}": struct(inspect.type_info(BacklogQuota)) for kind in QUOTA_TYPES}  # type: ignore[arg-type]
+    **{name: by_type(inspect.type_info(type_)) for name, (_, type_) in POLICY_CALLS.items()},
+    **{name: by_type(inspect.type_info(kept.type)) for name, kept in KEPT.items()},
+    **{
+        f"backlogQuota?backlogQuotaType={kind}": by_type(inspect.type_info(BacklogQuota))
+        for kind in QUOTA_TYPES
+    },
+    "s/dispatchRate": by_type(inspect.type_info(DispatchRate)),
+    "permissions/role": st.lists(st.sampled_from(["produce", "consume"]), max_size=3),
+    "backlogQuotaMap": st.none(),
+    ALL_POLICIES: st.none(),
+}
 _POLICIES = st.sampled_from(sorted(_BODIES))
 _position = st.fixed_dictionaries(
     {"ledgerId": st.sampled_from([1, 2, -1, 2**63 - 1]), "entryId": st.sampled_from([0, 3, -1, 2**63 - 1])},
@@ -224,14 +237,38 @@ def call(draw: st.DrawFn, topic: str | None) -> dict[str, Any]:
         prefix = f"/namespaces/public/{draw(st.sampled_from(['default', 'more', 'new', '%00']))}"
         if draw(st.booleans()):
             return draw(policy(prefix))
-        rest = draw(st.sampled_from(["", "/unload", "/clearBacklog", "/clearBacklog/s", "/nonsense"]))
-        return {"command": "ADMIN", "method": draw(st.sampled_from(["PUT", "POST"])), "path": prefix + rest}
+        rest = draw(
+            st.sampled_from(
+                ["", "/unload", "/clearBacklog", "/clearBacklog/s", "/unsubscribe/s", "/bundles", "/properties", "/property/a/b",
+                 "/property/a", "/permissions/subscription/s/role", "/topics", "?force=true", "/nonsense"]
+            )
+        )  # fmt: skip
+        method = draw(st.sampled_from(["GET", "PUT", "POST", "DELETE"]))
+        body = draw(st.none() | anything)
+        if draw(st.integers(0, 3)) == 0:  # the topics of a namespace
+            prefix, rest = (
+                draw(st.sampled_from(["/persistent", "/non-persistent"]))
+                + prefix.removeprefix("/namespaces"),
+                "",
+            )
+            prefix += draw(st.sampled_from(["", "/partitioned", "?mode=ALL", "?bundle=x"]))
+        return {"command": "ADMIN", "method": method, "path": prefix + rest, "body": body}
     prefix = "/" + topic.replace("://", "/")
     if draw(st.booleans()):
         return draw(policy(prefix))
     if draw(st.integers(0, 9)) == 0:
-        body = draw(st.integers(0, 9) | _number)
-        return {"command": "ADMIN", "method": "PUT", "path": f"{prefix}/partitions", "body": body}
+        body = draw(
+            st.integers(0, 9)
+            | _number
+            | st.fixed_dictionaries({"partitions": _number, "properties": st.just({"a": "b"})})
+        )
+        method = draw(st.sampled_from(["PUT", "PUT", "POST", "DELETE", "GET"]))
+        rest = draw(
+            st.sampled_from(
+                ["/partitions", "/partitions", "/partitions?force=true", "/partitioned-stats", "/properties"]
+            )
+        )
+        return {"command": "ADMIN", "method": method, "path": prefix + rest, "body": body}
     method, rest_of = draw(st.sampled_from(_ROUTES))
     path = prefix + draw(rest_of) + draw(_QUERIES)
     return {

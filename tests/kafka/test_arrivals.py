@@ -64,10 +64,10 @@ def test_without_a_kafka_it_does_not_wait() -> None:
 @pytest.mark.parametrize("rows", [0, 3])
 def test_only_a_micro_batch_that_wrote_nothing_is_idle(rows: int) -> None:
     written = [SimpleNamespace(partition=0, kind="TICK", rows=1)] * rows
-    chunks: Any = SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=lambda: written))
+    batch: Any = SimpleNamespace(collect=lambda: written)
     batches: list[Written] = []
     idle: list[int] = []
-    batch_writer([], batches.append, idle.append)(chunks, 7)
+    batch_writer([], batches.append, idle.append)(batch, 7)
     assert [each.batch_id for each in batches] == [7]
     assert idle == ([] if rows else [7])
 

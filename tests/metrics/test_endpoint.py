@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from streaming.metrics.endpoint import Endpoint, EndpointError
+from streaming.metrics.endpoint import Endpoint, EndpointError, application
 from streaming.metrics.query import Progress, QueryMetrics
 from streaming.spark.progress import parsed
 from tests.broker.kit import Run
+from tests.e2e.processes import wait_until
 
 PROGRESS = Progress(
     batch_id=3,
@@ -36,7 +40,8 @@ def get(url: str, accept: str = "*/*") -> tuple[int, str]:
 
 def test_probes_and_metrics() -> None:
     metrics = QueryMetrics()
-    endpoint = Endpoint("0", metrics)
+    endpoint = Endpoint("0")
+    endpoint.start(application(metrics))
     try:
         assert endpoint.url.startswith("http://127.0.0.1:")
         assert get(f"{endpoint.url}/healthz") == (200, "ok\n")
@@ -75,14 +80,14 @@ def test_probes_and_metrics() -> None:
 @pytest.mark.parametrize("address", ["", "localhost", "127.0.0.1:x", "127.0.0.1:65536", "192.0.2.1:0"])
 def test_an_address_that_is_not_usable(address: str) -> None:
     with pytest.raises(EndpointError, match="--metrics"):
-        Endpoint(address, QueryMetrics())
+        Endpoint(address)
 
 
 def test_a_port_in_use() -> None:
-    endpoint = Endpoint("127.0.0.1:0", QueryMetrics())
+    endpoint = Endpoint("127.0.0.1:0")
     try:
         with pytest.raises(EndpointError, match="in use"):
-            Endpoint(endpoint.url.removeprefix("http://"), QueryMetrics())
+            Endpoint(endpoint.url.removeprefix("http://"))
     finally:
         endpoint.close()
 
@@ -107,3 +112,27 @@ def test_progress_of_spark() -> None:
     }
     assert parsed(said) == PROGRESS
     assert parsed({**said, "sources": [{}]}).behind is None
+
+
+def test_no_more_connections_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond it are closed at once, and those that end make room."""
+    monkeypatch.setattr("streaming.metrics.endpoint.CONNECTIONS", 2)
+    endpoint = Endpoint("0")
+    endpoint.start(application(QueryMetrics()))
+    address = ("127.0.0.1", int(endpoint.url.rpartition(":")[2]))
+
+    def served() -> bool:
+        with closing(HTTPConnection(*address, timeout=30)) as connection, suppress(OSError, HTTPException):
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        return False
+
+    try:
+        assert served()
+        idle = [socket.create_connection(address, 30) for _ in range(2)]
+        wait_until(lambda: not served(), "both connections")
+        for each in idle:
+            each.close()
+        wait_until(served, "room for a connection")
+    finally:
+        endpoint.close()

@@ -1,4 +1,5 @@
-"""The recipes in deploy/ name what is there: files, options, versions. (Nothing here starts a container.)"""
+"""The recipes in deploy/ name what is there: files, options, versions, metrics. (Nothing here starts a container;
+test_deploy_tools.py has the published schemas and linters.)"""
 
 from __future__ import annotations
 
@@ -8,25 +9,44 @@ import json
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from deploy.spark_submit import parser
+from streaming import __version__
 from streaming.kafka.url import KafkaUrl
 from streaming.runtime import jars
 from tests.commands import parse, shell_commands
+from tests.packaging.dashboard import expressions, scrape
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+README = (DEPLOY / "README.md").read_text()
+KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+OURS = ("query", "server")
+"""The services with our image."""
+
+
+def documents(file: Path) -> list[dict[str, Any]]:
+    return [*YAML(typ="safe").load_all(file)]
+
+
+def of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    """The Kubernetes objects of a kind by name."""
+    found = (each for file in KUBERNETES for each in documents(file) if each["kind"] == kind)
+    return {each["metadata"]["name"]: each for each in found}
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(DEPLOY / "compose.yaml")
+    (found,) = documents(DEPLOY / "compose.yaml")
     return found
 
 
@@ -36,32 +56,83 @@ def instructions(name: str) -> list[str]:
     return [line.split(maxsplit=1)[1] for line in lines if line.startswith(f"{name} ")]
 
 
+def option(words: list[str], name: str) -> str:
+    """The value of an option that is written as ``--name=value``."""
+    (found,) = (word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
+    return found
+
+
+def kafka_topics(words: list[str]) -> dict[str, str]:
+    """The settings of the topic that kafka-topics.sh creates."""
+    assert "--create" in words
+    assert "--if-not-exists" in words
+    return dict(word.removeprefix("--config=").split("=") for word in words if word.startswith("--config="))
+
+
 # -- compose.yaml
 
 
-def test_the_query_is_started_with_options_that_exist(compose: dict[str, Any]) -> None:
-    command = compose["services"]["query"]["command"]
-    parse(command)
-    urls = [KafkaUrl.parse(word) for word in command if word.startswith("kafka://")]
-    listeners = compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    assert {f"INTERNAL://{url.bootstrap}" for url in urls} <= set(listeners.split(","))
-    assert len({url.topic for url in urls}) == 3
+def test_the_services_are_started_with_options_that_exist(compose: dict[str, Any]) -> None:
+    listeners = compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    topics = set()
+    for name in OURS:
+        command = compose["services"][name]["command"]
+        parse(command)
+        urls = [KafkaUrl.parse(word.partition("=")[2]) for word in command if "=kafka://" in word]
+        assert {f"INTERNAL://{url.bootstrap}" for url in urls} <= set(listeners)
+        topics |= {url.topic for url in urls}
+    assert topics == {"commands", "responses", "dead-letters"}
 
 
 def test_what_a_service_refers_to_is_there(compose: dict[str, Any]) -> None:
     services = compose["services"]
+    assert set(services) == {"kafka", "responses-topic", *OURS, "prometheus", "grafana"}
     for service in services.values():
-        for volume in service["volumes"]:
-            assert volume.partition(":")[0] in compose["volumes"]
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert (DEPLOY / source).is_dir() if source.startswith(".") else source in compose["volumes"]
         assert set(service.get("depends_on", {})) <= set(services)
-        assert service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
     build = services["query"]["build"]
     assert (DEPLOY / build["context"]).resolve() == ROOT
     assert (ROOT / build["dockerfile"]).exists()
+    assert services["server"]["image"] == services["query"]["image"]
     (volume,) = services["query"]["volumes"]
-    assert volume.partition(":")[2] in instructions("VOLUME")
-    checkpoint = services["query"]["command"][services["query"]["command"].index("--checkpoint") + 1]
-    assert f"{checkpoint}/commits" in services["query"]["healthcheck"]["test"][1]
+    folder = volume.partition(":")[2]
+    assert folder in instructions("VOLUME")
+    for name in ("checkpoint", "store"):
+        assert option(services["query"]["command"], name) == f"{folder}/{name}"
+
+
+def test_the_probes_ask_ports_that_are_served(compose: dict[str, Any]) -> None:
+    for name, served in (("query", "metrics"), ("server", "admin-listen")):
+        service = compose["services"][name]
+        port = option(service["command"], served).rpartition(":")[2]
+        *python, code = service["healthcheck"]["test"]
+        assert python == ["CMD", "python", "-c"]
+        ast.parse(code)
+        assert f'"http://127.0.0.1:{port}/' in code
+
+
+def test_services_of_ours_may_do_little_and_have_time_to_stop(compose: dict[str, Any]) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert {"mem_limit", "stop_grace_period", "healthcheck"} <= service.keys()
+
+
+def test_answers_are_kept_for_a_while(compose: dict[str, Any]) -> None:
+    created = compose["services"]["responses-topic"]["command"]
+    assert (
+        option(created, "topic")
+        == KafkaUrl.parse(option(compose["services"]["query"]["command"], "responses")).topic
+    )
+    (init,) = of_kind("StatefulSet")["magnetar-query"]["spec"]["template"]["spec"]["initContainers"]
+    for words in (created, init["command"]):
+        settings = kafka_topics(words)
+        assert 0 < int(settings["segment.ms"]) < int(settings["retention.ms"])
+        assert option(words, "partitions") == "4"
 
 
 def test_no_port_is_open_to_the_network(compose: dict[str, Any]) -> None:
@@ -71,8 +142,10 @@ def test_no_port_is_open_to_the_network(compose: dict[str, Any]) -> None:
 
 
 def test_kafka_is_the_version_that_the_tests_run(compose: dict[str, Any]) -> None:
-    (version,) = re.findall(r"org\.apache\.kafka:kafka_2\.13:(\S+)", jars._KAFKA_BROKER)
+    (version,) = (jar.version for jar in jars.locked("kafka-broker") if jar.name == "kafka_2.13")
     assert compose["services"]["kafka"]["image"] == f"apache/kafka:{version}"
+    (init,) = of_kind("StatefulSet")["magnetar-query"]["spec"]["template"]["spec"]["initContainers"]
+    assert init["image"] == f"apache/kafka:{version}"
 
 
 def test_kafka_settings_are_texts_that_name_properties(compose: dict[str, Any]) -> None:
@@ -80,6 +153,162 @@ def test_kafka_settings_are_texts_that_name_properties(compose: dict[str, Any]) 
     for name, value in compose["services"]["kafka"]["environment"].items():
         assert re.fullmatch(r"KAFKA_[A-Z0-9_]+", name)
         assert isinstance(value, str)
+
+
+# -- Kubernetes
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, each in of_kind("StatefulSet").items():
+        yield name, each["spec"]["template"]["spec"]
+
+
+def test_pods_are_started_with_options_that_exist() -> None:
+    known = {"KAFKA": "kafka:9092", "POD_NAME": "magnetar-server-0", "NAMESPACE": "magnetar"}
+    for _, pod in pods():
+        (container,) = pod["containers"]
+        words = [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in container["args"]]
+        parse(words)
+        for word in words:
+            if "=kafka://" in word:
+                KafkaUrl.parse(word.partition("=")[2])
+        mounted = tuple(mount["mountPath"] for mount in container["volumeMounts"])
+        for name in ("kafka-config", "checkpoint", "store", "token-public-key"):
+            for value in (word.partition("=")[2] for word in words if word.startswith(f"--{name}=")):
+                assert value.removeprefix("file://").startswith(mounted)
+
+
+def test_pods_are_probed_limited_and_may_do_little() -> None:
+    for _, pod in pods():
+        assert not pod["automountServiceAccountToken"]
+        assert pod["terminationGracePeriodSeconds"] >= 30
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        volumes = {each["name"] for each in pod["volumes"]} | {"data"}
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            security = container["securityContext"]
+            assert security == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                "capabilities": {"drop": ["ALL"]}}  # fmt: skip
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        (container,) = pod["containers"]
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            ((_, asked),) = ((k, v) for k, v in container[probe].items() if k in ("httpGet", "tcpSocket"))
+            assert asked["port"] in ports
+
+
+def test_there_is_one_query_and_its_state_outlives_it() -> None:
+    query = of_kind("StatefulSet")["magnetar-query"]["spec"]
+    assert query["replicas"] == 1
+    assert query["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    (claim,) = query["volumeClaimTemplates"]
+    mounts = query["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert {"name": claim["metadata"]["name"], "mountPath": "/var/lib/magnetar"} in mounts
+
+
+def test_services_and_selectors_agree() -> None:
+    services = of_kind("Service")
+    for name, each in of_kind("StatefulSet").items():
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"] == labels
+        headless = services[each["spec"]["serviceName"]]["spec"]
+        assert headless["clusterIP"] == "None"
+        assert headless["selector"] == labels
+        ports = {port["containerPort"] for port in each["spec"]["template"]["spec"]["containers"][0]["ports"]}
+        assert {port["port"] for port in headless["ports"]} == ports
+        policy = of_kind("NetworkPolicy")[name]["spec"]
+        assert policy["podSelector"]["matchLabels"] == labels
+
+
+def test_the_kustomization_is_whole() -> None:
+    (found,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+    files = {file.name for file in KUBERNETES} - {"kustomization.yaml"}
+    assert set(found["resources"]) == files
+    (image,) = found["images"]
+    assert image["newTag"] == __version__
+    assert {pod["containers"][0]["image"] for _, pod in pods()} == {image["name"]}
+    for secret in found["secretGenerator"]:
+        assert all((DEPLOY / "kubernetes" / file).exists() for file in secret["files"])
+
+
+# -- systemd
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_starts_the_command_with_options_that_exist(unit: Path) -> None:
+    text = unit.read_text().replace("\\\n", " ")
+    settings = [line.partition("=")[::2] for line in text.splitlines() if "=" in line and line[0] != "#"]
+    variables = dict(
+        word.partition("=")[::2]
+        for name, value in settings
+        if name == "Environment"
+        for word in value.split()
+    )
+    (start,) = (value for name, value in settings if name == "ExecStart")
+    start = re.sub(r"\$\{?(\w+)\}?", lambda found: variables[found[1]].replace("%l", "host"), start)
+    program, *words = start.split()
+    assert program == "/opt/magnetar/bin/magnetar"
+    parse(words)
+    assert {"KillMode", "TimeoutStopSec", "Restart", "MemoryMax", "ProtectSystem"} <= {
+        name for name, _ in settings
+    }
+    assert unit.name in README
+
+
+# -- Prometheus and Grafana
+
+
+@pytest.fixture(scope="module")
+def scraped() -> dict[str, set[str]]:
+    """The metrics of a query by name, each with its labels and those of its scrape."""
+    found: dict[str, set[str]] = {"up": {"job", "instance"}}
+    for family in text_string_to_metric_families(scrape()):
+        for sample in family.samples:
+            found.setdefault(sample.name, {"job", "instance"}).update(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_metrics_and_labels_of_an_expression_exist(
+    where: str, expression: str, scraped: dict[str, set[str]]
+) -> None:
+    named = re.findall(r"\b((?:magnetar|pulsar|process)_\w+|up)\b(?:\{(.*?)\})?", expression)
+    assert named, where
+    labels = set()
+    for name, matchers in named:
+        assert name in scraped
+        assert set(re.findall(r"(\w+)[=!]~?\"", matchers)) <= scraped[name]
+        labels |= scraped[name]
+    for kept in re.findall(r"\bby \((.*?)\)", expression):
+        assert set(kept.split(", ")) <= labels
+
+
+def test_legends_name_labels_of_their_series(scraped: dict[str, set[str]]) -> None:
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/magnetar.json").read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids)) > 30
+    for target in (target for panel in dashboard["panels"] for target in panel.get("targets", ())):
+        kept = re.findall(r"\bby \((.*?)\)", target["expr"])
+        metric = re.search(r"(?:magnetar|pulsar|process)_\w+|\bup\b", target["expr"])
+        assert metric is not None
+        labels = set(kept[-1].split(", ")) if kept else scraped[metric[0]]
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels
+
+
+def test_prometheus_and_grafana_read_the_files_that_are_there(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    (prometheus,) = documents(DEPLOY / "prometheus" / "prometheus.yml")
+    assert all((DEPLOY / "prometheus" / file).exists() for file in prometheus["rule_files"])
+    (job,) = prometheus["scrape_configs"]
+    port = option(services["query"]["command"], "metrics").rpartition(":")[2]
+    assert job["static_configs"] == [{"targets": [f"query:{port}"]}]
+    (sources,) = documents(DEPLOY / "grafana/provisioning/datasources/prometheus.yaml")
+    assert sources["datasources"][0]["url"] == "http://prometheus:9090"
+    (providers,) = documents(DEPLOY / "grafana/provisioning/dashboards/magnetar.yaml")
+    mounts = {volume.split(":")[1] for volume in services["grafana"]["volumes"]}
+    assert providers["providers"][0]["options"]["path"] in mounts
 
 
 # -- Dockerfile
@@ -108,7 +337,8 @@ def test_the_image_starts_the_command_as_nobody_special() -> None:
     (entrypoint,), (command,) = instructions("ENTRYPOINT"), instructions("CMD")
     assert json.loads(entrypoint) == ["magnetar"]
     assert json.loads(command) == ["--help"]
-    assert instructions("USER") == ["magnetar"]
+    (user,) = instructions("USER")
+    assert f"useradd --system --uid {user} " in DOCKERFILE
 
 
 def test_what_the_image_fetches_at_build_time_is_there() -> None:
@@ -130,12 +360,19 @@ def test_what_the_image_fetches_at_build_time_is_there() -> None:
 # -- spark-submit
 
 
-def test_spark_submit_as_the_readme_has_it() -> None:
-    (words,) = (words for words in shell_commands(DEPLOY / "README.md") if words[0].endswith("spark-submit"))
+SUBMITTED = [words for words in shell_commands(DEPLOY / "README.md") if words[0].endswith("spark-submit")]
+
+
+@pytest.mark.parametrize("words", SUBMITTED, ids=lambda words: words[words.index("--master") + 1])
+def test_spark_submit_as_the_readme_has_it(words: list[str]) -> None:
     script = words.index("deploy/spark_submit.py")
     assert (ROOT / words[script]).exists()
     given = parser().parse_args(words[script + 1 :])
     assert KafkaUrl.parse(given.ingress).topic == "commands"
     (package,) = (word for word in words if word.startswith("org.apache.spark:"))
-    assert package in jars._SPARK_KAFKA
+    assert package in {jar.coordinates for jar in jars.locked("spark-kafka")}
     parse(["run", *words[script + 1 :]])  # the same options as `magnetar run`
+
+
+def test_the_readme_has_both_clusters() -> None:
+    assert [words[words.index("--master") + 1] for words in SUBMITTED] == ["spark://MASTER:7077", "yarn"]

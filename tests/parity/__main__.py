@@ -10,17 +10,21 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 
+from streaming.log.table import LogError
 from streaming.protocol.codec import FrameError
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
 from streaming.traces.conform import Verdict
+from tests.parity.log import run_log, settings_of
 from tests.parity.plan import KINDS, drawn, plan
 from tests.parity.pulsar import LocalPulsar, PulsarError, settings
-from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink
+from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink, word
 
 _WARM = [*islice(plan("subscriptions", 0), 10)]
 _SHOWN = 3
@@ -47,6 +51,12 @@ def main() -> int:
     parser.add_argument(
         "--judge", type=Path, metavar="FOLDER", help="compare the traces of `--keep FOLDER` again"
     )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="run this command log instead, such as a counterexample of `magnetar check`; the trace stays beside it",
+    )
     asked = parser.parse_args()
     if asked.judge is not None:
         return _judge(asked.judge)
@@ -57,17 +67,20 @@ def main() -> int:
     run = _Run(scratch, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
     begun = time.monotonic()
     try:
+        if asked.log is not None:
+            return run.log(asked.log)
         scenarios = [(kind, asked.first + number) for kind in asked.kind for number in range(asked.seeds)]
         for config, block in groupby(scenarios, lambda scenario: drawn(*scenario)):
             run.block(config, [*block])
-    except (PulsarError, JarsUnavailableError, JavaNotFoundError) as error:
+    except (PulsarError, JarsUnavailableError, JavaNotFoundError, LogError, FileNotFoundError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped: some scenarios are missing")
-    shutil.rmtree(scratch / "pulsar", ignore_errors=True)
-    if not any(scratch.iterdir()):
-        scratch.rmdir()
+    finally:
+        shutil.rmtree(scratch / "pulsar", ignore_errors=True)
+        if not any(scratch.iterdir()):
+            scratch.rmdir()
     return _summary(run.words, len(asked.kind) * asked.seeds, begun)
 
 
@@ -110,14 +123,19 @@ class _Run:
         self._shrunk: set[str] = set()
         self.words: dict[str, Counter[str]] = defaultdict(Counter)
 
+    def log(self, log: Path) -> int:
+        """Run a log. Returns the program's result."""
+        config = settings() | settings_of(log)
+        with self._pulsar(config) as pulsar:
+            trace = log.with_suffix(".trace.jsonl")
+            verdict = run_log(pulsar, log, trace)
+        print(f"{_said(log.name, word(verdict, [verdict]), verdict)}\n  {trace}")
+        return 0 if verdict.equal else 1
+
     def block(self, config: dict[str, str], scenarios: list[tuple[str, int]]) -> None:
         """Run scenarios, each a kind and a seed, on one broker."""
-        begun = time.monotonic()
-        with LocalPulsar(self._scratch / "pulsar", settings() | config) as pulsar:
-            print(f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} ({time.monotonic() - begun:.0f} s) "
-                  f"{config or ''}", flush=True)  # fmt: skip
-            # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
-            record(pulsar, "subscriptions", 0, self._scratch / "pulsar" / "warm.jsonl", _WARM)
+        with self._pulsar(settings() | config) as pulsar:
+            print(f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} {config or ''}", flush=True)
             for alone, some in groupby(scenarios, lambda scenario: KINDS[scenario[0]].alone):
                 pool = ThreadPoolExecutor(1 if alone else self._together)
                 try:
@@ -125,6 +143,14 @@ class _Run:
                         self.words[kind][word] += 1
                 finally:
                     pool.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def _pulsar(self, config: dict[str, str]) -> Iterator[LocalPulsar]:
+        """A warm broker."""
+        with LocalPulsar(self._scratch / "pulsar", config) as pulsar:
+            # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
+            record(pulsar, "subscriptions", 0, self._scratch / "pulsar" / "warm.jsonl", _WARM)
+            yield pulsar
 
     def _try(self, pulsar: LocalPulsar, kind: str, seed: int) -> tuple[str, str]:
         """Run a scenario and print one line, or more if it differs. Returns its kind and its `Outcome.word`."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from streaming.answers.reduction import reduced
 from streaming.traces.conform import Verdict, compare_trace
 from streaming.traces.trace import Trace, read_trace
 from tests.parity.administrator import Administrator
@@ -88,32 +89,26 @@ def shrink(pulsar: LocalPulsar, kind: str, seed: int, recording: Recording) -> R
 
     Returns `recording` itself if its difference cannot be repeated. Raises as `attempt` does.
     """
-    wanted, number = shape(recording.verdict), 0
-    last = re.match(r"\d+", held_to(recording.verdict)[0][0])
-    steps = recording.steps if last is None else recording.steps[: int(last[0])]
-    smallest, parts = recording, 1  # at first, only what follows the difference is left out
-    candidates = [steps]
-    while candidates and number < _MOST_RECORDINGS:
+    wanted, smallest, number = shape(recording.verdict), recording, 0
+
+    def shows(steps: list[Step]) -> list[Step] | None:
+        nonlocal smallest, number
         path, number = recording.path.with_name(f"{kind}-{seed}.shrunk-{number}.jsonl"), number + 1
         # With the usual silences: a race only costs a step too many.
-        found = record(pulsar, kind, seed, path, candidates.pop())
-        if shape(found.verdict) == wanted:
-            if smallest is not recording:
-                smallest.path.unlink()
-            smallest, parts = found, max(parts - 1, 2)
-            candidates = _without(found.steps, parts)
-        else:
+        found = record(pulsar, kind, seed, path, steps)
+        if shape(found.verdict) != wanted:
             path.unlink()
-            if not candidates and smallest is not recording and parts < len(smallest.steps):
-                parts = min(2 * parts, len(smallest.steps))
-                candidates = _without(smallest.steps, parts)
+            return None
+        if smallest is not recording:
+            smallest.path.unlink()
+        smallest = found
+        return found.steps
+
+    last = re.match(r"\d+", held_to(recording.verdict)[0][0])
+    steps = shows(recording.steps if last is None else recording.steps[: int(last[0])])  # not what follows
+    if steps is not None:
+        reduced(steps, shows, most=_MOST_RECORDINGS - 1)
     return smallest
-
-
-def _without(steps: list[Step], parts: int) -> list[list[Step]]:
-    """The steps without each of `parts` equal parts, which are tried from the end of the list: the first part goes first."""
-    size = -(-len(steps) // parts)
-    return [steps[:at] + steps[at + size :] for at in reversed(range(0, len(steps), size))] if steps else []
 
 
 def record(

@@ -1,6 +1,7 @@
 """The parts of `make parity` that need no Pulsar, on frames of a real one."""
 
 import itertools
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 
 from streaming.broker.config import configuration
+from streaming.log.table import LogError
 from streaming.protocol.codec import FrameError, encode
+from streaming.replay import load
 from streaming.traces.trace import read_trace
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
+from tests.parity.log import LogRunner, positions_of, settings_of
 from tests.parity.plan import BLOCK, KINDS, Step, drawn, plan
 from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
@@ -156,3 +160,77 @@ def test_a_snapshot_waits_for_an_idle_topic(
         5 if "state" in said else 4 if busy else 2
     )  # a snapshot has the state, so two more agree on it
     assert [each["dir"] for each in recorder.records[-1:]] == ["stats"]
+
+
+class Said:
+    """Takes the place of a recorder: notes what clients do, and stores each message in a ledger of its own."""
+
+    topic, path = "persistent://public/x/t", "/persistent/public/x/t"
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+        self.listeners: list[Any] = []
+        self.connections: list[int] = []
+
+    def open(self) -> int:
+        self.connections.append(len(self.connections))
+        return self.connections[-1]
+
+    def publish(self, number: int, metadata: dict[str, Any], **fields: Any) -> None:
+        self.said.append(("publish", number, metadata.get("partition_key")))
+        id_ = {"ledgerId": 70 + len(self.said), "entryId": 0}
+        self.listeners[0]({"cmd": "SEND_RECEIPT", "fields": {"message_id": id_}})
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **fields: self.said.append((name, *arguments, fields))
+
+
+def test_a_log_runs_with_the_positions_of_the_real_broker(tmp_path: Path) -> None:
+    topic = {"topic": "persistent://a/b/t"}
+    of = {"connection": "c", "consumer_id": 0}
+    commands: list[dict[str, Any]] = [
+        {"command": "BROKER_CONFIG", "settings": {"managedLedgerMaxEntriesPerLedger": 2, "acknowledgmentAtBatchIndexLevelEnabled": True}},
+        topic | of | {"command": "SUBSCRIBE", "subscription": "s", "subType": "Shared", "request_id": 1},
+        topic | {"producer": "p", "sequence_id": 1, "key": "k"},
+        topic | {"producer": "p", "sequence_id": 2},
+        topic | of | {"command": "ACK", "ack_type": "Individual", "message_id": [{"ledgerId": 1, "entryId": 1}]},
+        topic | {"command": "ADMIN", "connection": "a", "method": "PUT", "path": "/persistent/a/b/t/unload"},
+        {"command": "CONNECTION_LOST", "connection": "c"},
+        {"command": "TICK", "timestamp": 1_000_060_000},
+    ]  # fmt: skip
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"timestamp": 1_000_000_000} | each) + "\n" for each in commands))
+    assert settings_of(log) == {
+        "managedLedgerMaxEntriesPerLedger": "2",
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    }
+    records = load(log, partitions=1).records
+    said = Said()
+    LogRunner(said, None, positions_of(records), topic["topic"]).run(records)  # type: ignore[arg-type]
+    done = [each for each in said.said if each[0] not in ("step", "snapshot")]
+    asked = [each[2] for each in done if each[0] == "ask"]
+    assert asked == ["LOOKUP", "SUBSCRIBE", "LOOKUP", "PRODUCER"]
+    assert [each for each in done if each[0] == "publish"] == [("publish", 1, "k"), ("publish", 1, None)]
+    (acked,) = (each for each in done if each[0] == "tell")
+    second = max(number for number, each in enumerate(said.said) if each[0] == "publish")
+    assert acked[2:] == (
+        "ACK",
+        {"consumer_id": 0, "ack_type": "Individual", "message_id": [{"ledgerId": 71 + second, "entryId": 0}]},
+    )
+    assert done[-3:] == [
+        ("call", "PUT", "/persistent/public/x/t/unload", None, {}),
+        ("cut", 0, {}),
+        ("wait", 3.0, {}),
+    ]
+
+
+def test_what_no_client_can_send_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        json.dumps({"timestamp": 1, "topic": "persistent://a/b/t", "command": "FAULT", "fault": "write"})
+        + "\n"
+    )
+    assert settings_of(log) == {}
+    records = load(log, partitions=1).records
+    with pytest.raises(LogError, match="FAULT cannot be sent"):
+        LogRunner(Said(), None, {}, "persistent://a/b/t").run(records)  # type: ignore[arg-type]

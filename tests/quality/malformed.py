@@ -159,7 +159,7 @@ def many(dice: Random) -> list[dict[str, str]]:
 for _kind, _field, _new in [
     ("PUBLISH", "sequence_id", negative), ("PUBLISH", "publish_time", late), ("PUBLISH", "event_time", late),
     ("PUBLISH", "deliver_at_time", negative), ("CONNECT", "protocol_version", negative), ("PRODUCER", "producer_id", negative),
-    ("PRODUCER", "epoch", negative), ("SEND", "producer_id", negative), ("SEND", "num_messages", negative),
+    ("PRODUCER", "epoch", negative), ("SEND", "producer_id", negative),
     ("SEND", "metadata__publish_time", late), ("SEND", "metadata__chunk_id", negative), ("CLOSE_PRODUCER", "request_id", negative),
     ("SUBSCRIBE", "start_message_rollback_duration_sec", negative), ("FLOW", "consumer_id", negative),
     ("ACK", "request_id", negative), ("SEEK", "message_publish_time", negative), ("LOOKUP", "request_id", negative),

@@ -61,7 +61,11 @@ def test_parquet_may_have_topics_as_bytes(tmp_path: Path) -> None:
         ("persistent://public/default/.", False),
         ("persistent://public/default/", False),
         ("persistent://public/default/ \t\n", False),
-        ("persistent://public/default/a/b", False),
+        ("persistent://public/cluster/default/t", True),  # a name of Pulsar 1
+        ("persistent://public/cluster/default/a/b", True),
+        ("persistent://public/cluster/default/", False),
+        ("persistent://public/cluster/def ault/t", False),
+        ("persistent://public/cluster//t", False),
         ("persistent://public//t", False),
         ("persistent:///default/t", False),
         ("persistent://../default/t", False),
@@ -88,7 +92,10 @@ def test_which_names_are_topic_names(name: str, valid: bool) -> None:
         assert run.broker.topic_names() == ([name] if valid else [])
 
 
-@given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
+PART = st.text(st.characters(exclude_characters="/"), min_size=1, max_size=12)
+
+
+@given(PART, PART, st.text(min_size=1, max_size=12))
 def test_tenant_and_namespace_are_named_entities(tenant: str, namespace: str, name: str) -> None:
     if is_topic_name(f"persistent://{tenant}/{namespace}/{name}"):
         assert re.fullmatch(r"[-=:.\w]+", tenant, re.ASCII)

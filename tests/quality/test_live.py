@@ -15,6 +15,7 @@ from sinks.storage import Storage
 from streaming.fold import Fold
 from streaming.quality import watch
 from streaming.quality.sink import LIVE, ROWS_PER_KIND, QualitySink, read_broken, sample_of
+from streaming.quality.sink import __name__ as quality_log
 from streaming.rows import concat
 from tests.quality.helpers import TOPIC, great_expectations, value
 from tests.rows import together
@@ -142,6 +143,10 @@ def watcher_of(sink: QualitySink) -> subprocess.Popen[bytes] | None:
     return sink._watcher
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == quality_log]
+
+
 def test_a_dead_process_is_noticed_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,7 +156,7 @@ def test_a_dead_process_is_noticed_and_started_again(
     assert first is not None
     sink.begin(1)
     assert watcher_of(sink) is first
-    assert caplog.records == []
+    assert warnings(caplog) == []
 
     first.kill()
     first.wait()
@@ -160,15 +165,14 @@ def test_a_dead_process_is_noticed_and_started_again(
     assert second is not None
     assert second is not first
     assert second.poll() is None
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "ended (killed by signal 9): it is started again" in record.getMessage()
+    (warning,) = warnings(caplog)
+    assert "ended (killed by signal 9): it is started again" in warning
 
     second.kill()
     sink.close()
     assert watcher_of(sink) is None
-    assert "the last rows were not validated" in caplog.records[-1].getMessage()
-    assert len(caplog.records) == 2
+    _, last = warnings(caplog)
+    assert "the last rows were not validated" in last
 
 
 def test_the_first_micro_batch_has_the_machine_for_itself(tmp_path: Path) -> None:
@@ -195,7 +199,7 @@ def test_a_process_that_dies_each_time_is_started_once_in_an_interval(
     for batch in range(1, 4):
         sink.begin(batch)
         assert watcher_of(sink) is None
-    assert len(caplog.records) == 1
+    assert len(warnings(caplog)) == 1
     sink.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -56,7 +57,9 @@ class Proxied:
 
 
 @contextmanager
-def proxied(folder: Path, to: str, admin_to: str, payloads: Payloads = "keep") -> Iterator[Proxied]:
+def proxied(
+    folder: Path, to: str, admin_to: str, payloads: Payloads = "keep", tls: ssl.SSLContext | None = None
+) -> Iterator[Proxied]:
     """Run a proxy in front of a broker until the block ends."""
     stop, started = threading.Event(), threading.Event()
     found: list[Proxied] = []
@@ -69,7 +72,9 @@ def proxied(folder: Path, to: str, admin_to: str, payloads: Payloads = "keep") -
     def run() -> None:
         first, second = (bound(Address("127.0.0.1", 0), "") for _ in range(2))
         try:
-            asyncio.run(record(folder, to, Rest(admin_to), (first, second), stop, on_start, payloads))
+            asyncio.run(
+                record(folder, to, Rest(admin_to, tls=tls), (first, second), stop, on_start, payloads)
+            )
         except BaseException as error:
             failed.append(error)
         finally:

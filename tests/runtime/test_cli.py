@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,29 @@ def test_nothing_is_logged_after_the_reason_of_a_failure() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stderr == "magnetar: it is gone\n"
+
+
+def test_what_clients_name_reaches_no_terminal(tmp_path: Path) -> None:
+    """A name or a payload may hold what a terminal obeys: it would set the title, clear the screen, or hide a line."""
+    log, out = tmp_path / "log.jsonl", tmp_path / "out"
+    topic, name = "persistent://a/b/t", "s\x1b[31mred"
+    subscribe = {"command": "SUBSCRIBE", "connection": "c", "consumer_id": 0, "request_id": 1}
+    records = [
+        {"timestamp": 1, "topic": topic, **subscribe, "subscription": name, "subType": "Shared"},
+        {"topic": topic, "producer": "p\x1b]0;title\x07", "sequence_id": 0, "payload": "x\x1b[2J"},
+        {"topic": topic, "producer": "p", "sequence\x1b[2J": 0},
+    ]
+    log.write_text("\n".join(map(json.dumps, records)))
+    for arguments in (
+        ("replay", str(log), "--out", str(out), "--no-spark"),
+        ("explain", str(out), topic),
+        ("explain", str(out), topic, "1:0"),
+        ("peek", str(out), topic, name),
+        ("peek", str(out), topic, f"{name}?"),
+        ("inspect", str(out)),
+        ("quarantine", "list", str(out)),
+    ):
+        _, text = magnetar(*arguments)
+        assert "\\x1b[" in text or "\\x1b]" in text or arguments[0] == "inspect"
+        assert "\x1b" not in text
+        assert "\x07" not in text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 from pathlib import Path
 
@@ -107,4 +108,27 @@ def test_a_shim_as_java_home_is_not_wrapped_again(monkeypatch: pytest.MonkeyPatc
     home = java.spark_java_home()
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java.java_home() == home
+    assert java.spark_java_home() == home
+
+
+def test_a_signal_to_the_command_does_not_reach_the_java_that_is_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A terminal sends it to the whole process group, and the Java would look broken."""
+    home = tmp_path / "java"
+    executable = fake_java(home, "17")
+    executable.write_text(
+        executable.read_text().replace("exit 0", "ps -o pgid= -p $$ >" + str(tmp_path / "group"))
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'nothing'}:/usr/bin:/bin")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    java.java_home()
+    assert int((tmp_path / "group").read_text()) != os.getpgrp()
+
+
+def test_a_shim_that_is_there_needs_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cache of an image is read-only."""
+    as_wheel(monkeypatch, tmp_path)
+    home = java.spark_java_home()
+    monkeypatch.setattr(java, "FileLock", None)  # calling it would fail
     assert java.spark_java_home() == home

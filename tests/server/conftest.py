@@ -13,15 +13,19 @@ import pytest
 
 from schemas.commands import BrokerConfig
 from streaming.kafka.url import KafkaUrl
+from streaming.runtime.jars import JarsUnavailableError
+from streaming.runtime.java import java_binary
 from streaming.server.clock import Clock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.engine import Engine
 from streaming.server.query_engine import QueryEngine
 from streaming.server.server import OPEN, Address, Security, Server, bound
+from tests.parity.pulsar import jars_of
 
 ON_SPARK = {
     "test_batches_and_compression[spark-CompressionType.ZSTD]",
     "test_deduplication[spark]",
+    "test_what_applications_use_most[spark]",
 }
 """Tests that run on the Spark query by default, too. The others are slow there."""
 
@@ -170,7 +174,7 @@ def query(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
     patch = pytest.MonkeyPatch()
     patch.setattr("streaming.server.query_engine.ANSWER_SECONDS", 110.0)  # the machine may be busy
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, name="query-of-the-module")
     thread.start()
     running.wait()
     try:
@@ -180,6 +184,16 @@ def query(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         stop.set()
         thread.join()
     assert errors == []
+
+
+def java(program: Path, *arguments: object) -> list[str]:
+    """The command that runs a Java program with Pulsar's own client and `pulsar-admin`. Skips the test if Maven is missing."""
+    try:
+        jars = jars_of(Path(__file__).parent / "pulsar_admin" / "pom.xml")
+    except JarsUnavailableError as error:
+        pytest.skip(str(error))
+    options = "-Xmx400m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"
+    return [str(java_binary()), *options, str(program), *map(str, arguments)]
 
 
 BOTH = [

@@ -19,6 +19,9 @@ TOPIC = "persistent://public/n/t"
 PATH = "/persistent/public/n/t"
 
 
+_ROOTS = ("/admin/", "/lookup/", "/topics/")
+
+
 class Answer(NamedTuple):
     """Status, body as JSON (None if there is none, bytes if it is not JSON), and headers."""
 
@@ -34,7 +37,7 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """Calls below ``/admin/v2``, unless the path starts with ``/lookup``."""
+    """Calls below ``/admin/v2``, unless the path starts with another root."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -46,7 +49,7 @@ class Api:
     async def call(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None) -> Answer:
         """A call with a JSON body, or with the bytes `raw`."""
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
-        url = path if path.startswith("/lookup") else f"/admin/v2{path}"
+        url = path if path.startswith(_ROOTS) else f"/admin/v2{path}"
         response = await self._http.request(method, url, content=content)
         try:
             found = response.json() if response.content else None

@@ -1,28 +1,31 @@
 """The admin REST API: each call as a real Pulsar 4.0.7 answered it, and what is said of errors."""
 
 import asyncio
+import base64
 import json
 import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import AnyCommand, KeyValue, MessageMetadata, decode_or_refuse, to_json
+from schemas.commands import AnyCommand, KeyValue, MessageMetadata, Publish, decode_or_refuse, to_json
 from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
 from streaming.broker import schema_registry
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.protocol.admin_calls import headers
+from streaming.protocol.frames import MOST_UNCOMPRESSED
 from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED, Route
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import StoredEntry
-from streaming.server.server import Address, Server, bound
+from streaming.server.server import Address, ListenError, Server, advertisable, bound
 from streaming.traces import RECORDED
 from streaming.traces.session import Session
 from streaming.traces.trace import read_trace
@@ -234,6 +237,120 @@ def test_lookup() -> None:
     assert looked[4][0] == 404
 
 
+def test_lookup_names_a_bundle_and_no_listener() -> None:
+    """4.0.7: the bundle as namespaces were split, and 500 for a listener that it does not have."""
+
+    async def look(api: Api) -> list[Any]:
+        await api.call("PUT", "/namespaces/public/n/0x00000000_0xffffffff/split")
+        return [(await api.call("GET", f"/lookup/v2/topic/persistent/public/n/{each}"))[:2] for each in (
+            "zz/bundle", "a/bundle", "zz?listenerName=ext",
+        )]  # fmt: skip
+
+    assert on_api(look) == [
+        (200, b"0x00000000_0x7fffffff"), (200, b"0x7fffffff_0xffffffff"),
+        (500, {"reason": "the broker do not have ext listener"}),
+    ]  # fmt: skip
+
+
+def test_paths_of_pulsar_1() -> None:
+    """4.0.7 still has ``/admin/persistent/TENANT/CLUSTER/NAMESPACE/TOPIC`` and the like."""
+
+    async def ask(api: Api) -> list[tuple[int, Any]]:
+        topics, namespace = "/admin/persistent/public/c/ns", "/admin/namespaces/public/c/ns"
+        return [
+            (await api.call(method, path, body))[:2]
+            for method, path, body in (
+                ("PUT", namespace, None), ("POST", f"{namespace}/messageTTL", 5), ("GET", f"{namespace}/messageTTL", None),
+                ("PUT", f"{topics}/t", None), ("PUT", f"{topics}/t", None), ("PUT", f"{topics}/t/subscription/s", None),
+                ("GET", f"{topics}/t/subscriptions", None), ("PUT", f"{topics}/p/partitions", 1),
+                ("GET", f"{topics}/partitioned", None), ("GET", topics, None), ("GET", f"{namespace}/destinations", None),
+                ("GET", "/admin/clusters", None), ("GET", "/admin/properties", None), ("GET", "/admin/namespaces/public", None),
+                ("GET", "/lookup/v2/destination/persistent/public/c/ns/t/bundle", None), ("GET", "/admin/tenants", None),
+            )
+        ]  # fmt: skip
+
+    t, p = (f"persistent://public/c/ns/{name}" for name in "tp")
+    all_ = [f"{p}-partition-0", t]
+    found = on_api(ask)
+    assert found[:-1] == [
+        (204, None), (204, None), (200, 5), (204, None), (409, {"reason": "This topic already exists"}), (204, None),
+        (200, ["s"]), (204, None), (200, [p]), (200, all_), (200, all_), (200, ["standalone"]), (200, ["public"]),
+        (200, ["public/c/ns", "public/n"]), (200, b"0x00000000_0xffffffff"),
+    ]  # fmt: skip
+    assert found[-1][0] == 404
+
+
+def test_what_has_another_broker_or_algorithm_is_refused() -> None:
+    """As 4.0.7 does."""
+
+    async def ask(api: Api) -> list[int]:
+        await api.call("PUT", PATH)
+        await api.call("PUT", f"{PATH}/subscription/s")
+        bundle, status = (
+            "/namespaces/public/n/0x00000000_0xffffffff",
+            f"{PATH}/subscription/s/replicatedSubscriptionStatus",
+        )
+        return [
+            await api.status(method, path, body)
+            for method, path, body in (
+                ("PUT", f"{bundle}/unload?destinationBroker=x", None),
+                ("PUT", f"{bundle}/unload?destinationBroker=localhost:8080", None),
+                ("GET", "/brokers/health?brokerId=x", None),
+                ("GET", "/brokers/health?brokerId=localhost:8080", None),
+                ("PUT", f"{bundle}/split?splitAlgorithmName=x", None),
+                ("PUT", f"{bundle}/split?splitAlgorithmName=range_equally_divide", None),
+                ("GET", status.replace("/s/", "/none/"), None),
+                ("POST", status, False),
+                ("POST", status, True),
+            )
+        ]
+
+    assert on_api(ask) == [409, 204, 404, 200, 412, 204, 404, 204, 501]
+
+
+def test_topics_of_a_bundle() -> None:
+    async def ask(api: Api) -> list[Any]:
+        for name in ("zz", "a"):
+            await api.call("PUT", f"/persistent/public/n/{name}")
+        path = "/persistent/public/n?bundle="
+        return [
+            (await api.call("GET", path + bundle)).body
+            for bundle in ("0x00000000_0x7fffffff", "0x7fffffff_0xffffffff", "x")
+        ]
+
+    assert on_api(ask) == [["persistent://public/n/zz"], ["persistent://public/n/a"], []]
+
+
+def test_broker_stats() -> None:
+    """By the names of 4.0.7; what it says of its JVM is refused."""
+
+    async def ask(api: Api) -> dict[str, Answer]:
+        await api.publish(3)
+        await api.call("PUT", f"{PATH}/subscription/s", {"ledgerId": -1, "entryId": -1})
+        await api.call("PUT", "/non-persistent/public/n/u")
+        names = ("topics", "metrics", "load-report", "mbeans", "allocator-stats/default")
+        return {name: await api.call("GET", f"/broker-stats/{name}") for name in names}
+
+    found = on_api(ask)
+    bundle = found["topics"].body["public/n"]["0x00000000_0xffffffff"]
+    assert list(bundle["non-persistent"]) == ["non-persistent://public/n/u"]
+    topic = bundle["persistent"][TOPIC]
+    assert (topic["msgInCount"], topic["producerCount"], topic["subscriptions"]["s"]["msgBacklog"]) == (
+        3,
+        1,
+        3,
+    )
+    (of_namespace, of_broker) = found["metrics"].body
+    assert of_namespace["dimensions"] == {"namespace": "public/n"}
+    assert of_namespace["metrics"]["brk_msg_backlog"] == 3
+    assert of_namespace["metrics"]["brk_no_of_subscriptions"] == 1
+    assert of_broker["metrics"] == {"brk_active_connections": 0}
+    report = found["load-report"].body
+    assert (report["numTopics"], report["bundles"]) == (2, ["public/n/0x00000000_0xffffffff"])
+    for name in ("mbeans", "allocator-stats/default"):
+        assert (found[name].status, "JVM" in found[name].reason) == (501, True)
+
+
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +379,44 @@ def test_a_message_has_its_metadata_in_headers() -> None:
         "deliver-at-time": "5138-11-16T09:46:40Z", "base64-ordering-key": "bw==", "num-batch-message": "2",
         "compression": "ZLIB", "uncompressed-size": "2",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("compression", "size", "payload"),
+    [
+        ("ZLIB", 2, zlib.compress(bytes(MOST_UNCOMPRESSED + 1))),
+        ("ZLIB", 2**31 - 1, zlib.compress(b"x")),
+        ("ZLIB", 1, b"x"),
+        ("ZLIB", 1, zlib.compress(b"x")[:-1]),
+        ("LZ4", 2**31 - 1, b"x"),
+        ("LZ4", 100, b"x"),
+        ("ZSTD", 100, b"x"),
+        ("SNAPPY", 1, b"x" * 100),
+    ],
+)
+def test_a_payload_that_is_too_large_uncompressed_is_not_shown(
+    compression: Literal["ZLIB", "LZ4", "ZSTD", "SNAPPY"], size: int, payload: bytes
+) -> None:
+    """A few kilobytes can become gigabytes. Damaged payloads get the same answer."""
+
+    async def peek(api: Api) -> Answer:
+        await api.call("PUT", PATH)
+        await api.publish(1, payload=payload, compression=compression, uncompressed_size=size)
+        return await api.call("GET", f"{PATH}/examinemessage?initialPosition=earliest&messagePosition=1")
+
+    answer = on_api(peek)
+    assert answer.status == 500
+    assert b"the payload can't be uncompressed" in msgspec.json.encode(answer.body)
+
+
+@pytest.mark.parametrize(
+    "raw", [b'"\xff"', b"NaN", b"[" * 10_000, b"9" * 1_000_000], ids=["text", "NaN", "deep", "number"]
+)
+def test_a_body_that_is_not_json_is_refused(raw: bytes) -> None:
+    async def post(api: Api) -> Answer:
+        return await api.call("POST", "/namespaces/public/default/messageTTL", raw=raw)
+
+    assert on_api(post).status == 400
 
 
 def test_a_time_that_no_calendar_has_is_a_number() -> None:
@@ -318,7 +473,7 @@ class _Engine:
     def __init__(self, session: "_HttpSession") -> None:
         self._session = session
 
-    async def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         return self._session.submit(topic, command)
 
     async def partitions(self, topic: str) -> int:
@@ -338,7 +493,7 @@ class _HttpSession(Session):
         self._api = Api(_Engine(self))  # type: ignore[arg-type]
         self._record: dict[str, Any] = {}
 
-    def submit(self, topic: str | None, command: AnyCommand) -> list[Row]:
+    def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         self._offset += 1
         value = to_json(command)
         self.broker.apply(self._offset, int(self._record["t"]), topic, decode_or_refuse(value), value)
@@ -480,3 +635,153 @@ def test_a_server_has_both_protocols() -> None:
             await asyncio.open_connection("127.0.0.1", int(server.admin_url.rpartition(":")[2]))
 
     asyncio.run(run())
+
+
+def test_clients_are_told_the_advertised_host() -> None:
+    async def run() -> None:
+        here = Address("127.0.0.1", 0)
+        engine, admin_listener = EmbeddedEngine(), bound(here, "")
+        port = admin_listener.getsockname()[1]
+        server = Server(engine, bound(here, ""), admin_listener=admin_listener, advertised="broker.example")
+        async with engine, server, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            found = (await http.get("/lookup/v2/topic/persistent/public/default/t")).json()
+            assert found["brokerUrl"] == f"pulsar://broker.example:{server.address.port}"
+            assert found["httpUrl"] == f"http://broker.example:{port}"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("given", "advertised"),
+    [("broker-0.servers", "broker-0.servers"), ("192.0.2.7", "192.0.2.7"), ("::1", "::1")],
+)
+def test_hosts_that_can_be_advertised(given: str, advertised: str) -> None:
+    assert advertisable(given) == advertised
+
+
+@pytest.mark.parametrize("given", ["", "broker:6650", "http://broker", "-broker", "a b"])
+def test_hosts_that_cannot(given: str) -> None:
+    with pytest.raises(ListenError, match="without a port"):
+        advertisable(given)
+
+
+# -- messages through HTTP --------------------------------------------------------------------------------------------
+
+
+async def _produced(api: Api, topic: str, body: Any) -> tuple[int, Any]:
+    return (await api.call("POST", f"/topics/persistent/public/n/{topic}", body))[:2]
+
+
+def _value_schema(type_: str, definition: bytes = b"") -> str:
+    return json.dumps({"name": "", "type": type_, "schema": base64.b64encode(definition).decode()})
+
+
+def test_messages_are_published_through_http() -> None:
+    """As 4.0.7 does it: to a topic that is there, with a schema, which is STRING if none is named."""
+
+    async def publish(api: Api) -> None:
+        message = {"payload": "hello", "key": "k", "properties": {"a": "b"}, "eventTime": 5, "sequenceId": 1}
+        refused = await _produced(api, "t", {"messages": [message]})
+        assert refused == (500, {"reason": f"Fail to publish message: Topic {TOPIC} not found"})
+        await api.call("PUT", PATH)
+        await api.call("PUT", f"{PATH}/subscription/s")
+        one = {"errorCode": 0, "schemaVersion": 0}
+        assert await _produced(api, "t", {"messages": [message, {"payload": "x"}], "producerName": "rp"}) == (
+            200,
+            {
+                "messagePublishResults": [{"messageId": "1:0:-1", **one}, {"messageId": "1:1:-1", **one}],
+                "schemaVersion": 0,
+            },
+        )
+        peeked = await api.call("GET", f"{PATH}/subscription/s/position/1")
+        assert peeked.body == b"hello"
+        assert (peeked.headers["X-Pulsar-producer-name"], peeked.headers["X-Pulsar-partition-key"]) == (
+            "rp",
+            "k",
+        )
+        schema = (await api.call("GET", "/schemas/public/n/t/schema")).body
+        assert (schema["type"], schema["properties"]) == ("STRING", {"__charset": "UTF-8"})
+        assert await _produced(api, "t", {"messages": []}) == (
+            200,
+            {"messagePublishResults": [], "schemaVersion": 0},
+        )
+
+    on_api(publish)
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "stored"),
+    [
+        (_value_schema("INT32"), "5", b"\0\0\0\5"),
+        (_value_schema("BOOLEAN"), "true", b"\1"),
+        (_value_schema("DOUBLE"), "0", bytes(8)),
+        (_value_schema("JSON", b'{"type":"record","name":"A","fields":[]}'), '{"x": 1}', {"x": 1}),
+    ],
+)
+def test_payloads_are_encoded_by_their_schema(schema: str, payload: str, stored: Any) -> None:
+    async def publish(api: Api) -> Any:
+        await api.call("PUT", PATH)
+        await api.call("PUT", f"{PATH}/subscription/s")
+        await _produced(
+            api, "t", {"valueSchema": schema, "messages": [{"payload": payload, "deliverAfterMs": 5}]}
+        )
+        return (await api.call("GET", f"{PATH}/subscription/s/position/1")).body
+
+    assert on_api(publish) == stored
+
+
+def test_messages_of_a_partitioned_topic_take_turns() -> None:
+    async def publish(api: Api) -> list[Any]:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        both = await _produced(api, "t", {"messages": [{"payload": str(number)} for number in range(3)]})
+        one = await _produced(api, "t/partitions/1", {"messages": [{"payload": "x"}]})
+        none = await _produced(api, "t/partitions/9", {"messages": [{"payload": "x"}]})
+        return [
+            each["messageId"] for found in (both, one, none) for each in found[1]["messagePublishResults"]
+        ]
+
+    assert on_api(publish) == ["1:0:0", "1:0:1", "1:1:0", "1:1:1", "9"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400), ([], 400), (None, 400), ({"messages": [{"key": "k"}]}, 400),
+        ({"messages": [{"payload": "x"}], "valueSchema": "no"}, 400),
+        ({"messages": [{"payload": "x"}], "valueSchema": _value_schema("INT8")}, 400),
+        ({"messages": [{"payload": "x"}], "valueSchema": _value_schema("AVRO", b'"int"')}, 400),
+        ({"messages": [{"payload": "x"}], "valueSchema": _value_schema("STRING", b"x")}, 400),
+        ({"messages": [{"payload": "x"}], "keySchema": _value_schema("STRING")}, 400),
+        ({"messages": [{"payload": "5"}], "valueSchema": _value_schema("INT8")}, 500),
+    ],
+)  # fmt: skip
+def test_messages_that_cannot_be_published(body: Any, status: int) -> None:
+    """The last: the topic has another schema."""
+
+    async def publish(api: Api) -> Any:
+        await api.call("PUT", PATH)
+        await api.call("POST", "/schemas/public/n/t/schema", {"type": "STRING", "schema": ""})
+        return await _produced(api, "t", body)
+
+    found = on_api(publish, schemaCompatibilityStrategy="FULL")
+    assert (found[0], bool(found[1]["reason"])) == (status, True)
+
+
+def test_messages_that_the_broker_refuses_say_why() -> None:
+    async def publish(api: Api) -> Any:
+        await api.call("PUT", PATH)
+        await api.call("POST", f"{PATH}/terminate")
+        return (await _produced(api, "t", {"messages": [{"payload": "x"}]}))[1]["messagePublishResults"]
+
+    (refused,) = on_api(publish)
+    assert refused["errorCode"] == 2
+    assert "terminated" in refused["errorMsg"]
+
+
+def test_an_engine_without_all_rows_publishes_nothing_through_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedEngine, "shows_topic_events", False)
+
+    async def publish(api: Api) -> int:
+        return (await _produced(api, "t", {"messages": []}))[0]
+
+    assert on_api(publish) == 501

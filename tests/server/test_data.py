@@ -117,7 +117,7 @@ def test_entries_of_a_former_life_are_read(tmp_path: Path) -> None:
 
 def test_the_short_form_of_publishing_is_read_back(tmp_path: Path) -> None:
     async def publish_short(engine: EmbeddedEngine) -> StoredEntry:
-        await engine.submit(TOPIC, Publish(producer="p", sequence_id=1, payload="x", key="k"))  # type: ignore[arg-type]
+        await engine.submit(TOPIC, Publish(producer="p", sequence_id=1, payload="x", key="k"))
         return engine.entry(TOPIC, 1, 0)
 
     async def look(engine: EmbeddedEngine) -> StoredEntry:

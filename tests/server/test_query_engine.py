@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any
+from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import InvalidProducerEpochError
 
 from schemas.commands import Admin, BrokerConfig, ConnectionLost, RunCheck, Subscribe, decode, to_json
 from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
@@ -18,7 +20,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
-from streaming.kafka.topics import NoSuchTopic, ensure_topic
+from streaming.kafka.topics import NoSuchTopic, ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
@@ -94,6 +96,33 @@ class TestTheLog:
             ConnectionLost(prefix=lives[1]),
         ]
 
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_a_server_that_was_killed_in_its_first_transaction_has_left_nothing(
+        self, topics: tuple[KafkaUrl, KafkaUrl], ended: bool
+    ) -> None:
+        killed = KafkaProducer(
+            bootstrap_servers=topics[0].bootstrap, transactional_id=f"magnetar-{topics[0].topic}"
+        )
+        killed.init_transactions()
+        killed.begin_transaction()
+        for partition in range(PARTITIONS):
+            killed.send(topics[0].topic, to_json(RunCheck(check="cursorFlush")), partition=partition).get(30)
+        if ended:
+            killed.abort_transaction()
+        assert not holds_records(topics[0])
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a", begins_with=STANDALONE):
+                pass
+
+        for _ in range(2):
+            asyncio.run(run())
+        killed.close(timeout=0)
+        assert holds_records(topics[0])
+        for records in committed(topics[0]):
+            commands = [command for _, command in records]
+            assert [each for each in commands if each in STANDALONE] == [*STANDALONE]
+
     def test_a_topic_has_one_partition_and_the_whole_broker_has_all(
         self, topics: tuple[KafkaUrl, KafkaUrl]
     ) -> None:
@@ -137,6 +166,36 @@ class TestTheLog:
         for number in range(3):
             own = [each for each in connections if each.startswith(f"{number}.")]
             assert own == sorted(own)
+
+    def test_a_transaction_that_lost_its_records_is_repeated(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        class Fenced:
+            """A producer whose commit succeeds, though Kafka did not take its records."""
+
+            def send(self, *_: Any, **__: Any) -> Any:
+                lost = Mock()
+                lost.get.side_effect = InvalidProducerEpochError()
+                return lost
+
+            def nothing(self, **_: Any) -> None: ...
+
+            begin_transaction = flush = commit_transaction = close = nothing
+
+        transactional = CommandWriter._transactional
+        fenced = [Fenced()]
+
+        def first_fenced(writer: CommandWriter) -> Any:
+            return fenced.pop() if fenced else transactional(writer)
+
+        errors: list[Exception] = []
+        writer = CommandWriter(topics[0], PLAIN, errors.append)
+        with patch.object(CommandWriter, "_transactional", first_fenced):
+            writer.send_to_all([to_json(ConnectionLost(connection="1"))], 1_700_000_000_000).result(60)
+            writer.close()
+        assert errors == []
+        assert fenced == []
+        assert [[command.connection for _, command in each] for each in committed(topics[0])] == [
+            ["1"]
+        ] * PARTITIONS
 
 
 class TestAnswers:

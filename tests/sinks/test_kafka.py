@@ -234,6 +234,16 @@ def test_a_topic_that_takes_only_small_batches(kafka: LocalKafka, topic: str) ->
     assert [value["request_id"] for value in read(kafka, small, 200)] == list(range(200))
 
 
+@pytest.mark.kafka
+def test_a_record_that_kafka_refuses_among_others_fails_the_write(kafka: LocalKafka, topic: str) -> None:
+    """The batch is split until the record is alone."""
+    small = f"{topic}-one-too-large"
+    kafka.create_topic(small, 1, {"max.message.bytes": "2000"})
+    rows = output([Success(TOPIC, "c" * 3000 if n == 20 else "c", n) for n in range(40)])
+    with pytest.raises(ResponsesNotSent, match="MessageSizeTooLarge"):
+        KafkaResponses(kafka.bootstrap, small).write(0, 0, rows)
+
+
 @pytest.mark.feature("J5")
 @pytest.mark.kafka
 def test_large_payloads_and_many_rows(kafka: LocalKafka, topic: str) -> None:

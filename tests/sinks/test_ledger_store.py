@@ -12,7 +12,7 @@ from schemas.effects import Effect, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY
 from sinks.base import ForeignFiles
-from sinks.ledger_store import LedgerStore, read_entries
+from sinks.ledger_store import LedgerStore, TopicLedgers, read_entries
 from tests.sinks.helpers import (
     TOPIC,
     Killed,
@@ -297,3 +297,47 @@ def test_a_url_works_like_a_path(tmp_path: Path) -> None:
     assert store.reader(0).read(TOPIC, 1, 0, 4) == expected(1, 0, 4)
     assert (tmp_path / "a b" / "ledgers").is_dir()
     assert isinstance(store.scan(), pa.Table)
+
+
+@pytest.mark.feature("J1")
+def test_another_store_takes_over_topics(tmp_path: Path) -> None:
+    """Closed ledgers as files, and entries that are in segments as a segment before the first micro-batch."""
+    old, new = LedgerStore(str(tmp_path / "old")), LedgerStore(str(tmp_path / "new"))
+    others = receipts(1, 0, 3, topic="t-2")
+    history: list[list[Effect]] = [
+        receipts(1, 0, 3), [receipt(1, 4), closed(1, 5), receipt(2, 0), *others[:2]], [receipt(2, 1), *others[2:]],
+    ]  # fmt: skip
+    for batch, effects in enumerate(history):
+        old.begin(batch)
+        old.write(batch, 3, output(effects, partition=3))
+    mine = TopicLedgers(TOPIC, 3, {1: 5, 2: 2}, {1}, 7, 700)
+    theirs = TopicLedgers("t-2", 3, {1: 3}, set(), 3, 300)  # the state knows three of its four entries
+    for _ in range(2):  # an attempt that was repeated
+        new.take(old, 0, [mine])
+        new.take(old, 1, [theirs])
+    assert new.reader(0).read(TOPIC, 1, 0, 4) == old.reader(3).read(TOPIC, 1, 0, 4)
+    assert new.reader(0).payloads(TOPIC, 2, 0, 1) == old.reader(3).payloads(TOPIC, 2, 0, 1)
+    assert len(new.scan("t-2")) == 3
+    assert sealed_files(new._storage.url) == sealed_files(old._storage.url)
+
+    # The new query goes on: it seals what it took over, and a store that has been used is not that of a new one.
+    for batch in range(40):
+        new.begin(batch)
+        new.write(batch, 0, output([receipt(2, 2 + batch)]))
+    new.begin(40)
+    new.write(40, 0, output([closed(2, 42)]))
+    assert LedgerStore(new._storage.url).read(TOPIC, 2, 0, 41)[0] == old.reader(3).read(TOPIC, 2, 0, 0)[0]
+    assert len(new.scan(TOPIC)) == 47
+    with pytest.raises(ForeignFiles):
+        LedgerStore(new._storage.url).begin(-1)
+
+
+@pytest.mark.feature("J1")
+def test_entries_that_another_store_lacks(tmp_path: Path) -> None:
+    old, new = LedgerStore(str(tmp_path / "old")), LedgerStore(str(tmp_path / "new"))
+    old.write(0, 0, output([receipt(1, 0), receipt(1, 1)]))
+    with pytest.raises(
+        EntryNotFound, match="has 2 entries of .*orders, and the state has 3: a file is missing"
+    ):
+        new.take(old, 0, [TopicLedgers(TOPIC, 0, {1: 3}, set(), 3, 300)])
+    assert new.scan().num_rows == 0

@@ -1,6 +1,7 @@
 """Rows of non-persistent topics: their messages carry themselves, and no ledger store ever hears of them."""
 
 import base64
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 from schemas.commands import MessageMetadata
 from schemas.effects import Effect, Message, SendReceipt
 from schemas.entries import EntryNotFound
-from sinks import kafka
-from sinks.kafka import KafkaResponses
+from sinks.kafka import KafkaResponses, KafkaSink, Outgoing
 from sinks.ledger_store import LedgerStore
 from tests.sinks.helpers import metadata_of, output, payload_of, receipt, receipts
 
@@ -31,27 +31,20 @@ def passed_on(number: int, payload: bytes) -> list[Effect]:
 
 
 class Sent:
-    """A Kafka producer that keeps what it is given."""
+    """The values of the records that a Kafka sink sends."""
 
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
 
-    def send(self, topic: str, value: bytes, key: bytes, headers: Any, partition: int | None) -> "Sent":
-        self.values.append(msgspec.json.decode(value))
-        return self
-
-    def flush(self) -> None:
-        pass
-
-    def get(self) -> None:
-        pass
+    def send(self, sink: KafkaSink, batch_id: int, records: Iterable[Outgoing]) -> None:
+        self.values += [msgspec.json.decode(record.value) for record in records]
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    producer = Sent()
-    monkeypatch.setattr(kafka, "_producer", lambda *_: producer)
-    return producer
+    sent = Sent()
+    monkeypatch.setattr(KafkaSink, "_send", lambda *args: sent.send(*args))
+    return sent
 
 
 def contents(sent: Sent) -> list[tuple[int, bytes]]:

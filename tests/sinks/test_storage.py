@@ -1,7 +1,9 @@
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from bench.memory import of_this_process
 from sinks.cache import ByteLru
@@ -50,6 +52,18 @@ def test_a_failed_publication_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "_temporary").exists()
 
 
+def test_publications_beside_each_other_share_the_folder_of_temporary_files(tmp_path: Path) -> None:
+    """Each removes it when no other uses it, while others create it."""
+
+    def publish(thread: int) -> None:
+        storage = Storage(str(tmp_path))
+        for number in range(1000):
+            storage.publish(f"{thread}/{number}", lambda stream: stream.write(b"x"))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(publish, range(6))) == [None] * 6
+
+
 def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     cache = ByteLru(10)
     loads: list[str] = []
@@ -82,3 +96,26 @@ def test_the_cache_is_charged_for_what_a_footer_takes(tmp_path: Path) -> None:
     before = of_this_process()
     kept = [EntryFile(storage, info) for _ in range(1000)]
     assert (of_this_process() - before) / len(kept) < 1.2 * charged
+
+
+def test_files_of_another_storage(tmp_path: Path) -> None:
+    """On one disk, they become links; from elsewhere, copies. What is there stays."""
+    source = Storage(str(tmp_path / "source"))
+    source.publish("a/b", lambda stream: stream.write(b"x" * 100))
+    here = Storage(str(tmp_path / "here"))
+    here.take(source, "a/b")
+    here.take(source, "a/b")
+    assert (tmp_path / "here" / "a" / "b").samefile(tmp_path / "source" / "a" / "b")
+    source.publish("a/b", lambda stream: stream.write(b"other"))
+    here.take(source, "a/b")
+    assert (tmp_path / "here" / "a" / "b").read_bytes() == b"x" * 100
+
+    elsewhere = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    copy = Storage("copies", elsewhere)
+    copy.take(here, "a/b")
+    assert (tmp_path / "copies" / "a" / "b").read_bytes() == b"x" * 100
+    assert not (tmp_path / "copies" / "a" / "b").samefile(tmp_path / "here" / "a" / "b")
+    for storage in (here, copy):
+        with pytest.raises(FileNotFoundError):
+            storage.take(source, "a/none")
+    assert source.info("a/none") is None

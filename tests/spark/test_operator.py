@@ -4,16 +4,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any, cast
+from unittest.mock import patch
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from schemas.outputs import Rows
+from schemas.records import RECORD
 from streaming import fold as driver
 from streaming.fold import FoldError, OffsetError
 from streaming.quality.gate import decode_only
-from streaming.rows import concat, unpack
 from streaming.spark import operator as op
+from streaming.spark.packing import pack
 from tests.broker.kit import feed
 from tests.rows import together
 from tests.spark.fake import FakeBroker
@@ -54,19 +57,38 @@ def frame(*offsets: int, topic: str = "t", payload: str = "x", step: int = 10) -
     )
 
 
+class Written:
+    """A sink in memory."""
+
+    def __init__(self) -> None:
+        self.tables: list[Rows] = []
+
+    def begin(self, batch_id: int) -> None: ...
+
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        assert (batch_id, partition) == (3, 5)
+        self.tables.append(rows)
+
+
 def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out: bool = False) -> pa.Table:
     state.hasTimedOut, state.timeout = timed_out, None
-    function = op.operator(store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only)
-    chunks = list(function((5, 0), iter(frames), state))  # type: ignore[arg-type]
-    tables, pieces = [], []
-    for row in (row for each in chunks for row in each.to_dict("records")):
-        pieces.append(row["effects"])
-        if row["rows"]:
-            tables.append({row["kind"]: unpack(row["kind"], b"".join(pieces))})
-            assert row["rows"] == len(tables[-1][row["kind"]])
-            pieces.clear()
-    assert not pieces
-    return together(concat(tables)) if tables else None
+    sink = Written()
+    function = op.operator(
+        sinks=[sink], store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only
+    )
+    packed = (batch.to_pandas() for batch in pack(map(records, frames)))
+    with patch.object(op, "batch_id", lambda: 3):
+        counted = list(function((5, 0), packed, state))  # type: ignore[arg-type]
+    assert len(counted) == len(sink.tables) <= 1, "a partition is written once a batch"
+    if not counted:
+        return None
+    counts = dict(zip(counted[0]["kind"], counted[0]["rows"], strict=True))
+    assert counts == {kind: len(table) for kind, table in sink.tables[0].items()}
+    return together(sink.tables[0])
+
+
+def records(frame: pd.DataFrame) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pandas(frame.assign(partition=5)[RECORD.names], RECORD)
 
 
 @pytest.mark.feature("J1")

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from streaming.fold import BrokerType, Fold, StateRow, stats
 from streaming.log.table import slices
+from streaming.run import state_settings
 from streaming.spark import query, source, state
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import FolderSink, Nowhere, Stored, traffic
@@ -129,9 +130,30 @@ def test_state_and_outputs_can_be_looked_at(spark: SparkSession, tmp_path: Path)
     start()
     first = state.partition_states(spark, tmp_path / "checkpoint", batch_id=0)
     last = state.partition_states(spark, tmp_path / "checkpoint")
+    assert state.states_beside(tmp_path / "checkpoint", None, 300) == last
+    assert state.states_beside(tmp_path / "checkpoint", last[1].partition, 300) == last[1:2]
+    with pytest.raises(state.NotReadable, match="takes longer than 0 s"):
+        state.states_beside(tmp_path / "checkpoint", None, 0)
+    with pytest.raises(state.NotReadable, match="can't be read now"):
+        state.states_beside(tmp_path / "nowhere", None, 300)
     assert sum(each.backlog for each in first) < sum(each.backlog for each in last) == 72
     assert stats(last, broker=brokers)[0] == {
         "partition": first[0].partition, "topic": "persistent://public/default/t0", "subscription": None, "entries": 12,
     }  # fmt: skip
     start()  # nothing new: nothing happens
     assert not (sink.folder / "begun-3").exists()
+
+
+def test_the_state_may_be_in_rocksdb(
+    spark: SparkSession, tmp_path: Path, expected: tuple[pa.Table, list[StateRow]]
+) -> None:
+    settings = state_settings("rocksdb")
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        rows, states = with_spark(spark, tmp_path, batches=3, shuffle=2)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert (rows, states) == expected
+    assert list((tmp_path / "checkpoint" / "state").rglob("*.changelog"))

@@ -18,15 +18,17 @@ from streaming.broker.policies.hierarchy import (
     BacklogQuota,
     DelayedDeliveryPolicies,
     DispatchRate,
+    InactiveTopicPolicies,
     PublishRate,
     RetentionPolicies,
     SubscribeRate,
 )
+from streaming.broker.policies.kept import KEPT
 from streaming.cli.replay import replay_command
 from streaming.fold import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
-from streaming.log.policies import WITHOUT_EFFECT, Pinned, PolicyError, pin, read_policies
+from streaming.log.policies import Pinned, PolicyError, pin, read_policies
 from streaming.quality.gate import judge
 from tests.spark.helpers import Nowhere, log_of
 
@@ -162,7 +164,7 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
         ((TOPIC, admin("/persistent/public/default/t/skip", 7)), "skip is not a policy"),
         ((None, admin("/clusters/public", 7)), "POST /clusters/public sets no policy of a topic or a namespace"),
         ((None, admin(f"{NAMESPACE}/persistence", {})), "keeps persistence without acting on it"),
-        ((TOPIC, admin("/persistent/public/default/t/inactiveTopicPolicies", {})), "keeps inactiveTopicPolicies without"),
+        ((TOPIC, admin("/persistent/public/default/t/offloadPolicies", {})), "keeps offloadPolicies without"),
         ((None, OF_TOPIC), f'the command is about a topic, but its record has none: add "topic": "{TOPIC}"'),
         ((f"{TOPIC}t", OF_TOPIC), f"the log has no records of the topic {TOPIC}t: it has {TOPIC}"),
         ((TOPIC, admin("/persistent/public/default/u/messageTTL", 7)), "is not about the record's topic"),
@@ -233,6 +235,7 @@ VALUES: dict[Any, Any] = {
     DispatchRate: {"dispatchThrottlingRateInMsg": 9},
     PublishRate: {"publishThrottlingRateInMsg": 9},
     SubscribeRate: {"subscribeThrottlingRatePerConsumer": 9},
+    InactiveTopicPolicies | None: {"maxInactiveDurationSeconds": 9},
     AutoTopicCreationOverride | None: {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
     AutoSubscriptionCreationOverride | None: {"allowAutoSubscriptionCreation": True},
     POLICY_CALLS["schemaCompatibilityStrategy"][1]: "FULL",
@@ -250,7 +253,7 @@ def test_every_policy_can_be_pinned(scope: str, method: str) -> None:
     if topic is not None:
         log = partition_log(log_of((5, topic, {"producer": "p", "sequence_id": 1})), 2)
     for name, (_, type_) in POLICY_CALLS.items():
-        if name in WITHOUT_EFFECT:
+        if name in KEPT:
             continue
         body = 1 if name == "maxMessageSize" else VALUES.get(type_, 7)  # the broker's is 1 in that log
         under(log, (topic, admin(f"{scope}/{name}", body, method)))

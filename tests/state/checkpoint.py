@@ -5,6 +5,7 @@ paths of the files it has read; the archive has `NOWHERE` in place of their fold
 """
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
 from streaming.fold import Fold, StateRow
 from streaming.log.partition import partition_log
+from streaming.log.table import slices
 from streaming.spark import query, source
 from tests.broker.kit import START
 from tests.e2e.traffic import Traffic
@@ -37,15 +39,19 @@ def record(spark: SparkSession, folder: Path) -> None:
     log = partition_log(Traffic(9, START).write(RECORDS), PARTITIONS)
     source.stage(log, folder / STAGED, batches=BATCHES)
     (folder / TO_COME).mkdir()
-    for file in sorted((folder / STAGED).iterdir())[DONE:]:
-        file.rename(folder / TO_COME / file.name)
+    staged = sorted((folder / STAGED).iterdir())
+    for file, part in list(zip(staged, slices(log, BATCHES), strict=True))[DONE:]:
+        pq.write_table(part, folder / TO_COME / file.name)
+        shutil.copystat(file, folder / TO_COME / file.name)
+        file.unlink()
     _replay(spark, folder)
 
 
 def go_on(spark: SparkSession, folder: Path) -> None:
     """Replay the rest with the current code."""
     for file in (folder / TO_COME).iterdir():
-        file.rename(folder / STAGED / file.name)
+        source.write(pq.read_table(file, schema=RECORD), folder / STAGED / file.name)
+        shutil.copystat(file, folder / STAGED / file.name)
     _replay(spark, folder)
 
 

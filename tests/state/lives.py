@@ -218,8 +218,8 @@ def policies(run: Recorder) -> None:
         run.namespace("POST", name, value) if name == "messageTTL" else run.call("POST", f"/{name}", value)
     run.on("parted")
     run.call("PUT", "/partitions", 3)
-    schema = SchemaData("s", b"{}", "Json", [KeyValue("a", "b")])
-    run.do(GetOrCreateSchema(connection="c", request_id=1, schema=schema))
+    schema = SchemaData("s", b"[]", "Json", [KeyValue("a", "b")])
+    run.do(GetOrCreateSchema(connection="c", request_id=1, schema=schema), f"{run.at}-partition-0")
 
 
 def shared(run: Recorder) -> None:

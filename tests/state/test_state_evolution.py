@@ -167,6 +167,13 @@ def test_version_1_of_a_non_persistent_topic_loses_only_what_it_never_used() -> 
     }
 
 
+def test_version_1_keeps_unused_topics_and_the_number_of_generated_names() -> None:
+    """A partition deletes unused topics from its next configuration on, and a generated name is never used again."""
+    ctx = golden.restored(golden.read(golden.GOLDEN / "0.1.0").lives["corners"])._ctx
+    assert not ctx.config.brokerDeleteInactiveTopicsEnabled
+    assert ctx.generated_names == 1
+
+
 def test_counters_of_all_topics_come_first() -> None:
     assert upgrades._counters_of_all_first([*range(10)]) == [0, 1, 8, 9, 2, 3, 4, 5, 6, 7]
 

@@ -3,7 +3,7 @@
 The package registries give the suites, at the versions of ``suites.toml``. Each test runs in a process of its own. The outcome is
 compared with the list there of tests that don't pass, each with its reason: the exit status is 1 if there is any difference.
 
-The suites expect a broker on the default ports, so nothing else may listen on 6650 and 8080. They need Go.
+The suites expect a broker on the default ports, so nothing else may listen on 6650 and 8080. They need Go, and Cargo and Maven.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from streaming.runtime.cache import cache_dir
 
 SUITES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("suites.toml").read_text())
 
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 _START_SECONDS = 30.0
 _TEST_SECONDS = 120
 
@@ -49,7 +50,7 @@ def main() -> int:
     wrong = []
     for name in given.suites or SUITES:
         settings = SUITES[name]
-        suite = _go(settings)
+        suite = _cargo(settings) if "crate" in settings else _go(settings)
         skipped = re.compile(settings["without"])
         names = [test for test in suite.names if not skipped.search(test) and re.search(given.only, test)]
         with _broker(settings.get("settings", {})):
@@ -108,6 +109,40 @@ def _go(settings: Any) -> Suite:
     listed = _output([str(program), "-test.list", "."], directory).split()
     names = [name for name in listed if name.startswith("Test")]
     return Suite(program, directory, names, "-test.run ^{name}$ -test.timeout 100s")
+
+
+def _cargo(settings: Any) -> Suite:
+    """Tests within the source of a crate, from the registry. Maven gives the compiler of .proto files that its build needs."""
+    home = cache_dir() / "suites"
+    home.mkdir(parents=True, exist_ok=True)
+    compiler = home / "protoc-{protoc}-linux-x86_64.exe".format(**settings)
+    if not compiler.exists():
+        artifact = "com.google.protobuf:protoc:{protoc}:exe:linux-x86_64".format(**settings)
+        _output(["mvn", "-B", "-q", _COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={home}"], home)
+        compiler.chmod(0o755)
+    crate, version = settings["crate"], settings["version"]
+    asking = home / f"{crate}-{version}-asked"
+    (asking / "src").mkdir(parents=True, exist_ok=True)
+    (asking / "src" / "lib.rs").touch()
+    (asking / "Cargo.toml").write_text(
+        f'[package]\nname = "asked"\nedition = "2021"\n[dependencies]\n{crate} = "={version}"\n'
+    )
+    found = json.loads(_output(["cargo", "metadata", "--format-version", "1"], asking))["packages"]
+    manifest = next(each["manifest_path"] for each in found if each["name"] == crate)
+    source = _copy(Path(manifest).parent, home / f"{crate}-{version}")
+    built = _output(
+        ["cargo", "test", "--no-run", "--lib", "--locked", "--message-format", "json"],
+        source,
+        PROTOC=str(compiler),
+    )
+    (program,) = (
+        Path(each["executable"])
+        for each in map(json.loads, built.splitlines())
+        if each.get("executable") and each["target"]["name"] == crate
+    )
+    listed = _output([str(program), "--list", "--format", "terse"], source).splitlines()
+    names = [line.removesuffix(": test") for line in listed if line.endswith(": test")]
+    return Suite(program, source, names, "--exact {name}")
 
 
 def _copy(source: Path, target: Path) -> Path:

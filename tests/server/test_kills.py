@@ -1,7 +1,8 @@
-"""Servers before one query, and kill -9 of servers and of the query in mid traffic: what was acknowledged is there, once."""
+"""kill -9 of servers and of the query in mid traffic of the Python and the Java client: what was acknowledged is there, once."""
 
 import http.client
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -16,24 +17,18 @@ import pytest
 
 from streaming.kafka.local import LocalKafka
 from tests.e2e.live import MAGNETAR, LiveQuery
-from tests.server.conftest import Query
+from tests.server.conftest import Query, java
 
-pytestmark = [
-    pytest.mark.feature("K1", "K2", "J2"),
-    pytest.mark.spark,
-    pytest.mark.kafka,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.feature("A1", "K1", "K2", "J2"), pytest.mark.timeout(900)]
 
 WAIT = 120.0
 
 
 class ServerProcess:
-    """`magnetar serve` before a query, as a process that can be killed."""
+    """`magnetar serve`, as a process that can be killed."""
 
-    def __init__(self, folder: Path, ingress: str, responses: str, name: str) -> None:
-        self._said = folder / f"{name}.log"
-        self._arguments = ["--ingress", ingress, "--responses", responses, "--name", name]
+    def __init__(self, said: Path, *arguments: str) -> None:
+        self.folder, self._said, self._arguments = said.parent, said, arguments
         self._ports = "0", "0"
         self.start("--set", "brokerDeduplicationEnabled=true")
 
@@ -85,7 +80,7 @@ def client(server: ServerProcess) -> Any:
     return pulsar.Client(server.service_url, operation_timeout_seconds=int(WAIT), logger=logger)
 
 
-class Traffic:
+class PythonTraffic:
     """A producer that sends numbers through one server, and a consumer that acknowledges them through another."""
 
     def __init__(self, sender: ServerProcess, receiver: ServerProcess, topic: str) -> None:
@@ -145,13 +140,51 @@ class Traffic:
             each.close()
 
 
+class JavaTraffic:
+    """The same in Java."""
+
+    _PROGRAM = Path(__file__).with_name("JavaTraffic.java")
+
+    def __init__(self, sender: ServerProcess, receiver: ServerProcess, topic: str) -> None:
+        command = java(self._PROGRAM, sender.service_url, receiver.service_url, topic)
+        self._said = sender.folder / "traffic.log"
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said)
+        until(lambda: self._counts() != (0, 0))
+
+    def _counts(self) -> tuple[int, int]:
+        """Numbers stored and received."""
+        assert self._process.poll() is None, self._said.read_text()[-3000:]
+        found = re.findall(r"^counts (\d+) (\d+)$", self._said.read_text(), re.M)
+        return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
+
+    def goes_on(self) -> None:
+        """Wait until ten more numbers are stored and received."""
+        stored, received = self._counts()
+        until(
+            lambda: all(
+                now >= each + 10 for now, each in zip(self._counts(), (stored, received), strict=True)
+            )
+        )
+
+    def end(self) -> None:
+        """All that was sent was stored and received, and is in the topic once and in order."""
+        self._process.communicate(b"\n", timeout=2 * WAIT)
+        assert re.search("^ok$", self._said.read_text(), re.M), self._said.read_text()[-3000:]
+
+
+Traffic = type[PythonTraffic] | type[JavaTraffic]
+BOTH = [PythonTraffic, pytest.param(JavaTraffic, marks=pytest.mark.slow)]
+Start = Callable[..., ServerProcess]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str, str, str], ServerProcess]]:
-    """Starts a server before the query on an ingress and a response topic, by its name."""
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server with a name and arguments."""
     servers: list[ServerProcess] = []
 
-    def started(ingress: str, responses: str, name: str) -> ServerProcess:
-        servers.append(ServerProcess(tmp_path, ingress, responses, name))
+    def started(name: str, *arguments: str) -> ServerProcess:
+        servers.append(ServerProcess(tmp_path / f"{name}.log", *arguments))
         return servers[-1]
 
     yield started
@@ -159,11 +192,31 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str, str], ServerProcess]]:
         server.kill()
 
 
-def test_a_server_is_killed(query: Query, start: Callable[[str, str, str], ServerProcess]) -> None:
+def before(ingress: str, responses: str, name: str) -> tuple[str, ...]:
+    """The arguments of a server before a query."""
+    return name, "--ingress", ingress, "--responses", responses, "--name", name
+
+
+@pytest.mark.parametrize("traffic_of", [PythonTraffic, JavaTraffic])
+def test_an_embedded_server_is_killed(start: Start, tmp_path: Path, traffic_of: Traffic) -> None:
+    server = start("a", "--data", str(tmp_path / "data"))
+    traffic = traffic_of(server, server, "kills")
+    traffic.goes_on()
+    server.kill()
+    server.start("--set", "brokerDeduplicationEnabled=true")
+    traffic.goes_on()
+    traffic.end()
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("traffic_of", BOTH)
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_server_is_killed(query: Query, start: Start, traffic_of: Traffic) -> None:
     urls = [f"kafka://{url.bootstrap}/{url.topic}" for url in (query.ingress, query.responses)]
     name = uuid4().hex
-    servers = [start(urls[0], urls[1], f"{place}-{name}") for place in ("east", "west")]
-    traffic = Traffic(servers[0], servers[1], f"kills-{name}")
+    servers = [start(*before(urls[0], urls[1], f"{place}-{name}")) for place in ("east", "west")]
+    traffic = traffic_of(servers[0], servers[1], f"kills-{name}")
     traffic.goes_on()
     for server in servers:
         server.kill()
@@ -178,18 +231,19 @@ def test_a_server_is_killed(query: Query, start: Callable[[str, str, str], Serve
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("traffic_of", [PythonTraffic, JavaTraffic])
+@pytest.mark.spark
+@pytest.mark.kafka
 @pytest.mark.slow
-def test_the_query_is_killed(
-    kafka: LocalKafka, tmp_path: Path, start: Callable[[str, str, str], ServerProcess]
-) -> None:
+def test_the_query_is_killed(kafka: LocalKafka, tmp_path: Path, start: Start, traffic_of: Traffic) -> None:
     name = uuid4().hex
     urls = [f"kafka://{kafka.bootstrap}/{topic}-{name}" for topic in ("commands", "responses")]
     live = LiveQuery(tmp_path, urls[0], urls[1], "--trigger", "0s", "--no-tables", "--no-quality")
     try:
         live.start()
         live.wait(lambda: "running" in live.said(), "the query runs")
-        server = start(urls[0], urls[1], "a")
-        traffic = Traffic(server, server, f"kills-{name}")
+        server = start(*before(urls[0], urls[1], "a"))
+        traffic = traffic_of(server, server, f"kills-{name}")
         traffic.goes_on()
         for kill in (live.kill, live.kill_driver):
             kill()

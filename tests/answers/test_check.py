@@ -1,0 +1,287 @@
+"""All schedules of small scenarios, and mistakes in the core that the search finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from schemas.commands import decode
+from streaming.answers import schedules
+from streaming.answers.delivery import to_json
+from streaming.answers.scenario import ScenarioError, components, read_scenario, scenario_of
+from streaming.answers.schedules import Checked, World, check
+from streaming.broker.broker import Broker
+from streaming.broker.dispatch.draining_hashes import DrainingHashes
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.cli.app import app
+from streaming.log.files import read_log
+from streaming.replay import replay_in_process
+
+SCENARIOS = Path(__file__).parents[2] / "docs" / "scenarios"
+WORKER = [{"SUBSCRIBE": {"subscription": "s", "subType": "Shared"}}, {"FLOW": {"messagePermits": 2}}, "ACK"]
+
+
+def setup(type_: str) -> list[Any]:
+    """A subscription at the beginning of the topic, without consumers."""
+    return [
+        {"SUBSCRIBE": {"connection": "setup", "subscription": "s", "subType": type_}},
+        {"CONNECTION_LOST": "setup"},
+    ]
+
+
+def small(type_: str = "Shared", publishes: int = 2, **more: Any) -> dict[str, Any]:
+    """A publisher and two consumers that ack one entry and leave."""
+    worker = [
+        {"SUBSCRIBE": {"subscription": "s", "subType": type_}},
+        {"FLOW": {"messagePermits": 2}},
+        "ACK",
+        "CLOSE_CONSUMER",
+    ]
+    clients = {
+        "p": [{"PUBLISH": {"key": str(number)}} for number in range(publishes)],
+        "a": worker,
+        "b": worker,
+    }
+    return {"setup": setup(type_), "clients": clients, **more}
+
+
+def found(document: dict[str, Any]) -> dict[str, Checked]:
+    """The invariants that are violated, each with a search that found it."""
+    checked = check(scenario_of(document))
+    return {each.violation.invariant: checked for each in checked.counterexamples}
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared"])
+def test_the_core_keeps_the_invariants(type_: str) -> None:
+    document = small(type_, faults=[{"ADMIN": {"method": "PUT", "path": "{topic}/unload"}}])
+    checked = check(scenario_of(document))
+    assert checked.complete
+    assert checked.states > 100
+    assert not checked.counterexamples
+
+
+# ---- mistakes that are put into the core
+
+
+def test_acks_out_of_order_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AckHoles, "add", lambda self, position: None)
+    again = [
+        WORKER[0],
+        {"FLOW": {"messagePermits": 2}},
+        {"ACK": {"message_id": "newest"}},
+        "CLOSE_CONSUMER",
+        *WORKER[:2],
+    ]
+    assert "redelivered" in found(
+        {"setup": setup("Shared"), "clients": {"p": [{"PUBLISH": {"times": 2}}], "a": again}}
+    )
+
+
+def test_hashes_that_do_not_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = small("Key_Shared", publishes=0)
+    document["clients"]["p"] = [{"PUBLISH": {"key": key}} for key in "abab"]
+    document["clients"]["a"] = document["clients"]["b"] = document["clients"]["a"][:2]
+    assert "two consumers" not in found(document)
+    monkeypatch.setattr(DrainingHashes, "blocks", lambda self, consumer, hash_: False)
+    assert "two consumers" in found(document)
+
+
+def test_entries_of_a_consumer_that_left_are_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "starved" not in found(small())
+    monkeypatch.setattr(MultipleConsumers, "_replay_all", lambda self, sub, pending, hashes: None)
+    assert "starved" in found(small())
+
+
+def test_a_cumulative_ack_that_goes_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ManagedCursor.acknowledge_cumulative
+
+    def wrong(self: ManagedCursor, ledger: Any, position: Any, ack_set: int | None) -> None:
+        further = position.next()
+        right(self, ledger, further if ledger.valid(further) else position, ack_set)
+
+    document = small("Exclusive")
+    document["clients"] = {
+        "p": document["clients"]["p"],
+        "a": [*document["clients"]["a"][:2], {"ACK": {"ack_type": "Cumulative"}}],
+    }
+    assert not found(document)
+    monkeypatch.setattr(ManagedCursor, "acknowledge_cumulative", wrong)
+    assert "lost" in found(document)
+
+
+def test_a_cursor_that_opens_in_an_older_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ManagedCursor.recover
+
+    def wrong(self: ManagedCursor, ledger: Any, most_runs: int = 10000) -> None:
+        self.mark_delete = ledger.previous(self.mark_delete)
+        right(self, ledger, most_runs)
+
+    document = small(faults=["RESTART"])
+    assert not found(document)
+    monkeypatch.setattr(ManagedCursor, "recover", wrong)
+    assert found(document).keys() >= {"moved back"}
+
+
+# ---- what the search gives
+
+
+def test_a_counterexample_is_a_log_from_which_no_step_can_be_left_out(tmp_path: Path) -> None:
+    scenario = read_scenario(SCENARIOS / "key_shared.yaml")
+    (example,) = check(scenario).counterexamples
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"".join(example.lines()))
+    log = read_log(path)
+    assert replay_in_process(path, tmp_path / "out").rows["SUCCESS"] == 5
+
+    def starves(without: int | None) -> bool:
+        world = World(scenario.config)
+        for number, row in enumerate(log.to_pylist()):
+            command = decode(row["value"])
+            world.now = row["timestamp"]
+            if 0 < number < len(log) - 1 and number != without:
+                world.do(row["topic"], command)
+        return world.starved() is not None
+
+    assert starves(None)
+    assert not any(starves(number) for number in range(1, len(log) - 1))
+
+
+def test_processes_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = read_scenario(SCENARIOS / "key_shared.yaml")
+    alone = check(scenario, most_states=500)
+    monkeypatch.setattr(schedules, "_ALONE", 32)
+    monkeypatch.setattr(schedules, "_CHUNK", 16)
+    assert to_json(check(scenario, most_states=500, processes=2)) == to_json(alone)
+    assert not alone.complete
+
+
+def test_clients_that_do_the_same_are_explored_in_one_order() -> None:
+    once, always = (check(scenario_of(small(symmetry=symmetry))) for symmetry in (True, False))
+    assert once.states < always.states * 0.7
+    assert not once.counterexamples
+    assert not always.counterexamples
+
+
+def test_topics_that_have_nothing_in_common_are_explored_apart() -> None:
+    clients = {
+        f"{topic}{number}": [{"PUBLISH": {"topic": topic}}, {"PUBLISH": {"topic": topic}}]
+        for topic in ("x", "y")
+        for number in (1, 2)
+    }
+    document = {"clients": clients, "time": ["1s"], "symmetry": False}
+    apart = check(scenario_of(document))
+    assert (apart.components, apart.states) == (
+        2,
+        2 * check(scenario_of({**document, "clients": dict([*clients.items()][:2])})).states,
+    )
+    together = scenario_of({**document, "settings": {"maxUnackedMessagesPerBroker": 5}})
+    assert len(components(together)) == 1
+
+
+def test_a_step_that_is_never_possible_is_named() -> None:
+    checked = check(scenario_of({"clients": {"a": [*WORKER]}}))
+    assert checked.never == ["a: ACK, step 3"]
+    assert checked.ends == 1
+
+
+def test_what_delivery_times_and_limits_hold_back_is_not_starved() -> None:
+    send = ["PRODUCER", {"SEND": {"deliver_after": "1h"}}, {"SEND": {"key": "k"}}]
+    document = {
+        "setup": setup("Shared"),
+        "clients": {"p": send, "a": [*WORKER[:2], {"FLOW": {"messagePermits": 5}}]},
+    }
+    assert not found(document)
+    assert not found({**document, "settings": {"maxUnackedMessagesPerConsumer": 1}})
+
+
+def test_a_seek_is_a_reset() -> None:
+    seek = {"SEEK": {"message_id": {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}}}
+    document = {
+        "setup": setup("Shared"),
+        "clients": {"p": [{"PUBLISH": {"times": 2}}], "a": [*WORKER, seek, *WORKER[:2]]},
+    }
+    checked = check(scenario_of(document))
+    assert not checked.counterexamples
+    assert checked.never == []
+
+
+def test_what_a_rule_takes_is_not_lost() -> None:
+    path = "{topic}/subscription/s/skip/1"
+    assert not found(
+        small(
+            faults=[{"ADMIN": {"method": "POST", "path": path}}],
+            settings={"ttlDurationDefaultInSeconds": 1},
+            time=["10m"],
+        )
+    )
+
+
+def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
+    path = SCENARIOS / "key_shared.yaml"
+    ran = CliRunner().invoke(app, ["check", str(path), "--processes", "1", "--json", "--to", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert json.loads(ran.stdout) == json.loads(to_json(check(read_scenario(path))))
+    assert [each.name for each in tmp_path.iterdir()] == ["starved.jsonl"]
+
+
+def test_the_broker_of_a_world_gets_the_commands_of_the_log() -> None:
+    """The search applies decoded commands: they are what the log decodes to."""
+    (example,) = check(read_scenario(SCENARIOS / "key_shared.yaml")).counterexamples
+    for record in example.records:
+        assert json.loads(json.dumps(record.command)) == record.command
+        decode(json.dumps(record.command).encode())
+    assert isinstance(World(read_scenario(SCENARIOS / "key_shared.yaml").config).broker, Broker)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "expected names with values"),
+        ({}, "nothing happens"),
+        ({"wings": 1}, "wings: expected clients"),
+        ({"clients": {"a": "ACK"}}, "clients, a: expected a list"),
+        ({"clients": {"a": ["FLY"]}}, "a, step 1: FLY is not a command"),
+        ({"clients": {"a": [{"FLOW": 1}]}}, "a, step 1: expected names with values"),
+        ({"clients": {"a": [{"FLOW": {}}]}}, "a, step 1: Object missing required field `messagePermits`"),
+        ({"clients": {"a": [{"FLOW": {}, "ACK": {}}]}}, "expected one command"),
+        ({"clients": {"a": ["SEND"]}}, "which no PRODUCER before it creates"),
+        ({"clients": {"a": [{"ACK": {"message_id": "best"}}]}}, "best entries: expected oldest, newest, all"),
+        ({"clients": {"a": [{"PUBLISH": {"times": 0}}]}}, "times is 0"),
+        (
+            {"clients": {"a": [{"PUBLISH": {"times": 200}}, {"PUBLISH": {"times": 200}}]}},
+            "more than 250 steps",
+        ),
+        ({"settings": {"wings": 2}}, "unknown broker settings: wings"),
+        ({"profile": "3.x"}, "profile and settings: Invalid enum value '3.x'"),
+        ({"time": ["soon"]}, "time, step 1: 'soon': expected a number and a unit"),
+    ],
+)
+def test_mistakes_in_scenarios(document: Any, said: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        scenario_of(document)
+    assert said in str(error.value)
+
+
+def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("clients: [")
+    with pytest.raises(ScenarioError, match="is not YAML"):
+        read_scenario(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "violated"),
+    [
+        ("key_shared", ["starved"]), ("acks_and_unloads", ["redelivered"]), ("shared", []), ("terminated", []),
+        ("classic_key_shared", []),
+    ],
+)  # fmt: skip
+def test_what_the_documentation_says_of_a_scenario(name: str, violated: list[str]) -> None:
+    checked = check(read_scenario(SCENARIOS / f"{name}.yaml"))
+    assert [each.violation.invariant for each in checked.counterexamples] == violated
+    assert checked.complete

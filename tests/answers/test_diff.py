@@ -1,0 +1,279 @@
+"""`magnetar diff`: what two replays' outputs tell equals what what-if observes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from schemas.effects import Message, SendReceipt
+from streaming.answers.diff import diff
+from streaming.answers.folders import NotFound
+from streaming.answers.whatif import BASELINE, PolicySet, WhatIf, to_json, whatif
+from streaming.answers.whatif_report import report
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.cli.app import app
+from streaming.replay import replay_in_process
+from tests.answers.test_whatif import (
+    FIVE,
+    QUIET,
+    START,
+    Record,
+    T,
+    ack,
+    admin,
+    eviction,
+    flow,
+    hold,
+    publish,
+    subscribe,
+    table,
+    tick,
+    ttl,
+)
+
+KNOWN = {
+    "published", "stored", "duplicates", "refused", "unanswered", "dispatched", "expired", "evicted", "skipped", "backlog",
+    "storage", "peak_storage", "trimmed", "held", "closed_producers", "oldest", "open_loop_from", "open_loop_offset",
+    "open_loop_baseline", "open_loop_proposed",
+}  # fmt: skip
+"""Columns of the summary that outputs tell."""
+
+
+def both(tmp: Path, log: pa.Table, policies: pa.Table) -> tuple[WhatIf, WhatIf]:
+    """What-if, and the difference of two replays."""
+    replay_in_process(log, tmp / "before", partitions=2, batches=3)
+    replay_in_process(log, tmp / "after", policies=policies, partitions=2, batches=2)
+    expected = whatif(log, [PolicySet("after", policies)], partitions=2)
+    return expected, diff(tmp / "before", tmp / "after")
+
+
+def rows_of(found: WhatIf) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {(row["topic"], row["subscription"], row["offset"]): row for row in found.differences.to_pylist()}
+
+
+def equal(found: WhatIf, expected: WhatIf) -> int:
+    """Every row that the outputs tell equals; returns how many."""
+    rows, wanted = rows_of(found), rows_of(expected)
+    unclear = {key for key, row in rows.items() if "unclear" in (row["baseline_fate"], row["proposed_fate"])}
+    assert rows.keys() - unclear == wanted.keys() - unclear
+    for key in wanted.keys() - unclear:
+        row = rows[key]
+        if row["open_loop"] is None:
+            assert "acked" in (
+                row["baseline_fate"],
+                row["proposed_fate"],
+                row["baseline_taken"],
+                row["proposed_taken"],
+            )
+            row = row | {"open_loop": wanted[key]["open_loop"]}
+        assert row == wanted[key]
+    for row, other in zip(found.summary.to_pylist(), expected.summary.to_pylist(), strict=True):
+        assert {name: row[name] for name in KNOWN} == {name: other[name] for name in KNOWN}
+        if not unclear:
+            names = ("lost_undelivered", "lost_delivered", "taken_acked", "acked", "unchanged")
+            assert [row[name] for name in names] == [other[name] for name in names], row
+    assert (found.records, found.begin, found.end) == (expected.records, expected.begin, expected.end)
+    assert [each.unmatched for each in found.totals] == [each.unmatched for each in expected.totals]
+    return len(wanted.keys() - unclear)
+
+
+class Traffic:
+    """A log in which consumers ack what they got."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.broker = Broker(0, NoEntries())
+        self.waiting: dict[str, list[dict[str, int]]] = {"s": [], "x": []}
+        self.second = self.published = 0
+        self._say(
+            0, None, {"command": "BROKER_CONFIG", "settings": QUIET | {"managedLedgerMaxEntriesPerLedger": 4}}
+        )
+        self.records.clear()
+
+    def add(self, *records: Record) -> None:
+        for second, topic, command in records:
+            self.records.append((second, topic, command))
+            self._say(second, topic, command)
+
+    def _say(self, second: int, topic: str | None, command: dict[str, Any]) -> None:
+        from schemas.commands import decode
+
+        value = json.dumps(command).encode()
+        self.broker.apply(self.broker.offset + 1, START + 1000 * second, topic, decode(value), value)
+        for row in self.broker.take():
+            effect = row.effect
+            if isinstance(effect, Message):
+                at = {"ledgerId": effect.ledger_id, "entryId": effect.entry_id}
+                self.waiting[effect.subscription].append(at)
+            assert not isinstance(effect, SendReceipt) or effect.ledger_id != 0
+
+    def act(self, what: str, number: int) -> None:
+        if what == "time":
+            self.second += 40 * number
+            self.add(tick(self.second))
+        elif what == "publish":
+            for _ in range(number):
+                self.add(publish(self.second, self.published))
+                self.published += 1
+        elif what == "again":
+            self.add(publish(self.second, max(self.published - number, 0)))
+        elif what == "flow":
+            self.add(flow(self.second, number, "sx"[number % 2]))
+        elif what == "ack":
+            name = "sx"[number % 2]
+            if self.waiting[name]:
+                at = self.waiting[name].pop(number % len(self.waiting[name]))
+                command = {
+                    "command": "ACK",
+                    "connection": name,
+                    "consumer_id": 1,
+                    "ack_type": "Individual",
+                    "message_id": [at],
+                }
+                self.add((self.second, T, command))
+        elif what == "leave":
+            name = "sx"[number % 2]
+            self.add(
+                (
+                    self.second,
+                    T,
+                    {"command": "CLOSE_CONSUMER", "connection": name, "consumer_id": 1, "request_id": 7},
+                )
+            )
+            self.add(subscribe(self.second, name))
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["time", "publish", "publish", "again", "flow", "ack", "ack", "leave"]),
+        st.integers(1, 6),
+    ),
+    min_size=5,
+    max_size=40,
+)
+POLICIES = {
+    "ttl": ttl(90), "evict": eviction(300), "hold": hold(400), "longer": ttl(300),
+    "dedup": admin("POST", "deduplicationEnabled", True),
+    "both": pa.concat_tables([ttl(200), eviction(500)]),
+}  # fmt: skip
+
+
+@given(ACTIONS, st.sampled_from(sorted(POLICIES)))
+@settings(max_examples=25, deadline=None)
+@example(
+    [
+        ("publish", 6),
+        ("flow", 6),
+        ("flow", 5),
+        ("ack", 2),
+        ("ack", 4),
+        ("time", 6),
+        ("publish", 3),
+        ("time", 6),
+    ],
+    "ttl",
+)
+@example([("publish", 6), ("again", 3), ("publish", 2), ("flow", 6), ("time", 2)], "dedup")
+def test_the_outputs_of_two_replays_tell_what_whatif_observes(
+    actions: list[tuple[str, int]], name: str
+) -> None:
+    traffic = Traffic()
+    traffic.add(subscribe(), subscribe(0, "x", "Failover"))
+    for action in actions:
+        traffic.act(*action)
+    log = table(traffic.records, managedLedgerMaxEntriesPerLedger=4)
+    with TemporaryDirectory() as folder:
+        expected, found = both(Path(folder), log, POLICIES[name])
+        equal(found, expected)
+
+
+def test_acks_between_the_rest_are_told_where_the_outputs_tell_them(tmp_path: Path) -> None:
+    log = table([*FIVE, ack(10, 1), tick(1000)])
+    expected, found = both(tmp_path, log, ttl(300))
+    # one of the three that were delivered was acked: which of them no output says
+    assert equal(found, expected) == 2
+    (row,) = (
+        row for row in found.summary.to_pylist() if row["policies"] == "after" and row["subscription"] == "s"
+    )
+    assert (row["lost_undelivered"], row["lost_delivered"], row["taken_acked"], row["unknown"]) == (
+        2,
+        2,
+        1,
+        3,
+    )
+    assert (row["peak_backlog"], row["peak_oldest"]) == (None, None)
+
+
+def test_equal_replays_differ_in_nothing(tmp_path: Path) -> None:
+    log = table([*FIVE, ack(10, 1), tick(1000)])
+    replay_in_process(log, tmp_path / "a", partitions=2)
+    replay_in_process(log, tmp_path / "b", partitions=2, batches=4)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert len(found.differences) == 0
+    assert [each.policies for each in found.totals] == [BASELINE, "b"]
+
+
+def test_the_first_answers_of_a_log_are_compared(tmp_path: Path) -> None:
+    records = [publish(1, 0), publish(1, 1), publish(1, 0), tick(10)]
+    expected, found = both(tmp_path, table(records), POLICIES["dedup"])
+    (opened,) = (
+        (row["open_loop_baseline"], row["open_loop_proposed"])
+        for row in expected.summary.to_pylist()
+        if row["open_loop_from"] is not None
+    )
+    assert opened == ("sequence id 0 of p: stored", "sequence id 0 of p: a duplicate")
+    equal(found, expected)
+
+
+def test_the_command_gives_what_the_function_gives_and_names_wrong_folders(tmp_path: Path) -> None:
+    log = table([*FIVE, ack(10, 1), tick(1000)])
+    before, after = tmp_path / "before", tmp_path / "after"
+    replay_in_process(log, before)
+    replay_in_process(log, after, policies=ttl(300))
+    replay_in_process(table([*FIVE, tick(999)]), tmp_path / "other")
+    arguments = ["diff", str(before), str(after)]
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, [*arguments, "--json", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output) == json.loads(to_json(diff(before, after)))
+    assert (out / "whatif.json").read_text() == result.output
+    assert "lost newly" in (out / "report.html").read_text()
+    text = CliRunner().invoke(app, arguments).output
+    assert "lost newly" in text
+    for folder, says in (
+        (tmp_path / "other", "are replays of different logs"),
+        (tmp_path, "is not the --out of a finished replay"),
+    ):
+        result = CliRunner().invoke(app, ["diff", str(before), str(folder)])
+        assert result.exit_code == 2
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1
+    with pytest.raises(NotFound):
+        diff(log_folder(tmp_path / "empty"), after)
+    shutil.rmtree(after / "tables" / "kind=EXPIRED")
+    result = CliRunner().invoke(app, arguments)
+    assert "lacks output rows: of 1 of kind EXPIRED, 0 are there" in result.stderr
+
+
+def log_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_the_report_plots_what_the_outputs_tell(tmp_path: Path) -> None:
+    log = table([*FIVE, ack(10, 1), tick(1000)])
+    _, found = both(tmp_path, log, ttl(300))
+    page = report(found)
+    assert "Storage of the topic" in page
+    assert "Backlog (entries)" not in page
+    assert "Age of the oldest" not in page

@@ -1,0 +1,250 @@
+"""Ten made bugs in long logs: the smallest log still shows each, and no single command of it can go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.answers import minimize as subject
+from streaming.answers.delivery import to_json
+from streaming.answers.minimize import (
+    Folded,
+    Function,
+    Keep,
+    KeepError,
+    LogCommand,
+    commands_of,
+    keep_of,
+    minimize,
+    shown,
+)
+from streaming.answers.reduction import reduced
+from streaming.cli.app import app
+from streaming.log.files import read_lines
+
+TOPIC = "persistent://public/default/t"
+START = 1_767_225_600_000
+Line = dict[str, Any]
+
+
+def config(**settings: Any) -> Line:
+    return {"command": "BROKER_CONFIG", "settings": {"messageExpiryCheckIntervalInMinutes": 0, **settings}}
+
+
+def subscribe(name: str, type_: str = "Shared", subscription: str = "s", **more: Any) -> Line:
+    return {"topic": TOPIC, "command": "SUBSCRIBE", "connection": name, "subscription": subscription, "subType": type_,
+            "consumer_id": 0, "request_id": 1, "consumer_name": name, "initialPosition": "Earliest", **more}  # fmt: skip
+
+
+def flow(name: str, permits: int = 10) -> Line:
+    return {
+        "topic": TOPIC,
+        "command": "FLOW",
+        "connection": name,
+        "consumer_id": 0,
+        "messagePermits": permits,
+    }
+
+
+def ack(name: str, *entries: int, **more: Any) -> Line:
+    ids = [{"ledgerId": 1, "entryId": entry} for entry in entries]
+    return {"topic": TOPIC, "command": "ACK", "connection": name, "consumer_id": 0, "ack_type": "Individual",
+            "message_id": ids, **more}  # fmt: skip
+
+
+def close(name: str) -> Line:
+    return {
+        "topic": TOPIC,
+        "command": "CLOSE_CONSUMER",
+        "connection": name,
+        "consumer_id": 0,
+        "request_id": 9,
+    }
+
+
+def publish(number: int, producer: str = "p", **more: Any) -> Line:
+    return {"topic": TOPIC, "producer": producer, "sequence_id": number, **more}
+
+
+def admin(method: str, call: str, body: Any = None) -> Line:
+    path = f"/persistent/public/default/t{call}"
+    return {
+        "topic": TOPIC,
+        "command": "ADMIN",
+        "connection": "admin",
+        "method": method,
+        "path": path,
+        "body": body,
+    }
+
+
+def noise(seed: int) -> list[Line]:
+    """Other clients, on the same topic and on another one, that have nothing to do with the bug."""
+    dice = Random(seed)
+    found: list[Line] = []
+    for number in range(6):
+        name = f"noise-{number}"
+        other = {"topic": f"{TOPIC}-other"} if number % 2 else {}
+        found += [
+            subscribe(name, "Exclusive", f"n{number}") | other,
+            flow(name, dice.randint(1, 9)) | other,
+            {"topic": f"{TOPIC}-other", "command": "PRODUCER", "connection": name, "producer_id": 7, "request_id": 3},
+            publish(number, f"other-{number}") | {"topic": f"{TOPIC}-other"},
+            {"topic": f"{TOPIC}-other", "command": "SEND", "connection": name, "producer_id": 7, "sequence_id": 0,
+             "metadata": {"producer_name": name, "sequence_id": 0, "publish_time": START}},
+        ]  # fmt: skip
+    return found
+
+
+def among(bug: list[Line], seed: int) -> list[bytes]:
+    """The log of a bug with noise in between. `wait`: how many seconds pass before a command."""
+    dice, others, found = Random(seed), noise(seed), list[Line]()
+    bug = [dict(each) for each in bug]
+    while bug or others:
+        found.append(others.pop(0) if others and (not bug or dice.random() < 0.6) else bug.pop(0))
+    now, lines = START, []
+    for each in found:
+        now += int(each.pop("wait", 0)) * 1000
+        lines.append(json.dumps({"timestamp": now, **each}).encode())
+    return lines
+
+
+EIGHT = [publish(number) for number in range(8)]
+KEYED = [publish(number, key="ab"[number % 2]) for number in range(8)]
+EXPIRE: list[Line] = [
+    admin("POST", "/messageTTL", 60),
+    {"command": "RUN_CHECK", "check": "messageExpiry", "wait": 100},
+]
+QUIRK = [subscribe("a", "Key_Shared"), subscribe("b", "Key_Shared"), flow("b", 100), *KEYED, close("a")]
+
+
+def closes_producer(outputs: Folded) -> bool:
+    """A quota closes a producer."""
+    return any(type(effect).__name__ == "CloseProducer" for effect in outputs.effects)
+
+
+def is_duplicate(outputs: Folded) -> bool:
+    """Deduplication refuses a message."""
+    return any(getattr(effect, "ledger_id", 0) == -1 for effect in outputs.effects)
+
+
+SEND: list[Line] = [
+    {"topic": TOPIC, "command": "PRODUCER", "connection": "p", "producer_id": 0, "request_id": 1, "producer_name": "p"},
+    *({"topic": TOPIC, "command": "SEND", "connection": "p", "producer_id": 0, "sequence_id": number,
+       "metadata": {"producer_name": "p", "sequence_id": number, "publish_time": START}} for number in (0, 1, 1, 2)),
+]  # fmt: skip
+
+BUGS: dict[str, tuple[list[Line], str | Callable[[Folded], object]]] = {
+    "no permits": ([*EIGHT, subscribe("a"), flow("a", 3), ack("a", 0, 1)], "stuck(t, s)"),
+    "too many unacked messages": (
+        [config(maxUnackedMessagesPerConsumer=2), *EIGHT, subscribe("a"), flow("a"), ack("a", 0)], "stuck(t, s)"
+    ),
+    "nothing triggers a read": ([*QUIRK], "stuck(t, s)"),
+    "the same, as a violation": ([*QUIRK], "violates(starved)"),
+    "expired": ([config(), *EIGHT, subscribe("a"), flow("a", 5), ack("a", 0, 1, 4), *EXPIRE], "lost(t, 1:3)"),
+    "skipped": ([*EIGHT, subscribe("a"), admin("POST", "/subscription/s/skip/3")], "lost(t, 1:2)"),
+    "cleared": ([*EIGHT, subscribe("a"), flow("a", 2), admin("POST", "/subscription/s/skip_all")], "lost(t, 1:7)"),
+    "acks that are not stored": (
+        [config(managedLedgerMaxUnackedRangesToPersist=0), *EIGHT, subscribe("a"), flow("a"), ack("a", 1, 3, 5),
+         admin("PUT", "/unload"), subscribe("c"), flow("c")], "violates(redelivered)"
+    ),
+    "deduplication": ([admin("POST", "/deduplicationEnabled", True), *SEND], is_duplicate),
+    "another profile": ([*EIGHT, *(each for name in "bca" for each in (subscribe(name, "Failover"), flow(name)))],
+                        "differs(2.x, 4.x)"),
+}  # fmt: skip
+
+
+def kept(lines: list[bytes], keep: str | Callable[[Folded], object]) -> Keep:
+    return keep_of(keep, read_lines(lines, "the log")) if isinstance(keep, str) else Function(keep)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_smallest_log_shows_the_bug_and_no_command_can_go(bug: str) -> None:
+    story, keep = BUGS[bug]
+    lines = among(story, seed=len(bug))
+    log = read_lines(lines, "the log")
+    found = minimize(log, kept(lines, keep))
+    assert found.before == len(lines)
+    assert found.after == len(found.lines) <= len(story)
+    smallest = [line.encode() for line in found.lines]
+    again = kept(smallest, keep if callable(keep) else found.keep)
+    commands = commands_of(read_lines(smallest, "the result"))
+
+    def shape(left: list[LogCommand]) -> object:
+        return again.shape(subject._folding(subject._valid(left)))
+
+    wanted = shape(commands)
+    assert wanted == kept(lines, keep).shape(subject._folding(commands_of(log)))
+    for number in range(len(commands)):
+        assert shape(commands[:number] + commands[number + 1 :]) != wanted, found.lines[number]
+
+
+def test_positions_follow_the_entries_that_they_name() -> None:
+    story, keep = BUGS["expired"]
+    found = minimize(read_lines(among(story, 3), "the log"), kept(among(story, 3), keep))
+    assert found.keep == f"lost({TOPIC}, 1:0)"
+    assert shown(found.keep, found.lines)
+
+
+def test_the_command_writes_a_log_and_a_test_that_passes(tmp_path: Path) -> None:
+    story, _ = BUGS["deduplication"]
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join(among(story, 1)))
+    keep = tmp_path / "duplicate.py"
+    keep.write_text(
+        "def keep(outputs):\n    return any(getattr(each, 'ledger_id', 0) == -1 for each in outputs.effects)\n"
+    )
+    out = tmp_path / "small.jsonl"
+    arguments = ["minimize", str(tmp_path / "log.jsonl"), "--keep", str(keep), "--out", str(out), "--json"]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    expected = minimize(read_lines(among(story, 1), "the log"), Function(is_duplicate))
+    assert json.loads(ran.stdout) == json.loads(to_json(expected)) | {"keep": "keep"}
+    assert out.read_text().splitlines() == expected.lines
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path / "test_small.py"),
+    ]
+    tested = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert tested.returncode == 0, tested.stdout
+
+
+@pytest.mark.parametrize(
+    "keep", ["stuck(t)", "lost(t, 1)", "lost(t, 9:9)", "differs(1.x, 2.x)", "violates(laws)", "x"]
+)
+def test_what_is_not_understood(keep: str) -> None:
+    with pytest.raises(KeepError):
+        keep_of(keep, read_lines(among(EIGHT, 1), "the log"))
+
+
+def test_what_the_log_does_not_show() -> None:
+    lines = among([*EIGHT], 1)
+    with pytest.raises(KeepError, match="does not show"):
+        minimize(read_lines(lines, "the log"), keep_of("stuck(t, s)", read_lines(lines, "the log")))
+
+
+def test_reduction_gives_a_part_from_which_no_item_can_go() -> None:
+    for seed in range(30):
+        dice = Random(seed)
+        needed = set(dice.sample(range(40), dice.randint(0, 6)))
+
+        def shows(left: list[int], needed: set[int] = needed) -> list[int] | None:
+            return left if needed <= {*left} else None
+
+        assert set(reduced(range(40), shows)) == needed
+    assert reduced(range(9), lambda left: None, most=3) == [*range(9)]
+    assert reduced(range(9), lambda left: [5] if 5 in left else None) == [5]

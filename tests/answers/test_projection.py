@@ -1,0 +1,145 @@
+"""`magnetar whatif --from`: the traffic of a log on the state of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas.commands import Ack, BrokerConfig, Publish, Seek, decode
+from sinks.ledger_store import LedgerStore
+from streaming.answers.folders import NotFound
+from streaming.answers.inspection import states_at
+from streaming.answers.projection import LiveState, partitions_of, project
+from streaming.answers.whatif import PolicySet, WhatIf, whatif
+from streaming.replay import load, replay_in_process, replay_log
+from streaming.states import read_states
+from tests.answers.test_whatif import (
+    START,
+    Record,
+    T,
+    ack,
+    eviction,
+    flow,
+    publish,
+    subscribe,
+    table,
+    tick,
+    ttl,
+)
+
+DEDUP = (
+    0,
+    T,
+    {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/deduplicationEnabled", "body": True},
+)
+TRAFFIC: list[Record] = [
+    DEDUP, subscribe(), flow(0, 3), *(publish(1, number, publish_time=START + 1000) for number in range(5)), ack(10, 1),
+    tick(1000),
+]  # fmt: skip
+
+
+def live_after(tmp_path: Path, records: Sequence[Record]) -> LiveState:
+    """The state that a replay in this process left."""
+    out = tmp_path / "replayed"
+    replay_in_process(table(records), out, partitions=2)
+    return LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
+
+
+def summary_of(found: WhatIf, policies: str) -> dict[str, Any]:
+    row: dict[str, Any]
+    (row,) = (
+        row for row in found.summary.to_pylist() if (row["policies"], row["subscription"]) == (policies, "s")
+    )
+    return row
+
+
+@pytest.mark.spark
+def test_the_checkpoint_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    log = table(TRAFFIC)
+    replay_log(log, tmp_path / "out", partitions=2, spark=spark)
+    states = states_at(spark, tmp_path / "out" / "checkpoint")
+    live = LiveState(states, LedgerStore(str(tmp_path / "out" / "store")))
+    found = whatif(log, [PolicySet("short", ttl(300))], live=live)
+    # Five messages were there, of which one was acked; five come, of which one is acked: the second, wherever it is now.
+    assert summary_of(found, "baseline")["backlog"] == 8
+    assert summary_of(found, "baseline")["acked"] == 2
+    rows = found.differences.to_pylist()
+    # Those that were there expire at once, so the consumer gets others.
+    (other,) = (row for row in rows if row["change"] != "lost newly")
+    assert (other["change"], other["sequence_id"]) == ("redelivered", 6)
+    rows.remove(other)
+    assert [row["sequence_id"] for row in rows if row["offset"] is None] == [0, 2, 3, 4]
+    assert [row["sequence_id"] for row in rows if row["offset"] is not None] == [5, 7, 8, 9]
+    assert {row["baseline_fate"] for row in rows} == {"waiting"}
+    assert found.begin == max(each.clock for each in states)
+    assert found.end == found.begin + 1_000_000
+    assert all(row["publish_time"] == found.begin + 1000 for row in rows if row["offset"] is not None)
+    assert [each.unmatched for each in found.totals] == [0, 0]
+
+
+def test_what_was_delivered_before_and_quotas_on_what_is_there(tmp_path: Path) -> None:
+    live = live_after(tmp_path, TRAFFIC)
+    found = whatif(table([tick(0), tick(500)]), [], live=live)
+    assert summary_of(found, "baseline")["backlog"] == 4
+    found = whatif(table([publish(1, 0), tick(500)]), [PolicySet("small", eviction(150))], live=live)
+    assert {row["change"] for row in found.differences.to_pylist()} == {"lost newly"}
+    assert summary_of(found, "small")["lost_delivered"] > 0
+
+
+def test_times_and_ids_move_and_settings_stay_as_they_are(tmp_path: Path) -> None:
+    seek = {
+        "command": "SEEK",
+        "connection": "s",
+        "consumer_id": 1,
+        "request_id": 2,
+        "message_publish_time": START + 5,
+    }
+    reset = {
+        "command": "ADMIN",
+        "method": "POST",
+        "path": f"/persistent/a/b/t/subscription/s/resetcursor/{START}",
+    }
+    records = [
+        *TRAFFIC,
+        (1001, T, seek),
+        (1002, T, reset),
+        (1003, T, {"command": "FLOW", "connection": "s", "consumer_id": 1, "messagePermits": 1}),
+    ]
+    live = live_after(tmp_path, TRAFFIC)
+    moved = project(load(table(records), partitions=2).records, live)
+    shift = max(each.clock for each in live.states) - START
+    own = [
+        decode(value)
+        for topic, value in zip(
+            moved.records["topic"].to_pylist(), moved.records["value"].to_pylist(), strict=True
+        )
+        if topic
+    ]
+    assert [(each.sequence_id, each.publish_time) for each in own if isinstance(each, Publish)] == [
+        (number, START + 1000 + shift) for number in range(5, 10)
+    ]
+    assert [each.message_publish_time for each in own if isinstance(each, Seek)] == [START + 5 + shift]
+    assert any(str(START + shift) in getattr(each, "path", "") for each in own)
+    assert any(isinstance(each, Ack) for each in own)
+    for start in moved.starts.values():
+        (first, *gone) = [command for _, command in start.now.front]
+        assert isinstance(first, BrokerConfig)
+        assert {getattr(each, "connection", None) for each in gone} <= {"s"}
+    assert (
+        sum(len(start.now.dropped) for start in moved.starts.values()) == 5
+    )  # two configurations each, and DEDUP
+
+
+def test_what_cannot_be_projected(tmp_path: Path) -> None:
+    live = live_after(tmp_path, TRAFFIC)
+    with pytest.raises(NotFound, match="nothing to project"):
+        whatif(table(TRAFFIC), [], live=live._replace(states=[]))
+    wrong = [each._replace(partition=2 - each.partition) for each in live.states]
+    with pytest.raises(NotFound, match="which is not its own of 3: give --partitions"):
+        partitions_of(wrong)
+    assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live).records, pa.Table)

@@ -1,0 +1,278 @@
+"""A log at any command, and the debugger: each moment is as a fold of the log's beginning."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from schemas.records import RECORD
+from sinks.ledger_store import LedgerStore
+from streaming.answers import life
+from streaming.answers.debugger import Breakpoint, Debugger
+from streaming.answers.folders import Folders, NotFound
+from streaming.answers.inspection import differences, topic_stats
+from streaming.answers.timeline import Timeline
+from streaming.broker.position import Position
+from streaming.cli.app import app
+from streaming.cli.debug import Shell
+from streaming.fold import Fold, StateRow
+from streaming.log.files import write_log
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL, log_table
+from streaming.replay import replay_in_process
+from tests.answers.test_explain import QUIET, START, Record, T, ack, check, flow, policy, publish, subscribe
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+
+def log_of(*records: Record, **settings: Any) -> pa.Table:
+    """A log of records a second apart, the first of which sets `settings`."""
+    all_ = [(None, {"command": "BROKER_CONFIG", "settings": QUIET | settings}), *records]
+    return log_table(
+        LOGICAL,
+        timestamp=[START + 1000 * second for second in range(len(all_))],
+        topic=[topic for topic, _ in all_],
+        value=[json.dumps(command).encode() for _, command in all_],
+    )
+
+
+def random_log(seed: int, most: int = 400) -> pa.Table:
+    """The beginning of a random life."""
+    theme, number = NAMES[seed * 7 % len(NAMES)]
+    log = live(theme, number).log[:most]
+    return log_table(
+        LOGICAL,
+        timestamp=[each[0] for each in log],
+        topic=[each[1] for each in log],
+        value=[each[2] for each in log],
+    )
+
+
+def folded(log: pa.Table, commands: int, folder: Path) -> list[StateRow]:
+    """The states after the first commands of a log, folded from the start at once."""
+    timeline = Timeline(log, folder / "names")
+    fold = Fold(LedgerStore(str(folder / "store")))
+    records = [each for command in timeline.commands(0, commands) for each in command]
+    for _ in fold.apply(pa.Table.from_pylist(records, RECORD)):
+        pass
+    return fold.states()
+
+
+def same(found: list[StateRow], expected: list[StateRow]) -> bool:
+    return sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_moment_is_as_the_fold_of_the_beginning(seed: int, tmp_path: Path) -> None:
+    draw, log = Random(seed), random_log(seed)
+    timeline = Timeline(log, tmp_path / "timeline", every=37)
+    assert len(timeline) == len(log)
+    for number in range(4):
+        moment = draw.randrange(len(timeline) + 1)
+        if number == 2:  # later, by another process
+            timeline = Timeline(log, tmp_path / "timeline", every=37)
+        assert same(timeline.states(moment), folded(log, moment, tmp_path / str(number)))
+    assert len(list((tmp_path / "timeline" / "snapshots").iterdir())) <= len(log) // 37 + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_back_are_as_the_fold_from_the_start(seed: int, tmp_path: Path) -> None:
+    draw, log = Random(seed), random_log(seed)
+    timeline = Timeline(log, tmp_path / "timeline", every=29)
+    debugger = Debugger(timeline)
+    debugger.breakpoints = [Breakpoint("cause", "LEDGER_CLOSED"), Breakpoint("subscription", "s")]
+    for number in range(12):
+        before = debugger.moment
+        match draw.randrange(5):
+            case 0:
+                debugger.goto(draw.randrange(len(timeline) + 1))
+            case 1 if debugger.moment:
+                debugger.back()
+                assert debugger.moment == before - 1
+            case 2:
+                debugger.run()
+            case 3:
+                debugger.run_back()
+            case _ if debugger.moment < len(timeline):
+                debugger.forth()
+                assert debugger.moment == before + 1
+        if number % 3 == 2:
+            assert same(debugger.states(), folded(log, debugger.moment, tmp_path / str(number)))
+            if debugger.moment:
+                earlier = timeline.states(debugger.moment - 1)
+                found, expected = (
+                    debugger.difference(),
+                    differences(earlier, timeline.states(debugger.moment)),
+                )
+                assert found.to_pylist() == expected.to_pylist()
+
+
+def story() -> pa.Table:
+    """1:0 is acked, and 1:1 expires."""
+    wait = (None, {"command": "TICK"})
+    return log_of(
+        subscribe(), flow(1), publish(0), publish(1), ack(0), (T, {"command": "CONNECTION_LOST", "connection": "c0"}),
+        policy("messageTTL", 2), wait, wait, wait, check("messageExpiry"),
+    )  # fmt: skip
+
+
+def test_the_life_of_a_message_at_each_moment(tmp_path: Path) -> None:
+    timeline = Timeline(story(), tmp_path, every=3)
+    outcomes = {}
+    for moment in range(6, len(timeline) + 1):
+        folders = timeline.folders(moment)
+        found = [life.by_position(folders, T, Position(1, entry)) for entry in (0, 1)]
+        outcomes[moment] = [each.subscriptions[0].outcome for each in found]
+    assert outcomes[6] == outcomes[7] == ["acked", "waiting"]
+    assert outcomes[8] == outcomes[12] == ["acked", "expired"]
+    assert life.by_position(timeline.folders(5), T, Position(1, 0)).subscriptions[0].outcome == "in flight"
+    assert life.by_position(timeline.folders(4), T, Position(1, 1)).fate == "never seen"
+
+
+def test_at_the_end_it_is_as_a_replay(tmp_path: Path) -> None:
+    replay_in_process(story(), tmp_path / "out")
+    timeline = Timeline(story(), tmp_path / "timeline", every=3)
+    one, two = Folders.of(tmp_path / "out"), timeline.folders(len(timeline))
+    assert same(one.states(), two.states())
+    assert life.by_position(one, T, Position(1, 1)).events == life.by_position(two, T, Position(1, 1)).events
+
+
+def test_moments(tmp_path: Path) -> None:
+    timeline = Timeline(story(), tmp_path)
+    assert (len(timeline), timeline.moment("0"), timeline.moment("12")) == (12, 0, 12)
+    first = timeline.command(1)
+    assert (first.topic, first.timestamp, len(first.records)) == (None, START, 4)
+    second = timeline.command(2)
+    assert (second.topic, len(second.records)) == (T, 1)
+    assert [timeline.moment(str(each)) for each in first.records] == [1] * 4
+    assert timeline.moment(str(second.records[0])) == 2
+    assert timeline.moment("2026-01-01 00:00:03.500") == 4
+    assert timeline.moment("2026-01-01T01:00:03+01:00") == 4
+    assert (timeline.moment("2025-12-31"), timeline.moment("2027-01-01")) == (0, 12)
+    for wrong, text in (
+        ("13", "12 commands"),
+        ("9:9", "no record 9:9"),
+        ("soon", "expected a number of commands"),
+    ):
+        with pytest.raises(NotFound, match=text):
+            timeline.moment(wrong)
+
+
+def test_a_log_with_partitions_goes_by_time(tmp_path: Path) -> None:
+    log = partition_log(story(), 2)
+    by_partition = log.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    timeline = Timeline(by_partition, tmp_path)
+    assert len(timeline) == 12
+    assert [timeline.command(number).timestamp for number in range(1, 13)] == [
+        START + 1000 * second for second in range(12)
+    ]
+
+
+def test_breakpoints(tmp_path: Path) -> None:
+    debugger = Debugger(Timeline(story(), tmp_path, every=3))
+
+    def stops(on: Any, value: str) -> list[int]:
+        debugger.breakpoints, found = [Breakpoint(on, value)], []
+        debugger.goto(0)
+        while debugger.run() is not None:
+            found.append(debugger.moment)
+        back = []
+        while debugger.run_back() is not None:
+            back.append(debugger.moment)
+        assert debugger.moment == 0
+        assert back == found[::-1]
+        return found
+
+    assert stops("topic", "a/b/t") == [2, 3, 4, 5, 6, 7, 8]
+    assert stops("message", "1:0") == [4, 6]
+    assert stops("message", "1:1") == [5, 8]
+    assert stops("subscription", "s") == [2, 3, 4, 6, 8]
+    assert (
+        stops("cause", "EXPIRED") == stops("cause", "message TTL") == stops("cause", "messageTTL 2 s") == [8]
+    )
+    assert stops("cause", "nothing") == []
+    with pytest.raises(IndexError):
+        debugger.back()
+    debugger.goto(12)
+    with pytest.raises(IndexError):
+        debugger.forth()
+    assert debugger.command is not None
+
+
+def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
+    timeline = Timeline(story(), tmp_path)
+    shell = Shell(timeline, Debugger(timeline))
+    shell.stdout = io.StringIO()
+
+    def say(line: str) -> str:
+        shell.stdout = io.StringIO()
+        assert not shell.onecmd(line)
+        return str(shell.stdout.getvalue())
+
+    assert say("show") == "before the first command\n"
+    text = say("step 2")
+    assert "2026-01-01 00:00:01.000  persistent://a/b/t  {" in text
+    assert "  → SUBSCRIPTION_EVENT subscription s, cause created" in text
+    assert f"  + topics {T}: partition " in text
+    assert shell.prompt == "(2/12) "
+    say("")
+    assert shell.prompt == "(4/12) "
+    say("goto 4")
+    assert "consumers persistent://a/b/t s c0 0: permits 1 → 0" in say("show")
+    assert "MESSAGE in partition" in say("rows")
+    assert json.loads(say("stats a/b/t"))["topic"] == T
+    assert "there is no topic x" in say("stats x")
+    assert (say("break cause EXPIRED"), say("break")) == ("", "1  cause EXPIRED\n")
+    assert say("continue").startswith("breakpoint: cause EXPIRED\n")
+    assert say("continue").startswith("the end of the log\n")
+    assert say("reverse").startswith("breakpoint: cause EXPIRED\n")
+    assert say("reverse").startswith("the beginning of the log\n")
+    assert (say("delete 1"), say("break"), say("delete 1")) == ("", "", "there are 0 breakpoints\n")
+    for wrong, complaint in (
+        ("back", "the log has 12 commands, and this is after 0"), ("step x", "expected a number of commands"),
+        ("break topic", "expected topic, message"), ("break message 1", "expected LEDGER:ENTRY"), ("goto soon", "expected a number"),
+        ("fly away", "'fly' is not a command"),
+    ):  # fmt: skip
+        assert complaint in say(wrong)
+    assert "back [N]" in say("help back")
+    assert shell.onecmd("quit")
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*map(str, arguments)], input="step\nquit\n")
+    return done.exit_code, done.output
+
+
+def test_the_commands_on_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = tmp_path / "log.jsonl"
+    write_log(log, story())
+    assert "s  expired: " in run("explain", log, T, "1:1")[1]
+    assert "s  in flight" in run("explain", log, T, "1:0", "--at", "5")[1]
+    code, text = run("inspect", log, "a/b/t", "--at", "2026-01-01T00:00:04")
+    assert (code, json.loads(text)["clock"]) == (0, START + 4000)
+    assert json.loads(text) == topic_stats(Timeline(story(), tmp_path / "other").states(5), T)
+    code, text = run("inspect", log, "--diff", "5", "6", "--json")
+    assert {
+        "view": "subscriptions",
+        "of": f"{T} s",
+        "column": "acked",
+        "before": "0",
+        "after": "1",
+    } in json.loads(text)["differences"]
+    code, text = run("peek", log, T, "s", "--at", "5", "--json", "--snapshots", tmp_path / "mine")
+    assert [each["position"] for each in json.loads(text)] == ["1:0", "1:1"]
+    assert (tmp_path / "mine" / "snapshots").is_dir()
+    code, text = run("debug", log, "--at", "1")
+    assert (code, "12 commands." in text, "(2/12)" in text) == (0, True, True)
+    for number in range(9):
+        write_log(tmp_path / f"{number}.jsonl", story())
+        run("inspect", tmp_path / f"{number}.jsonl", "--json", "--at", "1")
+    assert len(list((tmp_path / "cache" / "magnetar" / "timelines").iterdir())) == 8

@@ -1,0 +1,158 @@
+"""The store, the lease and the output table on an S3 server."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sinks import lock
+from sinks.delta_log import DeltaLog
+from sinks.ledger_store import LedgerStore
+from sinks.lock import InUse, exclusive
+from sinks.storage import Storage, within
+from sinks.tables import DeltaSink, read_table
+from streaming.spark.checkpoint import BadCheckpoint, check, committed_offsets, next_batch, opened
+from tests.cluster.s3 import LocalS3
+from tests.sinks.helpers import TOPIC, output, receipts
+
+
+def requests(server: LocalS3) -> list[str]:
+    """What the server was asked: method, key, query."""
+    lines = (server.folder / "s3.log").read_text(errors="replace").splitlines()
+    parts = [[part.strip() for part in line.split("|")] for line in lines if line.count("|") >= 8]
+    return [f"{part[5]} {part[6]} {part[8]}" for part in parts]
+
+
+def put(storage: Storage, path: str, text: bytes) -> None:
+    storage.publish(path, lambda stream: stream.write(text))
+
+
+def test_a_file_is_one_request_and_no_copy(s3: str, s3_server: LocalS3) -> None:
+    before = len(requests(s3_server))
+    Storage(s3).publish("a/b", lambda stream: stream.write(b"one"))
+    asked = requests(s3_server)[before:]
+    assert [line.split()[0] for line in asked if "/a/b" in line and "HEAD" not in line] == ["PUT"]
+    assert not any("uploads" in line or "_temporary" in line for line in asked)
+
+
+def test_files_are_replaced_listed_and_deleted(s3: str) -> None:
+    storage = Storage(s3)
+    assert storage.files("a") == []
+    put(storage, "a/b%2Fc", b"one")
+    put(storage, "a/b%2Fc", b"three")
+    (info,) = storage.files("a")
+    assert (storage.relative(info), info.size) == ("a/b%2Fc", 5)
+    with storage.open("a/b%2Fc") as file:
+        assert file.read() == b"three"
+    storage.sweep()
+    storage.delete("a/b%2Fc")
+    storage.delete("a/b%2Fc")
+    assert storage.info("a/b%2Fc") is None
+
+
+def test_a_file_of_another_store_is_copied_by_the_server(s3: str, s3_server: LocalS3) -> None:
+    old, new = Storage(within(s3, "old")), Storage(within(s3, "new"))
+    put(old, "ledgers/a%2Fb/1", b"x" * 1000)
+    before = len(requests(s3_server))
+    new.take(old, "ledgers/a%2Fb/1")
+    asked = [line for line in requests(s3_server)[before:] if "/1" in line]
+    assert not any(line.startswith("GET") for line in asked)
+    with new.open("ledgers/a%2Fb/1") as file:
+        assert file.read() == b"x" * 1000
+    with pytest.raises(FileNotFoundError):
+        new.take(old, "ledgers/none/1")
+
+
+def test_a_failed_write_leaves_what_was_there(s3: str) -> None:
+    storage = Storage(s3)
+    storage.publish("a", lambda stream: stream.write(b"before"))
+
+    def fail(stream: pa.NativeFile) -> None:
+        stream.write(b"x" * (12 << 20))  # more than a part of an upload
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        storage.publish("a", fail)
+    with storage.open("a") as file:
+        assert file.read() == b"before"
+
+
+def test_a_large_file_arrives_whole(s3: str) -> None:
+    storage = Storage(s3)
+    text = bytes(range(256)) * (21 << 12)
+    storage.publish("large", lambda stream: stream.write(text))
+    with storage.open("large") as file:
+        assert file.read() == text
+
+
+def test_entries(s3: str) -> None:
+    store = LedgerStore(s3)
+    for batch in range(20):
+        store.begin(batch)
+        store.write(batch, 0, output(receipts(1, batch * 3, batch * 3 + 2)))
+    entries = store.scan(TOPIC)
+    assert entries["entry_id"].to_pylist() == list(range(60))
+    # Segments are merged, so their number stays bounded.
+    assert len(Storage(s3).files("segments", recursive=True)) < 20
+    assert store.payloads(TOPIC, 1, 4, 5) == entries["payload"].to_pylist()[4:6]
+
+
+def test_the_output_table(s3: str) -> None:
+    sink = DeltaSink(f"{s3}/tables")
+    for batch in (0, 1, 1):
+        sink.begin(batch)
+        rows = output(receipts(1, batch * 3, batch * 3 + 2), offset=batch * 3)
+        sink.write(batch, 0, rows)
+        sink.commit(batch, {(0, kind): len(table) for kind, table in rows.items()})
+    sink.close()
+    assert read_table(f"{s3}/tables", "SEND_RECEIPT")["entry_id"].to_pylist() == list(range(6))
+    log = DeltaLog(Storage(f"{s3}/tables"))
+    assert log.last_batch() == 1
+    assert log.compact().after == 1
+
+
+def test_only_one_query_has_the_store(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "EXPIRE_SECONDS", 3.0)
+    monkeypatch.setattr(lock, "SETTLE_SECONDS", 0.2)
+    lost = threading.Event()
+    with exclusive([s3], "one") as held:
+        held.on_loss(lost.set)
+        with pytest.raises(InUse, match="in use by one"), exclusive([s3], "two"):
+            pass
+        assert not lost.is_set()
+    with exclusive([s3], "two"):
+        pass
+    assert Storage(s3).info(lock.LOCK) is None
+
+
+def test_a_checkpoint_is_checked(s3: str) -> None:
+    checkpoint = s3.replace("s3://", "s3a://")
+    assert next_batch(checkpoint) == -1
+    check(checkpoint, "commands")
+    storage = opened(checkpoint)
+    assert storage is not None
+    for path, text in {
+        "metadata": '{"id":"x"}',
+        "offsets/9": 'v1\n{}\n{"commands":{"0":5}}',
+        "offsets/10": 'v1\n{}\n{"commands":{"0":7}}',
+        "commits/9": "v1\n{}",
+    }.items():
+        put(storage, path, text.encode())
+    check(checkpoint, "commands")
+    assert committed_offsets(checkpoint, "commands") == {0: 5}
+    assert next_batch(checkpoint) == 10
+    with pytest.raises(BadCheckpoint, match="not 'other'"):
+        check(checkpoint, "other")
+    storage.publish("commits/10", lambda stream: stream.write(b"v1"))
+    with pytest.raises(BadCheckpoint, match=r"commits/10 \(2 bytes\) is damaged"):
+        check(checkpoint, "commands")
+
+
+def test_a_checkpoint_that_only_spark_can_open() -> None:
+    assert opened("dbfs://x/checkpoint") is None
+    assert next_batch("dbfs://x/checkpoint") is None
+    assert committed_offsets("dbfs://x/checkpoint", "commands") == {}
+    check("dbfs://x/checkpoint", "commands")
+    assert opened(Path("/x")) is not None

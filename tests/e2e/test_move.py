@@ -1,0 +1,170 @@
+"""The whole way on Kafka and Spark: a query, of whose log Kafka deletes what was folded, goes on over more ingress partitions."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from schemas.commands import Admin, to_json
+from schemas.effects import KINDS, AdminResponse
+from sinks.ledger_store import read_entries
+from sinks.quarantine import read_quarantine
+from sinks.tables import TABLES, read_table
+from streaming.broker.broker import Broker
+from streaming.broker.codec import VERSION
+from streaming.broker.entries import NoEntries
+from streaming.kafka.client import administration
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.url import KafkaUrl
+from streaming.log.table import LOGICAL
+from streaming.metrics.query import QueryMetrics
+from streaming.run import run_query
+from streaming.seed import Seed, SeedWriter
+from streaming.spark import state
+from streaming.spark.checkpoint import committed_offsets
+from streaming.spark.failure import QueryFailed, explained
+from tests.e2e.live import MAGNETAR
+from tests.e2e.outcome import Outcome
+from tests.e2e.traffic import TOPICS
+from tests.kafka.test_move import AFTER, BEFORE, undisturbed
+from tests.state.by_topic import by_topic
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.feature("J1")]
+
+UNFOLDED = 40
+
+
+class Live:
+    """A query in this process, which stops when it has folded all that its topic has."""
+
+    def __init__(self, spark: SparkSession, kafka: LocalKafka, name: str, folder: Path) -> None:
+        self.url = KafkaUrl(kafka.bootstrap, name)
+        self.address = f"kafka://{kafka.bootstrap}/{name}"
+        self.checkpoint, self.store = folder / f"{name}-checkpoint", str(folder / f"{name}-store")
+        self.notes: list[str] = []
+        self._spark = spark
+
+    def offsets(self) -> Offsets:
+        with administration(self.url) as admin:
+            return topic_offsets(admin, self.url.topic)
+
+    def run(self, metrics: QueryMetrics | None = None) -> None:
+        ends = {partition: end for partition, (_, end) in self.offsets().items()}
+        stop = threading.Event()
+
+        def watch() -> None:
+            deadline = time.monotonic() + 240
+            while not stop.is_set() and time.monotonic() < deadline:
+                folded = committed_offsets(self.checkpoint, self.url.topic)
+                if all(folded.get(partition, 0) >= end for partition, end in ends.items()):
+                    break
+                time.sleep(0.2)
+            stop.set()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            run_query(
+                self.address, self.checkpoint, self.store, clock="log", trigger="0s", quality=False, max_ahead_ms=None,
+                records_per_batch=150, stop=stop, spark=self._spark, metrics=metrics, on_note=self.notes.append,
+            )  # fmt: skip
+        finally:
+            stop.set()
+            watcher.join()
+        assert committed_offsets(self.checkpoint, self.url.topic) == ends
+
+    def forget(self) -> None:
+        """Kafka deletes all records so far."""
+        ends = {TopicPartition(self.url.topic, part): end for part, (_, end) in self.offsets().items()}
+        with administration(self.url) as admin:
+            admin.delete_records(ends)
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            {kind: read_table(f"{self.store}/tables", kind) for kind in TABLES},
+            read_entries(self.store),
+            read_quarantine(self.store),
+            {},
+            state.partition_states(self._spark, self.checkpoint),
+        )
+
+
+def magnetar(*arguments: str) -> str:
+    ran = subprocess.run([MAGNETAR, *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_query_goes_on_over_more_partitions(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
+    old = Live(spark, kafka, "two-partitions", tmp_path)
+    produce_log(BEFORE, old.address, partitions=2)
+    old.run()
+    old.forget()
+    produce_log(AFTER.slice(0, UNFOLDED), old.address)
+
+    new = Live(spark, kafka, "eight-partitions", tmp_path)
+    said = magnetar(
+        "state", "move", str(old.checkpoint), "--ingress", old.address, "--store", old.store,
+        "--to-ingress", new.address, "--to-store", new.store, "--partitions", "8",
+    )  # fmt: skip
+    assert f"{len(TOPICS)} topics moved, and " in said
+    assert f"magnetar run --ingress {new.address} --store {new.store} --checkpoint NEW" in said
+    produce_log(AFTER.slice(UNFOLDED), new.address)
+    metrics = QueryMetrics(time_passes=False)
+    new.run(metrics)
+    found = joined(old, new)
+    assert found == undisturbed(8, tmp_path / "whole")
+    assert len(new.offsets()) == 8
+
+    # The dump of where it is now becomes a third query, which goes on in the same topic.
+    dump = tmp_path / "states.jsonl"
+    assert (
+        magnetar("state", "export", str(new.checkpoint), "--out", str(dump))
+        == f"{len(TOPICS)} topics to {dump}\n"
+    )
+    new.forget()
+    third = Live(spark, kafka, "eight-partitions", tmp_path / "third")
+    magnetar(
+        "state", "import", str(dump), "--ingress", new.address, "--entries", new.store, "--store", third.store
+    )
+    ask = Admin(method="GET", path=f"/{TOPICS[0].replace('://', '/')}/stats")
+    asked = {"timestamp": AFTER["timestamp"][-1].as_py(), "topic": TOPICS[0], "value": to_json(ask)}
+    produce_log(pa.Table.from_pylist([asked], LOGICAL), new.address)
+    third.run()
+    assert read_entries(third.store).equals(read_entries(new.store))
+    (answer,) = read_table(f"{third.store}/tables", KINDS[AdminResponse]).to_pylist()
+    assert json.loads(answer["fields"])["status"] == 200
+    before, after = (by_topic(each.outcome()) for each in (new, third))
+    for topic in TOPICS[1:]:
+        assert after[topic]["state"] == before[topic]["state"]
+
+
+def joined(old: Live, new: Live) -> dict[str, object]:
+    first, second = old.outcome(), new.outcome()
+    tables = {kind: pa.concat_tables([first.tables[kind], second.tables[kind]]) for kind in TABLES}
+    quarantine = pa.concat_tables([first.quarantine, second.quarantine])
+    return {**by_topic(Outcome(tables, second.entries, quarantine, {}, second.states))}
+
+
+def test_a_query_does_not_go_back_to_an_older_version(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    query = Live(spark, kafka, "newer-states", tmp_path)
+    produce_log(BEFORE, query.address, partitions=1)
+    state_of_99 = bytes([99]) + Broker(0, NoEntries()).encode()[1:]
+    writer = SeedWriter(query.store)
+    writer.write(0, state_of_99)
+    writer.finish(Seed(partitions=1))
+    with pytest.raises(QueryFailed) as failed, explained("Nothing is lost"):
+        query.run()
+    sentence = f"the checkpoint's state has version 99, this Magnetar reads {VERSION} and older: run the version that wrote it"
+    assert sentence in str(failed.value)
+    assert "\n" not in str(failed.value)

@@ -1,0 +1,345 @@
+"""States that move to another topic with other partitions, in the middle of a log whose beginning Kafka has deleted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer, TopicPartition
+
+from schemas.commands import ConnectionLost, RunCheck, Tick, to_json
+from schemas.effects import KINDS, SendReceipt
+from schemas.entries import EntryNotFound
+from sinks.base import Sink
+from sinks.ledger_store import LedgerStore, read_entries
+from sinks.quarantine import QuarantineSink, read_quarantine
+from sinks.tables import TABLES, TableSink, read_table
+from streaming import move
+from streaming.fold import Fold, StateRow
+from streaming.kafka import copies
+from streaming.kafka.client import administration
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import NotProduced, produce_log
+from streaming.kafka.repartition import read_records, read_topic
+from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.url import KafkaUrl
+from streaming.log.partition import partition_log
+from streaming.log.table import LOGICAL, LogError, slices
+from streaming.move import Moved, States, move_states, restore_states
+from streaming.seed import NotWhole, SeedWriter, read_seed
+from streaming.spread import NotSpread
+from tests.e2e.outcome import Outcome, of_log
+from tests.e2e.traffic import TOPICS
+from tests.state.by_topic import by_topic
+from tests.state.test_other_partitions import made_log
+
+pytestmark = [pytest.mark.kafka, pytest.mark.feature("J1")]
+
+LOG = made_log(700)
+CUT, UNFOLDED = 400, 40
+
+
+def tick_at(row: int) -> pa.Table:
+    """A tick for all partitions at the time of a record."""
+    tick = {"timestamp": LOG["timestamp"][row].as_py(), "topic": None, "value": to_json(Tick())}
+    return pa.Table.from_pylist([tick], LOGICAL)
+
+
+BEFORE = pa.concat_tables([LOG.slice(0, CUT), tick_at(CUT - 1)])
+AFTER = LOG.slice(CUT)
+
+
+class Query:
+    """What a query does, without Spark: a topic, a store, and the states."""
+
+    def __init__(
+        self, kafka: LocalKafka, name: str, folder: Path, states: list[StateRow] | None = None
+    ) -> None:
+        self.url = KafkaUrl(kafka.bootstrap, name)
+        self.address = f"kafka://{kafka.bootstrap}/{name}"
+        self.store = str(folder / name)
+        ledgers = LedgerStore(self.store)
+        self._sinks: list[Sink] = [
+            ledgers, QuarantineSink(self.store), TableSink(f"{self.store}/tables"),
+        ]  # fmt: skip
+        self._fold = Fold(ledgers, states or [])
+        self._batch = 0
+
+    def fold(self, records: pa.Table, batches: int) -> None:
+        for part in slices(records, batches):
+            for sink in self._sinks:
+                sink.begin(self._batch)
+            for partition, rows in self._fold.apply(part):
+                for sink in self._sinks:
+                    sink.write(self._batch, partition, rows)
+            self._batch += 1
+        for sink in self._sinks:
+            sink.begin(self._batch)
+
+    def offsets(self) -> Offsets:
+        with administration(self.url) as admin:
+            return topic_offsets(admin, self.url.topic)
+
+    def states(self, ends: Offsets | None = None, name: str = "the checkpoint") -> States:
+        folded = {partition: end for partition, (_, end) in (ends or self.offsets()).items()}
+        encoded = [each.broker for each in self._fold.states()]
+        return States(name, encoded, self.store, self.url, folded)
+
+    def forget(self) -> None:
+        """Kafka deletes all records so far."""
+        ends = {TopicPartition(self.url.topic, part): end for part, (_, end) in self.offsets().items()}
+        with administration(self.url) as admin:
+            admin.delete_records(ends)
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            {kind: read_table(f"{self.store}/tables", kind) for kind in TABLES},
+            read_entries(self.store),
+            read_quarantine(self.store),
+            {},
+            self._fold.states(),
+        )
+
+
+def stopped(
+    kafka: LocalKafka, name: str, folder: Path, partitions: int = 2, unfolded: int = UNFOLDED
+) -> tuple[Query, States]:
+    """A query that has folded the first part of the log, which Kafka has deleted, and of the rest some records are there."""
+    query = Query(kafka, name, folder)
+    produce_log(BEFORE, query.address, partitions=partitions)
+    query.fold(read_topic(query.url).records, 7)
+    ends = query.offsets()
+    query.forget()
+    if unfolded:
+        produce_log(AFTER.slice(0, unfolded), query.address)
+    return query, query.states(ends)
+
+
+def moved_on(
+    kafka: LocalKafka, old: Query, name: str, folder: Path, unfolded: int = UNFOLDED
+) -> dict[str, Any]:
+    """The rest of the log in the new topic, folded with the moved states."""
+    new = Query(kafka, name, folder)
+    produce_log(AFTER.slice(unfolded), new.address)
+    seed = read_seed(new.store)
+    assert seed is not None
+    new = Query(kafka, name, folder, seed.states())
+    new.fold(read_topic(new.url).records, 5)
+    return joined(old, new)
+
+
+def joined(old: Query, new: Query) -> dict[str, Any]:
+    """What has become of each topic, of both queries. The new one has all entries."""
+    first, second = old.outcome(), new.outcome()
+    return by_topic(
+        Outcome(
+            {kind: pa.concat_tables([first.tables[kind], second.tables[kind]]) for kind in TABLES},
+            second.entries,
+            pa.concat_tables([first.quarantine, second.quarantine]),
+            {},
+            second.states,
+        )
+    )
+
+
+def undisturbed(partitions: int, folder: Path) -> dict[str, Any]:
+    whole = pa.concat_tables([BEFORE, AFTER])
+    return by_topic(of_log(partition_log(whole, partitions), folder))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 1)])
+def test_a_log_goes_on_over_other_partitions(
+    before: int, after: int, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    names = f"old-{before}", f"new-{after}"
+    old, states = stopped(kafka, names[0], tmp_path, before)
+    new = f"kafka://{kafka.bootstrap}/{names[1]}"
+    done = move_states(states, KafkaUrl.parse(new), str(tmp_path / names[1]), partitions=after)
+    assert done == Moved(len(TOPICS), len(read_unfolded(old, states)), [])
+    found = moved_on(kafka, old, names[1], tmp_path)
+    expected = undisturbed(after, tmp_path / "whole")
+    assert set(TOPICS) <= expected.keys()
+    for topic, kinds in expected.items():
+        for kind, rows in kinds.items():
+            assert found[topic].get(kind) == rows, (topic, kind)
+    assert found == expected
+    receipts = [row for topic in TOPICS for row in found[topic][KINDS[SendReceipt]]]
+    assert len({row["ledger_id"] for row in receipts}) > 5
+    assert any(row["ledger_id"] < 0 for row in receipts), "no duplicate"
+
+
+def read_unfolded(query: Query, states: States) -> list[dict[str, Any]]:
+    ends = {partition: (states.offsets[partition], end) for partition, (_, end) in query.offsets().items()}
+    return [row for table in read_records(query.url, ends) for row in table.to_pylist()]
+
+
+class Interrupted(Exception):
+    """As a kill would."""
+
+
+STEPS = ["piece", "entries", "state", "first transaction", "finish"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_move_that_was_interrupted_goes_on(
+    step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"again-{STEPS.index(step)}"
+    old, states = stopped(kafka, f"{name}-old", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, name), str(tmp_path / name)
+    monkeypatch.setattr(copies, "_TOGETHER", 7)
+    calls = iter(range(9))
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        if next(calls) == 1:
+            raise Interrupted
+
+    place: dict[str, tuple[Any, str]] = {
+        "piece": (SeedWriter, "write_piece"), "entries": (LedgerStore, "take"), "state": (SeedWriter, "write"),
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        if step in place:
+            owner, method = place[step]
+            whole = getattr(owner, method)
+
+            def partly(*given: Any) -> Any:
+                interrupted()
+                return whole(*given)
+
+            patch.setattr(owner, method, partly)
+        elif step == "finish":
+            patch.setattr(
+                move, "ensure_ingress", interrupted
+            )  # the second call: the first is about the old topic
+        progress = interrupted if step == "first transaction" else None
+        with pytest.raises(Interrupted):
+            move_states(states, new, store, partitions=5, progress=progress)
+    with pytest.raises(NotWhole, match="got only a part of the states of the checkpoint: start the same"):
+        read_seed(store)
+    with pytest.raises(
+        NotWhole, match="is the store of a query: take a new one|has a part of a move of the check"
+    ):
+        move_states(states._replace(name="another"), new, store, partitions=5)
+    move_states(states, new, store, partitions=5)
+    assert moved_on(kafka, old, name, tmp_path) == undisturbed(5, tmp_path / "whole")
+    with pytest.raises(NotWhole, match="has its states: start the query"):
+        move_states(states, new, store, partitions=5)
+
+
+def test_the_old_query_goes_on_as_if_nothing_had_been_moved(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, states = stopped(kafka, "stays", tmp_path)
+    move_states(states, KafkaUrl(kafka.bootstrap, "stays-too"), str(tmp_path / "new"), partitions=5)
+    produce_log(AFTER.slice(UNFOLDED), old.address)
+    ends = {partition: (states.offsets[partition], end) for partition, (_, end) in old.offsets().items()}
+    old.fold(pa.concat_tables(read_records(old.url, ends)), 3)
+    assert by_topic(old.outcome()) == undisturbed(2, tmp_path / "whole")
+
+
+def test_states_go_on_in_their_topic(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, states = stopped(kafka, "restored", tmp_path, unfolded=0)
+    store = str(tmp_path / "again" / "restored")
+    restore_states(states, old.url, store, partitions=2)
+    seed = read_seed(store)
+    assert seed is not None
+    assert seed.seed.offsets == {str(partition): offset for partition, offset in states.offsets.items()}
+    assert [each.broker for each in seed.states()] == list(states.encoded)
+    produce_log(AFTER, old.address)
+    again = Query(kafka, "restored", tmp_path / "again", seed.states())
+    ends = {partition: (states.offsets[partition], end) for partition, (_, end) in again.offsets().items()}
+    again.fold(pa.concat_tables(read_records(again.url, ends)), 3)
+    assert joined(old, again) == undisturbed(2, tmp_path / "whole")
+
+
+def cut_apart(kafka: LocalKafka, name: str, folder: Path, command: Any) -> States:
+    """A query that has folded a command for all partitions in one of them alone."""
+    query = Query(kafka, name, folder)
+    produce_log(BEFORE, query.address, partitions=2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for partition in range(2):
+        producer.send(name, to_json(command), partition=partition, timestamp_ms=LOG["timestamp"][-1].as_py())
+    producer.close()
+    log = read_topic(query.url)
+    last = log.offsets[1][1] - 1
+    query.fold(
+        log.records.filter((pa.compute.field("partition") == 0) | (pa.compute.field("offset") < last)), 2
+    )
+    states = query.states()
+    return states._replace(offsets={**states.offsets, 1: last})
+
+
+@pytest.mark.parametrize("command", [RunCheck(check="messageExpiry"), ConnectionLost(connection="p")])
+def test_a_command_that_only_one_partition_has_folded(
+    command: Any, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    name = f"apart-{type(command).__name__}"
+    states = cut_apart(kafka, name, tmp_path, command)
+    with pytest.raises(
+        NotSpread,
+        match=r"partitions 0 and 1 have not folded the same commands .* \(0 and 1 are left\): start the query once more",
+    ):
+        move_states(states, KafkaUrl(kafka.bootstrap, f"{name}-new"), str(tmp_path / "new"), partitions=4)
+
+
+def test_what_cannot_be_moved(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, states = stopped(kafka, "wrong", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, "wrong-new"), str(tmp_path / "new")
+    behind = states._replace(offsets=dict.fromkeys(states.offsets, 3))
+    with pytest.raises(LogError, match="Kafka has deleted those before .*: what was in between is lost"):
+        move_states(behind, new, store, partitions=5)
+    ahead = states._replace(offsets=dict.fromkeys(states.offsets, 10**6))
+    with pytest.raises(LogError, match="another topic of that name"):
+        move_states(ahead, new, store, partitions=5)
+    with pytest.raises(NotWhole, match="is the store of a query: take a new one"):
+        move_states(states, new, old.store, partitions=5)
+    with pytest.raises(NotWhole, match="topic wrong has records already"):
+        move_states(states, old.url, store, partitions=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(move, "MOST_UNFOLDED", 10)
+        with pytest.raises(
+            LogError, match="has not folded .* records of topic wrong: start the query once more"
+        ):
+            move_states(states, new, store, partitions=5)
+    with pytest.raises(LogError, match="has 2 partitions, and the states are of 3"):
+        restore_states(states, old.url, store, partitions=3)
+    with pytest.raises(LogError, match="the states go on at offset 3, and Kafka has offsets"):
+        restore_states(behind, old.url, store, partitions=2)
+    empty = states._replace(entries=str(tmp_path / "empty"), name="without entries")
+    with pytest.raises(EntryNotFound, match="has 0 entries of persistent.*a file is missing"):
+        move_states(empty, KafkaUrl(kafka.bootstrap, "wrong-3"), str(tmp_path / "third"), partitions=5)
+
+
+def test_writers_that_go_on_are_noticed(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, states = stopped(kafka, "busy-source", tmp_path)
+
+    def meanwhile(sent: int, total: int) -> None:
+        produce_log(AFTER.slice(UNFOLDED, 1), old.address)
+
+    with pytest.raises(
+        LogError, match="topic busy-source got . more records meanwhile, which the copy lacks"
+    ):
+        move_states(
+            states,
+            KafkaUrl(kafka.bootstrap, "busy-target"),
+            str(tmp_path / "new"),
+            partitions=5,
+            progress=meanwhile,
+        )
+
+
+def test_a_topic_that_somebody_else_writes_to(
+    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, states = stopped(kafka, "shared-source", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, "shared-target"), str(tmp_path / "new")
+    with monkeypatch.context() as patch:
+        patch.setattr(move, "send_rest", interrupt)
+        with pytest.raises(Interrupted):
+            move_states(states, new, store, partitions=5)
+    produce_log(AFTER.slice(200), f"kafka://{new.bootstrap}/{new.topic}")
+    with pytest.raises(NotProduced, match="has records that are not of this copy: somebody else wrote"):
+        move_states(states, new, store, partitions=5)
+
+
+def interrupt(*_: Any) -> Iterator[None]:
+    raise Interrupted

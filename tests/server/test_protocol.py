@@ -1,0 +1,335 @@
+"""What clients of any age and kind ask of the binary protocol: each answer as a Pulsar 4.0.7 gave it."""
+
+from typing import Any
+
+import pytest
+
+from streaming.protocol.codec import batch, encode, entry
+from streaming.protocol.frames import MINUS_ONE, topics_hash
+from streaming.server.embedded import EmbeddedEngine
+from tests.server.test_bounds import CONNECT, TOPIC, Peer, Scene, producer, run, send
+
+pytestmark = pytest.mark.feature("K1")
+
+NAMESPACE = "public/default"
+
+
+def connect(version: int) -> bytes:
+    return encode("CONNECT", {"client_version": "test", "protocol_version": version})
+
+
+def subscribe(subscription_type: str, **more: Any) -> bytes:
+    fields = {"topic": TOPIC, "subscription": "s", "subType": subscription_type, "consumer_id": 1}
+    return encode("SUBSCRIBE", {**fields, "request_id": 9, **more})
+
+
+FLOW = encode("FLOW", {"consumer_id": 1, "messagePermits": 10})
+_PAIR = {"producer_name": "p1", "sequence_id": 2, "publish_time": 1, "num_messages_in_batch": 2}
+BATCH = encode(
+    "SEND",
+    {"producer_id": 1, "sequence_id": 2, "num_messages": 2},
+    entry(_PAIR, batch([{}, {}], [b"a", b"b"])),
+)
+
+
+# -- protocol versions ------------------------------------------------------------------------------------------------
+
+
+def test_a_ping_is_answered_before_connect() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(encode("PING", {}) + CONNECT)
+        assert [(await peer.until(cmd)).cmd for cmd in ("PONG", "CONNECTED")] == ["PONG", "CONNECTED"]
+
+    run(work)
+
+
+@pytest.mark.parametrize(("version", "told"), [(0, False), (11, False), (12, True), (21, True)])
+def test_clients_before_version_12_are_not_told_who_is_active(version: int, told: bool) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(connect(version) + subscribe("Failover"))
+        await peer.until("SUCCESS")
+        scene.clock.move_to(scene.clock.now() + 10_000)
+        engine = scene.server.engine
+        assert isinstance(engine, EmbeddedEngine)
+        await engine.tick()
+        peer.send(encode("PING", {}))
+        found: list[str] = []
+        while "PONG" not in found:
+            frame = await peer.next()
+            assert frame is not None
+            found.append(frame.cmd)
+        assert ("ACTIVE_CONSUMER_CHANGE" in found) == told
+
+    run(work)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_client_before_version_4_loses_its_connection_to_a_batch(version: int) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(connect(version) + producer() + subscribe("Shared") + FLOW + send(1) + BATCH)
+        assert (await peer.until("MESSAGE")).payload == b"x"
+        if version >= 4:
+            assert (await peer.until("MESSAGE")).metadata["num_messages_in_batch"] == 2  # type: ignore[index]
+        else:
+            while (frame := await peer.next()) is not None:
+                assert frame.cmd != "MESSAGE"
+
+    run(work)
+
+
+# -- watchers of topics -----------------------------------------------------------------------------------------------
+
+
+def watch(pattern: str, number: int = 0, **more: Any) -> bytes:
+    fields = {
+        "request_id": 50 + number,
+        "watcher_id": number,
+        "namespace": NAMESPACE,
+        "topics_pattern": pattern,
+    }
+    return encode("WATCH_TOPIC_LIST", {**fields, **more})
+
+
+async def watching(scene: Scene, pattern: str = f"persistent://{NAMESPACE}/a.*") -> Peer:
+    peer = await scene.peer(CONNECT)
+    flags = (await peer.until("CONNECTED")).fields["feature_flags"]
+    assert flags["supports_topic_watchers"]
+    peer.send(watch(pattern))
+    return peer
+
+
+def name(topic: str) -> str:
+    return f"persistent://{NAMESPACE}/{topic}"
+
+
+def test_a_watcher_is_told_of_topics_that_come_and_go() -> None:
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        found = await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        assert found.fields == {"request_id": 50, "watcher_id": 0, "topics_hash": "00000000"}
+        other.send(
+            producer(1, name("b")), producer(2, f"non-persistent://{NAMESPACE}/a"), producer(3, name("a1"))
+        )
+        update = (await peer.until("WATCH_TOPIC_UPDATE")).fields
+        assert update == {
+            "watcher_id": 0,
+            "new_topics": [name("a1")],
+            "topics_hash": topics_hash([name("a1")]),
+        }
+        await scene.admin("PUT", f"/persistent/{NAMESPACE}/ap/partitions", 2)
+        update = (await peer.until("WATCH_TOPIC_UPDATE")).fields
+        assert update["new_topics"] == [name("ap-partition-0"), name("ap-partition-1")]
+        await scene.admin("DELETE", f"/persistent/{NAMESPACE}/ap/partitions")
+        gone: set[str] = set()
+        while len(gone) < 2:
+            update = (await peer.until("WATCH_TOPIC_UPDATE")).fields
+            gone.update(update["deleted_topics"])
+        assert gone == {name("ap-partition-0"), name("ap-partition-1")}
+        assert update["topics_hash"] == topics_hash([name("a1")])
+
+    run(work)
+
+
+def test_watchers_are_told_apart_and_closed() -> None:
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        other.send(producer(1, name("a1")))
+        await peer.until("WATCH_TOPIC_UPDATE")
+        known = topics_hash([name("a1")])
+        peer.send(
+            watch(f"{NAMESPACE}/a.*", 1), watch(name("b.*"), 1), watch(name("a.*"), 2, topics_hash=known)
+        )
+        for request, topics in ((51, [name("a1")]), (51, [name("a1")]), (52, None)):
+            found = (await peer.until("WATCH_TOPIC_LIST_SUCCESS")).fields
+            assert (found["request_id"], found.get("topic"), found["topics_hash"]) == (request, topics, known)
+        for number in (0, 1, 99):
+            peer.send(encode("WATCH_TOPIC_LIST_CLOSE", {"request_id": number, "watcher_id": number}))
+            assert (await peer.until("SUCCESS")).fields == {"request_id": number}
+        other.send(producer(2, name("a2")))
+        assert (await peer.until("WATCH_TOPIC_UPDATE")).fields["watcher_id"] == 2
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error"),
+    [
+        ("a" * 51, "NotAllowedError"),
+        ("public/default/a(", "InvalidTopicName"),
+        (r"(?=a).*", "InvalidTopicName"),
+    ],
+)
+def test_a_pattern_that_cannot_be_watched_is_refused(pattern: str, error: str) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await watching(scene, pattern)
+        refused = await peer.until("ERROR")
+        assert (refused.fields["request_id"], refused.fields["error"]) == (50, error)
+        peer.send(encode("PING", {}))
+        await peer.until("PONG")
+
+    run(work)
+
+
+def test_an_engine_that_does_not_say_which_topics_come_has_no_watchers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(EmbeddedEngine, "shows_topic_events", False)
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(CONNECT + watch("x"))
+        assert "supports_topic_watchers" not in (await peer.until("CONNECTED")).fields["feature_flags"]
+        assert (await peer.until("ERROR")).fields["error"] == "NotAllowedError"
+
+    run(work)
+
+
+# -- stats of a consumer ----------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_asks_for_its_stats() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        second = subscribe("Shared", consumer_id=2, consumer_name="named", request_id=10)
+        third = subscribe("Shared", consumer_id=3, request_id=11)
+        peer.send(producer(), subscribe("Shared"), second, third, FLOW, send(1), send(2))
+        await peer.until("MESSAGE")
+        await peer.until("MESSAGE")
+        found = []
+        for number in (1, 2, 3):
+            peer.send(encode("CONSUMER_STATS", {"request_id": 20 + number, "consumer_id": number}))
+            found.append((await peer.until("CONSUMER_STATS_RESPONSE")).fields)
+        names = ("request_id", "consumerName", "availablePermits", "unackedMessages")
+        assert [[each[key] for key in names] for each in found] == [
+            [21, "", 8, 2], [22, "named", 0, 0], [23, "", 0, 0],
+        ]  # fmt: skip
+        assert found[0]["address"].startswith("/127.0.0.1:")
+        assert found[0]["connectedSince"] == "2023-11-14T22:13:20.000Z"
+        shown = {"type": "Shared", "msgBacklog": 2, "msgRateExpired": 0.0, "msgRateOut": 0.0, "msgRateRedeliver": 0.0,
+                 "msgThroughputOut": 0.0, "messageAckRate": 0.0, "blockedConsumerOnUnackedMsgs": False}  # fmt: skip
+        assert {key: found[0][key] for key in shown} == shown
+
+    run(work)
+
+
+def test_stats_of_a_consumer_that_is_not_there() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(subscribe("Exclusive"), subscribe("Exclusive", consumer_id=2, request_id=10))
+        assert (await peer.until("ERROR")).fields["error"] == "ConsumerBusy"
+        peer.send(encode("CONSUMER_STATS", {"request_id": 4, "consumer_id": 2}))
+        refused = (await peer.until("CONSUMER_STATS_RESPONSE")).fields
+        assert (refused["request_id"], refused["error_code"]) == (4, "ConsumerNotFound")
+        peer.send(encode("CONSUMER_STATS", {"request_id": 5, "consumer_id": 9}))
+        assert await peer.next() is None
+
+    run(work)
+
+
+# -- odd values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ack_type", ["Individual", "Cumulative"])
+def test_an_ack_of_nothing_is_answered(ack_type: str) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(), subscribe("Exclusive"), FLOW, send(1))
+        await peer.until("MESSAGE")
+        peer.send(encode("ACK", {"consumer_id": 1, "ack_type": ack_type, "request_id": 3}))
+        assert (await peer.until("ACK_RESPONSE")).fields == {"consumer_id": 1, "request_id": 3}
+        peer.send(encode("CONSUMER_STATS", {"request_id": 4, "consumer_id": 1}))
+        assert (await peer.until("CONSUMER_STATS_RESPONSE")).fields["msgBacklog"] == 1
+
+    run(work)
+
+
+@pytest.mark.parametrize("time", [2**63 - 1, 2**63, MINUS_ONE])
+def test_an_event_time_is_any_number_of_64_bits(time: int) -> None:
+    """Pulsar takes it as a number with a sign; the application gets it back as it was."""
+    metadata = {
+        "producer_name": "p1",
+        "sequence_id": 1,
+        "publish_time": 1_700_000_000_000,
+        "event_time": time,
+    }
+    late = encode("SEND", {"producer_id": 1, "sequence_id": 1}, entry(metadata, b"x"))
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(), subscribe("Exclusive"), FLOW, late)
+        assert (await peer.until("MESSAGE")).metadata == metadata
+
+    run(work)
+
+
+# -- what a broker without transactions and authentication refuses --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cmd",
+    [
+        "NEW_TXN",
+        "ADD_PARTITION_TO_TXN",
+        "ADD_SUBSCRIPTION_TO_TXN",
+        "END_TXN",
+        "TC_CLIENT_CONNECT_REQUEST",
+    ],
+)
+def test_transactions_are_not_enabled(cmd: str) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(encode(cmd, {"request_id": 3}))
+        refused = {"error": "NotAllowedError", "message": "Transactions are not enabled."}
+        assert (await peer.until("ERROR")).fields == {"request_id": 3, **refused}
+        peer.send(encode("PING", {}))
+        await peer.until("PONG")
+
+    run(work)
+
+
+@pytest.mark.parametrize("cmd", ["END_TXN_ON_PARTITION", "END_TXN_ON_SUBSCRIPTION", "SUCCESS"])
+def test_what_brokers_say_to_brokers_closes_the_connection(cmd: str) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(encode(cmd, {"request_id": 3}))
+        assert await peer.next() is None
+
+    run(work)
+
+
+def test_an_ack_in_a_transaction_is_refused() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(), subscribe("Exclusive"), FLOW, send(1))
+        found = (await peer.until("MESSAGE")).fields["message_id"]
+        ids = {"message_id": [{name: found[name] for name in ("ledgerId", "entryId")}], "txnid_least_bits": 1}
+        peer.send(encode("ACK", {"consumer_id": 1, "ack_type": "Individual", "request_id": 3, **ids}))
+        refused = {"error": "NotAllowedError", "message": "Server don't support transaction ack!"}
+        assert (await peer.until("ACK_RESPONSE")).fields == {"consumer_id": 1, "request_id": 3, **refused}
+
+    run(work)
+
+
+def test_an_answer_to_no_challenge_closes_the_connection() -> None:
+    """4.0.7: with an error, if it has something in it."""
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(encode("AUTH_RESPONSE", {"response": {"auth_method_name": "token", "auth_data": b"x"}}))
+        refused = {"error": "AuthenticationError", "message": "Failed to authenticate"}
+        assert (await peer.until("ERROR")).fields == {"request_id": MINUS_ONE, **refused}
+        assert await peer.next() is None
+        other = await scene.connected()
+        other.send(encode("AUTH_RESPONSE", {}))
+        assert await other.next() is None
+
+    run(work)
+
+
+@pytest.mark.parametrize("namespace", ["", "public", "a/b/c/d", "a b/c"])
+def test_topics_of_what_is_not_a_namespace(namespace: str) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(encode("GET_TOPICS_OF_NAMESPACE", {"request_id": 3, "namespace": namespace}))
+        assert await peer.next() is None
+
+    run(work)

@@ -1,0 +1,305 @@
+"""The Delta table of a live query: each micro-batch once, whatever is repeated, compacted or removed."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from schemas.effects import SendReceipt
+from schemas.outputs import Rows
+from sinks import delta_log, tables
+from sinks.base import CommittingSink, ForeignFiles
+from sinks.delta_log import DeltaLog, NotATable
+from sinks.storage import BadUrl, NotStored, Storage
+from sinks.tables import DeltaSink, TableSink, first_batch, read_table
+from streaming.answers.folders import Folders
+from tests.sinks.helpers import TOPIC, output, receipts
+from tests.sinks.test_tables import EFFECTS
+
+pytestmark = pytest.mark.feature("J2", "J5")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store" / "tables")
+
+
+def batch(number: int, partition: int = 0) -> Rows:
+    return output(EFFECTS, partition=partition, offset=100 * number)
+
+
+def run(sink: DeltaSink, number: int, *, commit: bool = True) -> None:
+    """A micro-batch of two partitions, written by copies of the sink, as Spark's tasks do."""
+    sink.begin(number)
+    counts: dict[tuple[int, str], int] = {}
+    for partition in (0, 1):
+        rows = batch(number, partition)
+        pickle.loads(pickle.dumps(sink)).write(number, partition, rows)
+        counts |= {(partition, kind): len(table) for kind, table in rows.items()}
+    if commit:
+        sink.commit(number, counts)
+
+
+def expected(folder: Path, numbers: range) -> pa.Table:
+    """The same micro-batches in plain Parquet."""
+    sink = TableSink(str(folder))
+    for number in numbers:
+        for partition in (0, 1):
+            sink.write(number, partition, batch(number, partition))
+    return read_table(str(folder))
+
+
+def parquet_files(url: str) -> int:
+    return len(list(Path(url).rglob("kind=*/**/*.parquet")))
+
+
+def compact(url: str, keep: timedelta | None = None, *, readable_hours: int = 0) -> delta_log.Compacted:
+    with patch.object(delta_log, "READABLE_HOURS", readable_hours):
+        return DeltaLog(Storage(url)).compact(keep)
+
+
+def test_rows_are_in_the_table_once_they_are_committed(url: str, tmp_path: Path) -> None:
+    sink = DeltaSink(url)
+    assert isinstance(sink, CommittingSink)
+    run(sink, 0)
+    run(sink, 1, commit=False)
+    assert read_table(url).equals(expected(tmp_path / "one", range(1)))
+    run(sink, 1)
+    assert read_table(url).equals(expected(tmp_path / "two", range(2)))
+
+
+def test_a_repeated_micro_batch_is_committed_once(url: str, tmp_path: Path) -> None:
+    run(DeltaSink(url), 3)
+    run(DeltaSink(url), 3)  # after a crash before Spark's commit
+    found = DeltaTable(url)
+    assert found.version() == 1
+    assert found.transaction_version("magnetar") == 3
+    assert found.to_pyarrow_table().num_rows == len(expected(tmp_path / "one", range(3, 4)))
+
+
+def test_a_micro_batch_repeated_after_its_compaction_adds_nothing(url: str, tmp_path: Path) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0)
+    run(sink, 1)
+    compact(url)
+    run(DeltaSink(url), 1)
+    assert read_table(url).equals(expected(tmp_path / "two", range(2)))
+    assert DeltaTable(url).to_pyarrow_table().num_rows == len(read_table(url))
+    compact(url)  # and it deletes what was written again
+    assert parquet_files(url) == len(DeltaTable(url).file_uris())
+
+
+def test_a_micro_batch_without_rows_commits_nothing(url: str) -> None:
+    sink = DeltaSink(url)
+    sink.begin(0)
+    sink.commit(0, {})
+    assert DeltaTable(url).version() == 0
+
+
+def test_the_table_of_another_query_is_refused(url: str) -> None:
+    run(DeltaSink(url), 5)
+    with pytest.raises(ForeignFiles, match="micro-batch 5.*at micro-batch 4"):
+        DeltaSink(url).begin(4)
+    DeltaSink(url).begin(5)
+
+
+def test_plain_files_of_an_earlier_version_become_part_of_the_table(url: str, tmp_path: Path) -> None:
+    plain = expected(Path(url), range(3))
+    sink = DeltaSink(url)
+    sink.begin(3)
+    assert read_table(url).equals(plain)
+    run(sink, 3)
+    # The plain files came with the first commit: a crash can't come between.
+    assert DeltaTable(url).version() == 1
+    compact(url)
+    assert read_table(url).equals(expected(tmp_path / "whole", range(4)))
+    with pytest.raises(ForeignFiles):
+        TableSink(str(tmp_path / "whole")).begin(1)
+
+
+def test_a_table_without_new_columns_gets_them(url: str) -> None:
+    names = [field.name for field in tables._ALL]
+    DeltaLog(Storage(url)).create(pa.schema([field for field in tables._ALL if field.name != "policy"]), {})
+    run(DeltaSink(url), 0)
+    assert set(pa.schema(DeltaTable(url).schema()).names) == {*names, "kind", "date", "batch"}
+    assert "policy" in DeltaTable(url).to_pyarrow_table().column_names
+
+
+def test_compaction_leaves_one_file_per_kind_and_day_and_the_same_rows(url: str, tmp_path: Path) -> None:
+    sink = DeltaSink(url)
+    for number in range(20):
+        run(sink, number)
+    done = compact(url)
+    assert done == (200, 5)
+    assert parquet_files(url) == 5
+    assert read_table(url).equals(expected(tmp_path / "plain", range(20)))
+    assert read_table(url, "MESSAGE").equals(read_table(str(tmp_path / "plain"), "MESSAGE"))
+    whole = DeltaTable(url).to_pyarrow_table()
+    assert sorted(set(whole["batch"].to_pylist())) == list(range(20))
+    assert compact(url) == (5, 5)
+
+
+def test_replaced_files_stay_for_readers(url: str) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0)
+    run(sink, 1)
+    reader = DeltaTable(url)
+    compact(url, readable_hours=1)
+    assert parquet_files(url) == 25
+    assert reader.to_pyarrow_table().num_rows == DeltaTable(url).to_pyarrow_table().num_rows
+
+
+def test_rows_may_be_committed_while_others_are_compacted(url: str, tmp_path: Path) -> None:
+    sink = DeltaSink(url)
+    for number in range(10):
+        run(sink, number)
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def compacting() -> None:
+        try:
+            while not done.is_set():
+                compact(url, readable_hours=1)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=compacting)
+    thread.start()
+    for number in range(10, 30):
+        run(sink, number)
+    done.set()
+    thread.join()
+    assert not errors
+    assert read_table(url).equals(expected(tmp_path / "plain", range(30)))
+
+
+def test_the_query_compacts_by_itself(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    sink = DeltaSink(url)
+    with patch.object(tables, "COMPACT_EVERY", 4):
+        for number in range(4):
+            run(sink, number)
+        sink.close()
+        assert len(DeltaTable(url).file_uris()) == 5
+        with patch.object(DeltaLog, "compact", side_effect=OSError("the disk said no")):
+            for number in range(4, 8):
+                run(sink, number)
+            sink.close()
+    assert "was not compacted: the disk said no" in caplog.text
+    DeltaSink(url).close()
+
+
+def test_files_that_are_missing_are_not_committed(url: str) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0)
+    with pytest.raises(NotStored, match="micro-batch 1, partition 3 and kind MESSAGE are not there"):
+        sink.commit(1, {(3, "MESSAGE"): 1})
+    assert DeltaTable(url).transaction_version("magnetar") == 0
+
+
+@pytest.fixture
+def day() -> Iterator[list[datetime]]:
+    """The present time of the log, which a test may set."""
+    now = [datetime(2026, 11, 1, 12, tzinfo=UTC)]
+    with patch.object(delta_log, "datetime", wraps=datetime) as clock:
+        clock.now.side_effect = lambda zone: now[0].astimezone(zone)
+        yield now
+
+
+@pytest.mark.parametrize("hours", [0, 14, -14])
+def test_rows_are_committed_on_another_day_than_they_were_written_on(
+    url: str, day: list[datetime], hours: int
+) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0, commit=False)
+    written = day[0].date()
+    day[0] += timedelta(hours=hours)
+    sink.commit(
+        0,
+        {
+            (partition, kind): len(table)
+            for partition in (0, 1)
+            for kind, table in batch(0, partition).items()
+        },
+    )
+    assert set(DeltaTable(url).to_pyarrow_table()["date"].to_pylist()) == {written}
+
+
+def test_days_that_are_too_old_are_removed(url: str, tmp_path: Path, day: list[datetime]) -> None:
+    sink = DeltaSink(url)
+    for number in range(6):
+        run(sink, number)
+        day[0] += timedelta(days=1)
+    compact(url)
+    # Now it is November 7: rows of November 4 are at most 3 days old.
+    assert compact(url, timedelta(days=3)).after == 15
+    assert read_table(url).equals(expected(tmp_path / "plain", range(3, 6)))
+    assert first_batch(Storage(url)) == 3
+    assert compact(url, timedelta(days=3)).before == 15
+
+
+def test_answers_find_rows_with_their_micro_batch_in_files_of_both_forms(url: str) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0)
+    run(sink, 1)
+    compact(url)
+    run(sink, 2)
+    folders = Folders.of(Path(url).parent)
+    assert folders.first_batch() == 0
+    everything = ds.field("offset") >= 0
+    rows = list(folders.rows(SendReceipt, everything, ["offset", "partition"]))
+    assert sorted((row["batch"], row["offset"] // 100) for row in rows) == sorted(
+        (number, number) for number in range(3) for _ in range(2 * len(receipts(1, 0, 4)))
+    )
+    assert all(row["partition"] == 1 for row in folders.rows(SendReceipt, everything, ["partition"], 1))
+    assert first_batch(Storage(f"{url}/nothing")) is None
+
+
+def test_a_commit_that_fails_says_where_and_is_repeated(url: str, tmp_path: Path) -> None:
+    sink = DeltaSink(url)
+    run(sink, 0)
+    log = Path(url) / "_delta_log"
+    log.rename(tmp_path / "away")
+    log.touch()
+    with pytest.raises(NotStored, match=f"{url} could not be changed: "):
+        run(sink, 1)
+    log.unlink()
+    (tmp_path / "away").rename(log)
+    run(DeltaSink(url), 1)
+    assert read_table(url).equals(expected(tmp_path / "plain", range(2)))
+
+
+def test_a_folder_without_a_table_is_not_compacted(tmp_path: Path) -> None:
+    with pytest.raises(NotATable, match="no output table of a live query"):
+        DeltaLog(Storage(str(tmp_path))).compact()
+
+
+@pytest.mark.parametrize("name", ["sp ace", "ünïcode", "a,b;c'd\"e#f", "[x]{y}*?", "kind=x"])
+def test_folders_with_any_name(name: str, tmp_path: Path) -> None:
+    url = str(tmp_path / name / "tables")
+    sink = DeltaSink(url)
+    run(sink, 0)
+    run(sink, 1)
+    compact(url)
+    run(DeltaSink(url), 2)
+    assert read_table(url).equals(expected(tmp_path / "plain", range(3)))
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "plain"])
+
+
+def test_a_percent_sign_in_the_name_of_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadUrl, match="a percent sign in its name"):
+        DeltaSink(str(tmp_path / "per%41cent"))
+
+
+def test_pandas_reads_it(url: str) -> None:
+    run(DeltaSink(url), 0)
+    found = DeltaTable(url).to_pandas(
+        filters=[("kind", "=", "MESSAGE")], columns=["topic", "entry_id", "batch"]
+    )
+    assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
