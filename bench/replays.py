@@ -1,9 +1,11 @@
 """The same log through three operators on Spark: Magnetar's, one that gives every row back, and the naive one.
 
-All read the same Parquet files in the same micro-batches, end in one job per micro-batch, and write their rows to Parquet
-files that are encoded alike. The identity groups as Magnetar does, so with the same spread over tasks.
+All read the same records from Parquet files in the same micro-batches, end in one job per micro-batch, and write their rows to
+Parquet files that are encoded alike. The identity groups as Magnetar does, so with the same spread over tasks. It reads a row per
+record, as a query of Spark does. Magnetar packs its records before Spark has them.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,16 +21,18 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from bench.memory import Cost, Meter
 from schemas.commands import decode_or_refuse, to_json
 from schemas.records import RECORD
 from sinks.parquet import options
+from streaming.log.table import slices
 from streaming.replay import RECORDS_PER_BATCH, replay_log
-from streaming.spark import source
 from streaming.spark.keys import slot
-from streaming.spark.schema import RECORDS
+
+RECORDS = from_arrow_schema(RECORD)
 
 Operator = Callable[[SparkSession, pa.Table, Path, int], Cost]
 """Folds a log in so many micro-batches, in a folder of its own."""
@@ -131,8 +135,14 @@ def _run(
 
         batch.mapInArrow(rows, "rows bigint").collect()
 
-    source.stage(records, folder / "staged", batches=batches)
-    stream = out(source.staged(spark, folder / "staged"))
+    staged = folder / "staged"
+    staged.mkdir(parents=True)
+    for number, part in enumerate(slices(records, batches)):
+        file = staged / f"{number:08d}.parquet"
+        pq.write_table(part, file, row_group_size=1 << 16, compression="lz4")
+        os.utime(file, (number, number))  # Spark orders files by time
+    read = spark.readStream.schema(RECORDS).options(maxFilesPerTrigger="1", maxFileAge="36500d")
+    stream = out(read.parquet(str(staged)))
     with Meter() as meter:
         begun = time.perf_counter()
         query = (

@@ -2,7 +2,7 @@
 
 It starts a Kafka broker and a client process, and runs the query in this process as `magnetar run` does. The load is
 steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
-So memory, the state, the backlog, the duration of micro-batches and the number of files (except those of output tables)
+So memory, the state, the backlog, the duration of micro-batches and the number of files
 must stay flat. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew or there are too few samples.
 """
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.memory import of_this_process, resident
+from sinks.delta_log import DeltaLog
+from sinks.storage import Storage
+from sinks.tables import TABLES
 from streaming.kafka.local import LocalKafka
 from streaming.run import run_query
 from streaming.spark.session import spark_session
 from streaming.spark.state import state
+
+_STALE_SECONDS = 90 * 60
+"""Replaced files of the output table stay for an hour, and until the next compaction."""
 
 
 class Sampler(threading.Thread):
@@ -85,11 +92,27 @@ class Sampler(threading.Thread):
 
 
 def files_of(store: Path, checkpoint: Path) -> dict[str, int]:
-    """The number of files in the store's ledgers, segments and tables, in the rest of it, and in the checkpoint."""
-    parts = {"ledger_files": "ledgers", "segment_files": "segments", "table_files": "tables"}
+    """The number of files in the store's ledgers and segments, in the rest of it but for the output table, and in the checkpoint;
+    of the files that the output table consists of; and of those in its folder that should have been deleted."""
+    parts = {"ledger_files": "ledgers", "segment_files": "segments"}
     counts = {name: _count(store / folder) for name, folder in parts.items()}
-    others = _count(store) - sum(counts.values())
-    return counts | {"other_files": others, "checkpoint_files": _count(checkpoint)}
+    tables = store / "tables"
+    others = _count(store) - sum(counts.values()) - _count(tables)
+    return counts | {
+        **_of_table(tables), "other_files": others, "checkpoint_files": _count(checkpoint)
+    }  # fmt: skip
+
+
+def _of_table(folder: Path) -> dict[str, int]:
+    log = DeltaLog(Storage(str(folder)))
+    live = {path for kind in TABLES for path in log.files(kind)} if log.exists else set[str]()
+    old = time.time() - _STALE_SECONDS
+    stale = 0
+    for place, _, names in os.walk(folder):
+        for path in (Path(place) / name for name in names):
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                stale += str(path) not in live and path.stat().st_mtime < old
+    return {"table_files": len(live), "stale_files": stale}
 
 
 def _count(folder: Path) -> int:

@@ -1,4 +1,5 @@
-"""``schemas/command.schema.json``: the JSON Schema of a record in JSON Lines, which is a command and its coordinates."""
+"""The JSON Schemas: ``schemas/command.schema.json`` of a record in JSON Lines, which is a command and its coordinates, and
+``schemas/policies.schema.json`` of a file of policies."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ import msgspec
 
 from schemas import commands as c
 from schemas.records import RECORD
+from streaming.broker.config import PROFILES, ServiceConfiguration
+from streaming.broker.policies.hierarchy import Policies
+from streaming.log.policy_files import POLICIES
 from tools.descriptions import fields
 
 COORDINATES: dict[str, dict[str, Any]] = {
@@ -63,5 +67,50 @@ def command_schema() -> dict[str, Any]:
             ),
             {"if": {"not": {"required": ["command"]}}, "then": {"$ref": "#/$defs/Publish"}},
         ],
+        "$defs": definitions,
+    }
+
+
+def policies_schema() -> dict[str, Any]:
+    """The schema of a file of policies, in draft 2020-12."""
+    _, definitions = msgspec.json.schema_components(
+        [Policies, ServiceConfiguration], ref_template="#/$defs/{name}"
+    )
+    for struct in (Policies, ServiceConfiguration):
+        definition = definitions[struct.__name__]
+        definition.pop("description", None)
+        definition.pop("required", None)
+        definition["additionalProperties"] = False
+        for field in fields(struct):
+            text = f"{field.description} Unit: {field.unit}." if field.unit else field.description
+            definition["properties"][field.name] = {
+                "description": text,
+                **definition["properties"][field.name],
+            }
+    of_policies = definitions["Policies"]["properties"]
+    definitions["Policies"]["properties"] = {name: of_policies[name] for name in POLICIES}
+    definitions["ServiceConfiguration"]["properties"].pop("profile", None)
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].replace("``", "`").split())
+    named = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Policies"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Magnetar policies",
+        "description": "Policies under which a log is folded, with the names and units of Pulsar's admin API and broker.conf.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "profile": {
+                "enum": [*PROFILES],
+                "description": "The broker's defaults are those of this Pulsar version.",
+            },
+            "broker": {
+                "$ref": "#/$defs/ServiceConfiguration",
+                "description": "Settings of broker.conf.",
+            },
+            "namespaces": {**named, "description": "Policies of namespaces, by tenant/namespace."},
+            "topics": {**named, "description": "Policies of topics, by full name."},
+        },
         "$defs": definitions,
     }

@@ -39,7 +39,7 @@ from streaming.broker.policies.kept import KEPT
 from streaming.broker.resources import CALLS as CLUSTER_CALLS
 from tools import example
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
-from tools.json_schema import command_schema
+from tools.json_schema import command_schema, policies_schema
 from tools.support import support
 
 ROOT = Path(__file__).parents[1]
@@ -450,7 +450,7 @@ that caused the row.
 | `store/` | the ledger store: the entries that the topics still hold |
 | `quarantine/` | refused records, see [quality.md](quality.md#quarantine-inspect-repair-resubmit) |
 | `quality/` | counts of rows that broke a rule of the output suites, if there are any, and the Data Docs of `magnetar quality` |
-| `state/` | the brokers' states at the end, see [answers.md](answers.md) |
+| `state/` | the brokers' states at the end, see [answers.md](answers.md), and `replay.json`: what was replayed, see [whatif.md](whatif.md#two-finished-replays) |
 | `checkpoint/` | Spark's offsets and the brokers' states. `--no-spark` writes none |
 
 The `--store` of `magnetar run` has the same `tables/`, `quarantine/` and `quality/`; the ledger store's `segments/`,
@@ -458,7 +458,8 @@ The `--store` of `magnetar run` has the same `tables/`, `quarantine/` and `quali
 
 ## Reading the tables
 
-A kind's folder is one table for every Parquet reader. The kinds have different columns, so a query over all of them must
+This section is about the tables of a finished replay, which are plain Parquet. For those of a running query, see
+[below](#the-table-of-a-live-query). A kind's folder is one table for every Parquet reader. The kinds have different columns, so a query over all of them must
 match columns by name:
 
 ```sql
@@ -476,6 +477,38 @@ from sinks.tables import read_table
 expired = read_table("out/tables", "EXPIRED").to_pandas()  # without a kind: all rows
 entries = read_entries("out/store", "persistent://shop/day/orders").to_pandas()  # with payloads
 ```
+
+## The table of a live query
+
+`magnetar run` writes all kinds of rows into one [Delta Lake](https://delta.io) table, `STORE/tables`, partitioned by `kind` and
+`date`, the day (UTC) on which the rows were written. Its other columns are those below and `batch`, the micro-batch. Each
+micro-batch is one transaction: a reader sees all its rows or none. Many tools read it while the query runs, on any machine:
+
+```python
+from deltalake import DeltaTable
+
+table = DeltaTable("store/tables")
+expired = table.to_pandas(filters=[("kind", "=", "EXPIRED"), ("date", ">=", "2026-11-01")])
+```
+
+```python
+import polars
+
+rows = polars.scan_delta("store/tables").filter(polars.col("kind") == "EVICTED")
+print(rows.group_by("topic", "subscription").agg(polars.col("entries").sum()).collect())
+```
+
+```sql
+-- DuckDB with its extension delta. Without it, in Python: `tables = DeltaTable("store/tables").to_pyarrow_dataset()`
+SELECT topic, cause, count(*) FROM delta_scan('store/tables') WHERE kind = 'LEDGER_DELETED' GROUP BY ALL;
+```
+
+In Spark, `spark.read.format("delta").load("store/tables")` needs the package `io.delta:delta-spark`. `read_table` reads this
+table, too.
+
+Every 64 micro-batches with rows, the query compacts the table in the background, so that it has few files: one per kind and day,
+or one per 64 MiB. `--keep-outputs 30d` removes rows on the day when they are older than that. Files that were replaced or
+removed stay for an hour, for readers that opened the table before. `magnetar compact STORE` does the same at once.
 
 ## The printed table
 
@@ -770,12 +803,18 @@ def schema() -> str:
     return msgspec.json.format(msgspec.json.encode(command_schema()), indent=2).decode() + "\n"
 
 
+def schema_of_policies() -> str:
+    """``schemas/policies.schema.json``."""
+    return msgspec.json.format(msgspec.json.encode(policies_schema()), indent=2).decode() + "\n"
+
+
 FILES: dict[str, Callable[[], str]] = {
     "docs/commands.md": commands,
     "docs/outputs.md": outputs,
     "docs/settings.md": settings,
     "docs/support.md": support,
     "schemas/command.schema.json": schema,
+    "schemas/policies.schema.json": schema_of_policies,
 }
 """File → what is in it."""
 

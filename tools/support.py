@@ -202,10 +202,14 @@ def _admin_calls() -> Iterator[str]:
     yield f"\nNot supported: {unsupported}. `GET` shows that nothing is set; other methods are answered with 501.\n"
     yield (
         "\nKept and returned without effect: the [policies](commands.md#policies-without-effect) on bookies, bundles, replication, "
-        "offloading, compaction and authorization; `inactiveTopicPolicies`, since no topic is deleted because nobody uses it; "
+        "offloading, compaction and authorization; "
         "[clusters](commands.md#calls-on-the-cluster), failure domains, isolation policies, resource groups and quotas, racks; and dynamic "
         "settings that are not in [settings.md](settings.md). Functions, connectors, packages and transactions are answered as by a "
-        "broker that has them turned off.\n"
+        "broker that has them turned off. `/broker-stats/mbeans` and `/broker-stats/allocator-stats` are refused with 501: there is no "
+        "JVM.\n"
+        "\nMessages can be published with `POST /topics/{domain}/{tenant}/{namespace}/{topic}` and `…/partitions/{partition}`, on the "
+        "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. Paths and topic names of Pulsar 1, "
+        "which have a cluster between tenant and namespace, are taken, too.\n"
     )
 
 
