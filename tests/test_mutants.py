@@ -76,6 +76,17 @@ reason = "for a test"
     return folder
 
 
+def impatient(folder: Path) -> Path:
+    """The tool of a project waits a second for what never ends."""
+    program = folder / "tools" / "mutants" / "run.py"
+    text = program.read_text()
+    for waits, shorter in (("WAIT = 120", "WAIT = 1"), ("most = 60", "most = 1"), ("return 5", "return 1")):
+        assert waits in text
+        text = text.replace(waits, shorter)
+    program.write_text(text)
+    return folder
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -147,8 +158,41 @@ def test_it() -> None:
     while LOG != ["3", "4"]:
         pass
 """
-    ran = run(project(tmp_path, tests), "--floor", "80")
+    ran = run(impatient(project(tmp_path, tests)), "--floor", "80")
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+WAITS_WHEN_IMPORTED = """\
+from streaming.broker.rule import LOG, check
+
+check(2, ["a", "b"])
+while LOG != ["3", "3"]:
+    pass
+
+def test_it() -> None:
+    pass
+"""
+WAITS_IN_A_TEST = """\
+from threading import Event
+
+def test_it() -> None:
+    from streaming.broker.rule import LOG, check
+
+    check(2, ["a", "b"])
+    given = Event()
+    if LOG == ["3", "3"]:
+        given.set()
+    assert given.wait()
+"""
+
+
+@pytest.mark.parametrize("tests", [WAITS_WHEN_IMPORTED, WAITS_IN_A_TEST])
+def test_what_waits_forever_is_noticed(tmp_path: Path, tests: str) -> None:
+    impatient(project(tmp_path, tests))
+    ran = run(tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "log: not noticed" not in ran.stdout
+    assert "check: not noticed" in ran.stdout
 
 
 @pytest.mark.parametrize("tests", ["def test_it() -> None:\n    assert False\n", "import nothing\n"])

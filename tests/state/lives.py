@@ -1,6 +1,7 @@
 """Synthetic command logs, each cut in two when nearly all parts of a broker's state are in use."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from schemas.commands import (
@@ -72,14 +73,7 @@ class Recorder(Run):
 
 
 def lives() -> dict[str, Life]:
-    return {
-        "traffic": traffic(),
-        "corners": corners(),
-        "keys 2.x": keys("2.x"),
-        "keys 4.x": keys("4.x"),
-        "rates": rates(),
-        "operators": operators(),
-    }
+    return {name: make() for name, make in LIVES.items()}
 
 
 def traffic() -> Life:
@@ -369,3 +363,13 @@ def go_on(run: Recorder) -> None:
         run.call("GET", "/internalStats")
     run.wait(200)
     run.check("consumedLedgers")
+
+
+LIVES: dict[str, Callable[[], Life]] = {
+    "traffic": traffic,
+    "corners": corners,
+    "keys 2.x": partial(keys, "2.x"),
+    "keys 4.x": partial(keys, "4.x"),
+    "rates": rates,
+    "operators": operators,
+}

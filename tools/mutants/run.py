@@ -2,7 +2,7 @@
 
 The session collects the tests once. One fork per job runs all of them on the unchanged code and learns which tests run which
 mutants, and how long they take. Then there is one fork per mutant: it runs the tests that reach the mutant, the short ones
-first, until one fails.
+first, until one fails. Whatever a mutant does, its fork ends: what uses too much time or memory, or waits too long, is noticed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ import pytest
 from tools.mutants.active import ACTIVE
 
 MEMORY = 6 << 30
-"""The address space of a fork, in bytes: what grows without end is noticed."""
+"""The address space of a fork, in bytes."""
+
+WAIT = 120
+"""The most seconds that a test may take, on a busy machine, beyond the CPU time that it has."""
 
 
 def limit(seconds: float) -> float:
-    """The CPU time that a test has against a mutant, of one that takes `seconds` without: what never ends is noticed."""
+    """The CPU time that a test has against a mutant, of one that takes `seconds` without."""
     return 5 + 10 * seconds
 
 
@@ -67,7 +70,7 @@ class Session:
 
         def against(number: int) -> Callable[[], dict[str, Any]]:
             if number in at_import:
-                return lambda: against_in_new_process(number, self.tests)
+                return lambda: against_in_new_process(number, self.tests, sum(seconds.values()))
             names = sorted(reached.get(number, ()), key=seconds.__getitem__)
             return lambda: self.against(number, [items[name] for name in names], seconds)
 
@@ -93,19 +96,28 @@ class Session:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         ACTIVE[number] = True
         for ran, (item, following) in enumerate(pairs(items)):
-            signal.setitimer(signal.ITIMER_PROF, limit(seconds[item.nodeid]))  # its signal ends the process
+            most = limit(seconds[item.nodeid])
+            signal.setitimer(signal.ITIMER_PROF, most)  # the signals of both end the process
+            signal.setitimer(signal.ITIMER_REAL, WAIT + most)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
                 return {"noticed": self.failed, "ran": ran + 1}
         return {"noticed": None, "ran": len(items)}
 
 
-def against_in_new_process(number: int, tests: list[str]) -> dict[str, Any]:
-    """For a mutant that runs when the core is imported, which this process has done."""
-    options = ["-x", "-q", "--hypothesis-profile=mutants"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests], env=os.environ | {"MAGNETAR_MUTANT": str(number)}
-    )
+def against_in_new_process(number: int, tests: list[str], seconds: float) -> dict[str, Any]:
+    """For a mutant that runs when the core or the tests are imported, which this process has done. `seconds`: see `limit`."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--hypothesis-profile=mutants", *tests]
+    # The other way to end a test, an exception, is a failure that Hypothesis would reproduce.
+    command += ["-o", f"timeout={WAIT}", "-o", "timeout_method=thread"]
+    most = 60 + 2 * int(seconds)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+
+    environment = os.environ | {"MAGNETAR_MUTANT": str(number)}
+    ran = subprocess.run(command, env=environment, preexec_fn=limited)
     return {"noticed": "all tests" if ran.returncode else None, "ran": len(tests)}
 
 
