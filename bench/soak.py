@@ -1,9 +1,9 @@
 """`make soak`: run a live query for hours with clients that publish, receive and acknowledge. Does anything grow?
 
-It starts a Kafka broker and a client process, and runs the query in this process as `magnetar run` does. The load is
-steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
-So memory, the state, the backlog, the duration of micro-batches and the number of files
-must stay flat. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew or there are too few samples.
+It starts a Kafka broker and a client process, and runs the query in this process as `magnetar run --ui` does, with a visitor
+who leaves the live page open. The load is steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
+So memory, the state, the backlog, the duration of micro-batches and of the page's answers, and the number of files must stay
+flat. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew or there are too few samples.
 """
 
 import argparse
@@ -14,35 +14,79 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.memory import of_this_process, resident
+from bench.soak_client import TOPICS
 from sinks.delta_log import DeltaLog
 from sinks.storage import Storage
 from sinks.tables import TABLES
 from streaming.kafka.local import LocalKafka
+from streaming.metrics.endpoint import Endpoint
+from streaming.metrics.query import QueryMetrics
 from streaming.run import run_query
 from streaming.spark.session import spark_session
-from streaming.spark.state import state
+from streaming.spark.state import state, states_beside
+from streaming.ui.application import application
+from streaming.ui.explanation import SECONDS
+from streaming.ui.view import RunView
 
 _STALE_SECONDS = 90 * 60
 """Replaced files of the output table stay for an hour, and until the next compaction."""
+
+
+class Visitor(threading.Thread):
+    """Asks the live page for what each of its parts shows, round after round, as an open browser does."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.rounds: list[float] = []
+        """The seconds that the answers of each round took together."""
+        self.failures: list[str] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Visit until `ended` is set."""
+        topic = TOPICS[0]
+        while not self.ended.wait(5):
+            began = time.monotonic()
+            for part in ("overview", "topics", "subscriptions", "history", "batches", "latest"):
+                self._ask(part)
+            self._ask("topic", topic=topic)
+            if not len(self.rounds) % 12:
+                self._ask("explain", about="delivery", topic=topic, subscription="idle")
+            self.rounds.append(time.monotonic() - began)
+
+    def _ask(self, part: str, **parameters: str) -> None:
+        try:
+            with urllib.request.urlopen(
+                f"{self._url}/api/{part}?{urlencode(parameters)}", timeout=60
+            ) as answer:
+                json.load(answer)
+        except (OSError, ValueError) as error:
+            reason = error.read().decode() if isinstance(error, HTTPError) else ""
+            self.failures.append(f"{part}: {error} {reason}")
 
 
 class Sampler(threading.Thread):
     """Periodically writes a sample of the batches since the last one, as a line of JSON. Bytes and seconds."""
 
     def __init__(
-        self, spark: SparkSession, checkpoint: Path, store: Path, file: Path, seconds: float
+        self, spark: SparkSession, checkpoint: Path, store: Path, visitor: Visitor, file: Path, seconds: float
     ) -> None:
         super().__init__(daemon=True)
         self._spark, self._checkpoint, self._store, self._file = spark, checkpoint, store, file
+        self._visitor = visitor
         self._seconds = seconds
         self._query: StreamingQuery | None = None
         self._last = -1
@@ -82,6 +126,8 @@ class Sampler(threading.Thread):
         return {
             "batch": self._last,
             "batch_seconds": statistics.median(p["durationMs"]["triggerExecution"] for p in done) / 1000,
+            "page_seconds": statistics.median(self._visitor.rounds[-3:] or [0]),
+            "page_failures": len(self._visitor.failures),
             "records": sum(p["numInputRows"] for p in done),
             "java": memory.java,
             "workers": memory.workers,
@@ -127,7 +173,14 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
     kafka = LocalKafka(folder / "kafka")
     bootstrap = kafka.start().bootstrap
     spark = spark_session("magnetar soak", shuffle_partitions=2, master="local[2,3]", with_kafka=True)
-    sampler = Sampler(spark, folder / "checkpoint", folder / "store", samples, sample_seconds)
+    checkpoint, store = folder / "checkpoint", folder / "store"
+    measured, page = QueryMetrics(label_sets=1000), Endpoint("127.0.0.1:0", option="--ui")
+    view = RunView(
+        "soak", measured, str(store), lambda partition: states_beside(checkpoint, partition, SECONDS)
+    )
+    page.start(application(view))
+    visitor = Visitor(page.url)
+    sampler = Sampler(spark, checkpoint, store, visitor, samples, sample_seconds)
     clients: list[subprocess.Popen[bytes]] = []
 
     def begin(query: StreamingQuery) -> None:
@@ -140,20 +193,25 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
         # The first micro-batches of a busy machine can take longer than a short soak.
         while not any(progress.numInputRows for progress in query.recentProgress):
             time.sleep(0.5)
+        visitor.start()
         stop.wait(minutes * 60)
         stop.set()
 
     try:
         run_query(
-            f"kafka://{bootstrap}/commands", folder / "checkpoint", str(folder / "store"),
-            responses=f"kafka://{bootstrap}/responses", trigger=trigger, spark=spark, on_start=begin, stop=stop,
+            f"kafka://{bootstrap}/commands", checkpoint, str(store), responses=f"kafka://{bootstrap}/responses",
+            trigger=trigger, spark=spark, metrics=measured, on_progress=view.progress, on_start=begin, stop=stop,
         )  # fmt: skip
     finally:
         sampler.ended.set()
+        visitor.ended.set()
         for client in clients:
             client.communicate()  # closes its standard input, which ends it
         spark.stop()
         kafka.stop()
+        page.close()
+    for failure in visitor.failures:
+        print(f"the live page: {failure}", file=sys.stderr)
     return samples
 
 
