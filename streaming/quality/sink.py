@@ -101,7 +101,8 @@ class QualitySink:
             self._next_start = now + self._every
             # It ends when its standard input closes, so it never outlives the driver.
             self._watcher = subprocess.Popen(
-                [sys.executable, "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
+                # -P: the folder at hand may have packages of these names.
+                [sys.executable, "-P", "-m", "streaming.quality.watch", self._storage.url, str(self._every)],
                 stdin=subprocess.PIPE,
                 process_group=0,  # Ctrl-C is for the driver, also while this process still imports
             )
@@ -114,11 +115,13 @@ class QualitySink:
         if self._watcher is not None:
             try:
                 self._watcher.communicate(timeout=LAST_SECONDS)
+                if self._watcher.returncode:
+                    self._warn(self._watcher.returncode, "the last rows were not validated")
             except subprocess.TimeoutExpired:
                 self._watcher.kill()
                 self._watcher.communicate()
-            if self._watcher.returncode:
-                self._warn(self._watcher.returncode, "the last rows were not validated")
+                log.warning("the live quality check did not end within %g s: the last rows were not validated by Great "
+                            "Expectations", LAST_SECONDS)  # fmt: skip
             self._watcher = None
 
     def _warn(self, code: int, consequence: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from schemas.outputs import Rows
 from sinks.storage import Storage
 from streaming.fold import Fold
+from streaming.quality import sink as quality_sink
 from streaming.quality import watch
 from streaming.quality.sink import LIVE, ROWS_PER_KIND, QualitySink, read_broken, sample_of
 from streaming.quality.sink import __name__ as quality_log
@@ -173,6 +175,34 @@ def test_a_dead_process_is_noticed_and_started_again(
     assert watcher_of(sink) is None
     _, last = warnings(caplog)
     assert "the last rows were not validated" in last
+
+
+def test_a_process_that_does_not_end_is_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quality_sink, "LAST_SECONDS", 0.1)
+    sink = QualitySink(str(tmp_path), live=True)
+    sink.begin(0)
+    watcher = watcher_of(sink)
+    assert watcher is not None
+    watcher.send_signal(signal.SIGSTOP)
+    sink.close()
+    assert watcher.returncode == -signal.SIGKILL
+    (warning,) = warnings(caplog)
+    assert "did not end within 0.1 s" in warning
+
+
+def test_a_folder_at_hand_with_packages_of_our_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "streaming").mkdir()
+    (tmp_path / "streaming" / "__init__.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    sink = QualitySink(str(tmp_path / "store"), live=True)
+    sink.begin(0)
+    watcher = watcher_of(sink)
+    assert watcher is not None
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    assert watcher.wait() == 0
 
 
 def test_the_first_micro_batch_has_the_machine_for_itself(tmp_path: Path) -> None:
