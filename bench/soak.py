@@ -86,7 +86,7 @@ class Sampler(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self._spark, self._checkpoint, self._store, self._file = spark, checkpoint, store, file
-        self._visitor = visitor
+        self._visitor, self._failed = visitor, 0
         self._seconds = seconds
         self._query: StreamingQuery | None = None
         self._last = -1
@@ -127,7 +127,7 @@ class Sampler(threading.Thread):
             "batch": self._last,
             "batch_seconds": statistics.median(p["durationMs"]["triggerExecution"] for p in done) / 1000,
             "page_seconds": statistics.median(self._visitor.rounds[-3:] or [0]),
-            "page_failures": len(self._visitor.failures),
+            "page_failures": self._failures(),
             "records": sum(p["numInputRows"] for p in done),
             "java": memory.java,
             "workers": memory.workers,
@@ -135,6 +135,10 @@ class Sampler(threading.Thread):
             **files_of(self._store, self._checkpoint),
             **sizes.asDict(),
         }
+
+    def _failures(self) -> int:
+        before, self._failed = self._failed, len(self._visitor.failures)
+        return self._failed - before
 
 
 def files_of(store: Path, checkpoint: Path) -> dict[str, int]:

@@ -40,7 +40,7 @@ PANELS: list[tuple[str, list[Quantity]]] = [
     # It also depends on the load of the machine.
     ("micro-batch, s", [Quantity("batch_seconds", growth=1.5)]),
     ("a round of the live page's answers, s", [Quantity("page_seconds", growth=1.5, slack=0.2)]),
-    ("requests that the page did not answer", [Quantity("page_failures", slack=2)]),
+    ("requests that the page did not answer", [Quantity("page_failures", slack=0.5)]),
     ("backlog, entries", [Quantity("backlog")]),
     (
         "files",
