@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, islice
+from itertools import accumulate, compress, islice
 from operator import ge
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 from weakref import WeakMethod
@@ -358,11 +358,15 @@ class LiveFold(PartitionFold):
     """
 
     _answers: list[Row]
+    _known: Sequence[Decoded | None] | None
 
-    def answer(self, records: Records) -> list[Row]:
-        """Folds `records` and gives their effects in order. From the next call on, the store must have their entries."""
+    def answer(self, records: Records, known: Sequence[Decoded | None] | None = None) -> list[Row]:
+        """Folds `records` and gives their effects in order. From the next call on, the store must have their entries.
+
+        `known`: of each record, what the gate would say of it. None: ask the gate.
+        """
         self._broker.stored()
-        self._answers = []
+        self._answers, self._known = [], known
         for _ in self.apply(records):
             raise AssertionError("effects became columns")
         return self._answers
@@ -371,6 +375,14 @@ class LiveFold(PartitionFold):
     def broker(self) -> Broker:
         """The broker as it is between two calls, to look at."""
         return self._broker
+
+    def _judged(self, records: Records, aside: Mapping[int, Refused]) -> Iterator[Decoded]:
+        if self._known is None:
+            return super()._judged(records, aside)
+        unknown = [each is None for each in self._known]
+        of_those: Any = (list(compress(column, unknown)) for column in records)
+        judged = super()._judged(Records(*of_those), aside)
+        return (next(judged) if each is None else each for each in self._known)
 
     def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
         """Folds runs of SENDs by `Broker.send`, all other records one by one."""

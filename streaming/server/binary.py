@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import Admin, ConnectionLost, Fault, to_json
+from schemas.commands import Admin, ConnectionLost, Fault, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.lookup import is_namespace_name
@@ -45,6 +45,7 @@ from streaming.protocol.frames import (
     topics_of_namespace,
 )
 from streaming.protocol.requests import OF_THE_BROKER, Requests
+from streaming.protocol.sends import plain_send
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.clients import Clients
@@ -243,15 +244,34 @@ class Connection(asyncio.Protocol):
             return
         self._heard = True
         try:
-            for each in self._reader.feed(data):
-                if not self._receive(decode(each, self.name)):
-                    return
+            self._take(data)
             if self._under_way > self._limits.commands:
                 self._pace()
-        except FrameError as error:
+        except (FrameError, EngineStopped) as error:
             self.close(str(error))
-        except EngineStopped as error:
-            self.close(str(error))
+
+    def _take(self, data: bytes) -> None:
+        """Take the frames that are complete with `data`. Plain SENDs of a producer that follow each other go on together."""
+        server = self._server
+        is_plain = self._known and not (server.sets_times or server.faults or self._delayed)
+        sends: list[Send] = []
+        try:
+            for each in self._reader.feed(data):
+                send = plain_send(each, self.name) if is_plain else None
+                if sends and (send is None or send.producer_id != sends[0].producer_id):
+                    self._post_sends(sends)
+                    sends = []
+                if send is not None:
+                    sends.append(send)
+                elif not self._receive(decode(each, self.name)):
+                    return
+        finally:
+            if sends:
+                self._post_sends(sends)
+
+    def _post_sends(self, sends: list[Send]) -> None:
+        self._under_way += len(sends)
+        self._engine.send(self._requests.topic_of_producer(sends[0].producer_id), sends, self._posted)
 
     def pause_writing(self) -> None:
         """The client doesn't read fast enough."""
@@ -440,8 +460,8 @@ class Connection(asyncio.Protocol):
         self._under_way += 1
         self._engine.post(topic, value, self._posted)
 
-    def _carried_out(self) -> None:
-        self._under_way -= 1
+    def _carried_out(self, commands: int = 1) -> None:
+        self._under_way -= commands
         if not self._reading:
             self._pace()
 

@@ -8,13 +8,26 @@ the disk: while it writes, the next rounds fold, and are then written together.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Restart, Tick, to_json
+from schemas.commands import (
+    Admin,
+    AnyCommand,
+    BrokerConfig,
+    ConnectionLost,
+    Publish,
+    Restart,
+    Send,
+    Tick,
+    to_json,
+)
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
@@ -23,6 +36,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
 from streaming.fold import LiveFold, Records, StateRow
+from streaming.protocol.sends import LONGEST_TOPIC
 from streaming.server.clock import Clock, RealClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
@@ -30,8 +44,11 @@ from streaming.server.entries import RecentEntries
 
 
 class _Pending(NamedTuple):
+    """Records that come together: one, or SENDs, of which `sends` has the commands."""
+
     topic: str | None
-    value: bytes
+    values: list[bytes]
+    sends: Sequence[Send] | None
     done: asyncio.Future[list[Row]] | None
     delivered: Callable[[], None] | None
 
@@ -144,12 +161,17 @@ class EmbeddedEngine:
     async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
         """See `Engine.submit`."""
         done: asyncio.Future[list[Row]] = self._loop.create_future()
-        self._append(topic, to_json(command), done)
+        self._append(topic, [to_json(command)], done=done)
         return await done
 
     def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
         """See `Engine.post`."""
-        self._append(topic, value, None, done)
+        self._append(topic, [value], delivered=done)
+
+    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
+        """See `Engine.send`. These commands are not decoded and checked again."""
+        known = sends if len(topic) <= LONGEST_TOPIC else None
+        self._append(topic, list(map(to_json, sends)), known, delivered=partial(done, len(sends)))
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""
@@ -223,13 +245,14 @@ class EmbeddedEngine:
     def _append(
         self,
         topic: str | None,
-        value: bytes,
-        done: asyncio.Future[list[Row]] | None,
+        values: list[bytes],
+        sends: Sequence[Send] | None = None,
+        done: asyncio.Future[list[Row]] | None = None,
         delivered: Callable[[], None] | None = None,
     ) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        self._pending.append(_Pending(topic, value, done, delivered))
+        self._pending.append(_Pending(topic, values, sends, done, delivered))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -242,7 +265,9 @@ class EmbeddedEngine:
     def _round(self) -> None:
         """Fold what is pending."""
         while self._pending:
-            pending, self._pending = self._pending[:RECORDS_PER_ROUND], self._pending[RECORDS_PER_ROUND:]
+            ends = accumulate(len(each.values) for each in self._pending)
+            stop = bisect_left(list(ends), RECORDS_PER_ROUND) + 1
+            pending, self._pending = self._pending[:stop], self._pending[stop:]
             try:
                 self._fold_all(pending)
             except Exception as error:
@@ -252,13 +277,19 @@ class EmbeddedEngine:
 
     def _fold_all(self, pending: list[_Pending]) -> None:
         first, now = self._offset + 1, self._clock.now()
-        topics, values, _, _ = zip(*pending, strict=True)
-        offsets = list(range(first, first + len(pending)))
-        records = Records(offsets, [now] * len(pending), list(topics), list(values))
+        topics: list[str | None] = []
+        values: list[bytes] = []
+        known: list[Send | None] = []
+        for topic, own, sends, _, _ in pending:
+            topics += [topic] * len(own)
+            values += own
+            known += [None] * len(own) if sends is None else sends
+        offsets = list(range(first, first + len(values)))
+        records = Records(offsets, [now] * len(values), topics, values)
         if self._log is not None:
             self._log.append(records)
         self._offset = offsets[-1]
-        rows = self._fold.answer(records)
+        rows = self._fold.answer(records, known)
         self._entries.add(rows)
         self._folded.append(_Round(pending, first, rows))
         if self._log is None or not self._log.fsync:
@@ -297,11 +328,13 @@ class EmbeddedEngine:
             pending, first, rows = self._folded[0]
             self._deliver(rows)
             self._folded.popleft()
-            for offset, each in enumerate(pending, first):
+            offset = first
+            for each in pending:
                 if each.delivered is not None:
                     each.delivered()
                 elif each.done is not None and not each.done.done():
                     each.done.set_result([row for row in rows if row.offset == offset])
+                offset += len(each.values)
             self._entries.delete(rows)
 
     def _fail(self, pending: Sequence[_Pending], error: BaseException) -> None:
@@ -335,7 +368,7 @@ class EmbeddedEngine:
             return
         self._clock.arrive(self._timer_due)
         if self._clock.now() >= self._timer_due:
-            self._append(None, _TICK, None)
+            self._append(None, [_TICK])
         else:
             self._arm()
 

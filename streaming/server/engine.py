@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, Protocol, Self
 
-from schemas.commands import AnyCommand, MessageMetadata, Publish
+from schemas.commands import AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
 
 
@@ -59,6 +59,10 @@ class Engine(Protocol):
         `done` is called once the engine holds nothing of the command any more: its rows were delivered, or the log of a query
         elsewhere has it.
         """
+        ...
+
+    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
+        """Append SENDs that come from `streaming.protocol.sends`, as `post` would. `done` is called with numbers of them."""
         ...
 
     def connect(self, deliver: Deliver) -> None:

@@ -93,6 +93,9 @@ class Faults:
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        return len(self._faults)
+
     def add(self, spec: FaultSpec) -> Fault:
         """A new fault. Raises `BadFault`."""
         fault = Fault(next(self._ids), spec)

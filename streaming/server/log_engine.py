@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
-from schemas.commands import Admin, AnyCommand, Publish, to_json
+from schemas.commands import Admin, AnyCommand, Publish, Send, to_json
 from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.broker import Broker
@@ -70,6 +70,10 @@ class LogEngine:
         return rows
 
     def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+        """No clients are connected."""
+        raise NotImplementedError
+
+    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
         """No clients are connected."""
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Refused, to_json
+from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Refused, Send, to_json
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
@@ -212,6 +212,11 @@ class QueryEngine:
     def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
         """See `Engine.post`."""
         self._append(topic, value, None, done)
+
+    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
+        """See `Engine.send`."""
+        for each in sends:
+            self._append(topic, to_json(each), None, partial(done, 1))
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""

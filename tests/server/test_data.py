@@ -146,9 +146,9 @@ def test_a_restart_folds_what_follows_the_checkpoint_and_needs_no_earlier_segmen
     folded: list[int] = []
     answer = LiveFold.answer
 
-    def counted(fold: LiveFold, records: Records) -> list[Row]:
+    def counted(fold: LiveFold, records: Records, *known: Any) -> list[Row]:
         folded.append(len(records.offsets))
-        return answer(fold, records)
+        return answer(fold, records, *known)
 
     monkeypatch.setattr(LiveFold, "answer", counted)
     assert run(tmp_path, stats)["numberOfEntries"] == 499
