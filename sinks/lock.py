@@ -40,6 +40,9 @@ SETTLE_SECONDS = 1.0
 
 LOCK = "_lock"  # readers of data folders skip names that start with an underscore
 _TRIES = 100
+_ATTEMPTS = (
+    3  # on S3, about two seconds: who waits longer for an answer notices too late that the lease is lost
+)
 _NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
@@ -111,7 +114,8 @@ def exclusive(urls: Iterable[str], command: str) -> Iterator[Exclusive]:
     holder = Holder(command, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000, uuid4().hex)
     held = Exclusive()
     with ExitStack() as stack:
-        for storage in {storage.url: storage for storage in map(Storage, urls)}.values():
+        opened = (Storage(url, attempts=_ATTEMPTS) for url in urls)
+        for storage in {storage.url: storage for storage in opened}.values():
             folder = storage.folder
             if folder is None or not stack.enter_context(_locked(folder, holder)):
                 stack.enter_context(_leased(storage, holder, held))
@@ -243,7 +247,8 @@ def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Even
             renewed = time.monotonic()
         except OSError as error:
             if time.monotonic() - renewed > EXPIRE_SECONDS - RENEW_SECONDS:
-                held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}")
+                held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}. Nothing is lost: start this again when "
+                           "the store answers")  # fmt: skip
                 return
 
 

@@ -6,10 +6,15 @@ server than AWS), ``AWS_REGION``, ``AWS_ACCESS_KEY_ID`` and the rest. The query 
 """
 
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyarrow import fs
+
+ATTEMPTS = 5
+"""Of a request that S3 does not answer, or answers with 503, unless ``AWS_MAX_ATTEMPTS`` says another number: after 8 s or so, it fails.
+The lease of a store is lost after 15 s (`sinks.lock`), so more attempts would help nobody."""
 
 _OPTIONS = {"region", "endpoint_override", "scheme"}
 
@@ -48,18 +53,24 @@ class S3Url(NamedTuple):
             unquote(parts.password) if parts.password else None,
         )
 
-    def filesystem(self) -> fs.S3FileSystem:
-        """pyarrow's file system, on which `path` is a path. Raises `OSError`."""
+    def filesystem(self, *, attempts: int | None = None, delayed: bool = True) -> fs.S3FileSystem:
+        """pyarrow's file system, on which `path` is a path. Raises `OSError`.
+
+        `attempts`: of a request, None: see `ATTEMPTS`. `delayed`: a small file is one request instead of three. A large one needs it to be false: if S3 does not answer to its first
+        request and does again to that with which the stream is closed, an empty file is published.
+        """
         region = self.region
         if region is None and self.endpoint is None:
             region = fs.resolve_s3_region(self.path.partition("/")[0])
-        # A small file is then one request instead of three.
         return fs.S3FileSystem(
             access_key=self.key,
             secret_key=self.secret,
             region=region,
             endpoint_override=self.endpoint,
-            allow_delayed_open=True,
+            allow_delayed_open=delayed,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(
+                max_attempts=attempts or int(environment("AWS_MAX_ATTEMPTS") or ATTEMPTS)
+            ),
         )
 
     def delta(self) -> dict[str, str]:
@@ -73,6 +84,24 @@ class S3Url(NamedTuple):
             "aws_secret_access_key": self.secret,
         }
         return {name: value for name, value in options.items() if value is not None}
+
+
+_FAILED = re.compile(
+    r"AWS Error (\w+) (?:\[[^]]*\] |\([^)]*\) )?during (\w+) operation(?: \([^)]*\))?: ([^\n]*)"
+)
+_AWAY = {
+    "INTERNAL_FAILURE", "NETWORK_CONNECTION", "REQUEST_TIMEOUT", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING", "UNKNOWN",
+}  # fmt: skip
+
+
+def failed(text: str) -> str | None:
+    """What S3 did, as a clause of a sentence, from the text of a pyarrow error; None if the error is not of S3."""
+    found = _FAILED.search(text)
+    if found is None:
+        return None
+    code, request, why = found.groups()
+    why = why.rpartition("; Details: ")[2].rstrip(". ")
+    return f"S3 {'did not answer' if code in _AWAY else 'refused a request'} ({request}: {code}, {why})"
 
 
 def environment(*names: str) -> str | None:

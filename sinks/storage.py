@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
-from sinks.s3 import S3Url
+from sinks.s3 import S3Url, failed
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ RESTORE = (
 _TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
 _TRIES = 100
 _PIECE = 8 << 20
+_ONE_REQUEST = 4 << 20
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -41,29 +42,31 @@ class BadUrl(ValueError):
 
 
 class Storage:
-    """A folder. Paths are relative to it and use ``/``. Pickles to the URL and the filesystem, if one was given.
+    """A folder. Paths are relative to it and use ``/``. Pickles to what it was made of.
 
     Publication survives a crash of the process at any time. Like Spark's checkpoints on a local disk, it doesn't wait for
     the disk (no fsync).
     """
 
-    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
+    def __init__(
+        self, url: str, filesystem: fs.FileSystem | None = None, *, attempts: int | None = None
+    ) -> None:
         """`url`: a local path, or a URI that pyarrow supports (such as ``file://``, ``s3://``, ``gs://``, ``hdfs://``). For
         ``s3://``, see `sinks.s3`.
 
-        With a `filesystem`, `url` is a path on it.
+        With a `filesystem`, `url` is a path on it. `attempts`: of a request to S3, see `sinks.s3.ATTEMPTS`.
         """
         # Make a relative path absolute here, because Spark's workers have another working directory.
         local = filesystem is None and ":/" not in url
         self.url = str(Path(url).absolute()) if local else url.rstrip("/")
-        self._given = filesystem
+        self._given, self._attempts = filesystem, attempts
         self._open: tuple[fs.FileSystem, str] | None = None
 
-    def __getstate__(self) -> tuple[str, fs.FileSystem | None]:
-        return self.url, self._given
+    def __getstate__(self) -> tuple[str, fs.FileSystem | None, int | None]:
+        return self.url, self._given, self._attempts
 
-    def __setstate__(self, state: tuple[str, fs.FileSystem | None]) -> None:
-        self.url, self._given = state
+    def __setstate__(self, state: tuple[str, fs.FileSystem | None, int | None]) -> None:
+        self.url, self._given, self._attempts = state
         self._open = None
 
     def __repr__(self) -> str:
@@ -77,7 +80,9 @@ class Storage:
                 try:
                     s3 = S3Url.parse(self.url)
                     self._open = (
-                        fs.FileSystem.from_uri(self.url) if s3 is None else (s3.filesystem(), s3.path)
+                        fs.FileSystem.from_uri(self.url)
+                        if s3 is None
+                        else (s3.filesystem(attempts=self._attempts), s3.path)
                     )
                 except (OSError, ValueError, pa.ArrowException) as error:
                     raise BadUrl(f"{self.url} can't be opened: {plain(error)}") from error
@@ -137,7 +142,7 @@ class Storage:
         filesystem, target = self._at(path)
         with self._reported(path):
             if isinstance(filesystem, fs.S3FileSystem):
-                _upload(filesystem, target, write)
+                _upload(filesystem, self._for_large, target, write)
             else:
                 self._rename(filesystem, target, write)
 
@@ -187,6 +192,11 @@ class Storage:
                 self.delete(name)
             self._tidy()
             raise
+
+    def _for_large(self) -> fs.FileSystem:
+        """The file system, on S3 with a first request for each stream when that is opened, see `S3Url.filesystem`."""
+        s3 = None if self._given is not None else S3Url.parse(self.url)
+        return self.filesystem if s3 is None else s3.filesystem(attempts=self._attempts, delayed=False)
 
     @contextmanager
     def _reported(self, path: str) -> Iterator[None]:
@@ -240,18 +250,28 @@ class Storage:
         self._tidy()
 
 
-def _upload(filesystem: fs.FileSystem, target: str, write: Callable[[pa.NativeFile], None]) -> None:
+def _upload(
+    filesystem: fs.FileSystem,
+    for_large: Callable[[], fs.FileSystem],
+    target: str,
+    write: Callable[[pa.NativeFile], None],
+) -> None:
     """Publish a file on S3, which has no rename, but shows an object only when its upload is complete.
 
     What `write` writes goes into a file of this machine first: a stream to S3 can't be abandoned, so a `write` that failed in the
-    middle would publish the first part of the file.
+    middle would publish the first part of the file. `pyarrow.fs.copy_files` would lose an error of the last request.
     """
-    local = fs.LocalFileSystem()
     with TemporaryDirectory(prefix="magnetar-") as folder:
         draft = f"{folder}/draft"
-        with local.open_output_stream(draft, compression=None) as stream:
+        with fs.LocalFileSystem().open_output_stream(draft, compression=None) as stream:
             write(stream)
-        fs.copy_files(draft, target, source_filesystem=local, destination_filesystem=filesystem)
+        if Path(draft).stat().st_size <= _ONE_REQUEST:
+            data = pa.py_buffer(Path(draft).read_bytes())
+        else:
+            data = pa.memory_map(draft).read_buffer()
+            filesystem = for_large()
+        with filesystem.open_output_stream(target, compression=None) as stream:
+            stream.write(data)
 
 
 def within(url: str, name: str) -> str:
@@ -262,6 +282,8 @@ def within(url: str, name: str) -> str:
 
 def plain(error: BaseException) -> str:
     """An error's text on one line, as part of a sentence. Arrow's texts have several lines and repeat themselves."""
+    if isinstance(error, OSError) and (of_s3 := failed(str(error))) is not None:
+        return of_s3
     words = " ".join(_COLOURS.sub("", str(error)).split())
     if "Detail: [errno " in words:
         words = words.rpartition("] ")[2]

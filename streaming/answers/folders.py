@@ -24,6 +24,7 @@ from sinks.tables import TABLES, first_batch, table_files
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
+from streaming.spark.checkpoint import is_on_s3, noted
 from streaming.states import read_states
 
 SHOWN = 5
@@ -62,7 +63,7 @@ class Budget:
 class Folders:
     """The folders of a finished replay, or of a live query.
 
-    `tables` is None if no output tables were written. `checkpoint` is None if there is none on this machine. At a moment of a
+    `tables` is None if no output tables were written. `checkpoint` (a folder, or an ``s3a://`` URL) is None if nobody named one. At a moment of a
     timeline, `at` has the states, and `until` the last offset of each ingress partition whose rows count. With a `budget`,
     reading rows raises `TooMuch`.
     """
@@ -70,7 +71,7 @@ class Folders:
     tables: Storage | None
     store: LedgerStore
     state: Path | None
-    checkpoint: Path | None
+    checkpoint: str | Path | None
     at: list[StateRow] | None = None
     until: dict[int, int] | None = None
     budget: Budget | None = None
@@ -78,7 +79,10 @@ class Folders:
 
     @classmethod
     def of(cls, folder: str | Path, checkpoint: str | Path | None = None) -> Folders:
-        """The folders of a replay (its --out) or of a live query (its --store, and its `checkpoint`). Raises `NotFound`."""
+        """The folders of a replay (its --out) or of a live query (its --store, and its `checkpoint`).
+
+        Raises `NotFound`, `BadUrl`, `BadCheckpoint`.
+        """
         root = Storage(str(folder))
         replayed = root.folder is not None and any(
             (root.folder / name).is_dir() for name in ("store", "state")
@@ -89,13 +93,13 @@ class Folders:
         own = None if root.folder is None else root.folder
         if checkpoint is None and own is not None and (own / "checkpoint" / "offsets").is_dir():
             checkpoint = own / "checkpoint"
-        if checkpoint is not None and not (Path(checkpoint) / "offsets").is_dir():
+        if checkpoint is not None and not noted(checkpoint, "offsets"):
             raise NotFound(f"{checkpoint} is not the --checkpoint of a query")
         return cls(
             Storage(within(root.url, "tables")) if _is_folder(root, "tables") else None,
             LedgerStore(store),
             own / "state" if replayed and own is not None else None,
-            None if checkpoint is None else Path(checkpoint),
+            checkpoint,
         )
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -113,7 +117,9 @@ class Folders:
         from streaming.spark.session import spark_session
         from streaming.spark.state import partition_states
 
-        spark = spark_session("magnetar explain", shuffle_partitions=1, master="local[1]")
+        spark = spark_session(
+            "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=is_on_s3(self.checkpoint)
+        )
         return partition_states(spark, self.checkpoint)
 
     @property

@@ -15,6 +15,7 @@ from streaming.broker.codec import decode_state
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
+from streaming.spark.checkpoint import noted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,11 +55,18 @@ the last one that deduplication persisted."""
 
 
 def batches(checkpoint: str | Path) -> list[int]:
-    """The micro-batches that a checkpoint has committed and still notes. Of these, Spark keeps the last 100 states."""
-    commits = Path(checkpoint) / "commits"
-    if not commits.is_dir():
+    """The micro-batches that a checkpoint (a folder, or an ``s3a://`` URL) has committed and still notes. Of these, Spark keeps the
+    last 100 states. Raises `NotFound`, `BadCheckpoint`."""
+    found = noted(checkpoint, "commits")
+    if not found and not noted(checkpoint, "offsets"):
         raise NotFound(f"{checkpoint} is not the --checkpoint of a query")
-    return sorted(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+    return sorted(found)
+
+
+def batch_times(checkpoint: str | Path) -> dict[int, tuple[float, float]]:
+    """When the committed micro-batches that a checkpoint still notes were planned and committed, in seconds since the epoch."""
+    planned, committed = noted(checkpoint, "offsets"), noted(checkpoint, "commits")
+    return {each: (planned[each], committed[each]) for each in sorted(planned.keys() & committed.keys())}
 
 
 def check_batches(checkpoint: str | Path, *wanted: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,7 +57,10 @@ def explain_command(
         bool, typer.Option("--retention", help="Why each ledger of the topic is still there.")
     ] = False,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
+        str | None,
+        typer.Option(
+            help="The --checkpoint of the query (a folder, or an s3a:// URL), if DIR is not a replay's folder."
+        ),
     ] = None,
     at: Annotated[str | None, AT] = None,
     snapshots: SnapshotsFolder = None,
@@ -76,7 +78,9 @@ def explain_command(
     from streaming.broker.errors import StateVersionError
     from streaming.broker.position import Position
     from streaming.log.table import LogError
+    from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.checkpoint import BadCheckpoint
 
     if (producer is None) != (sequence_id is None):
         raise typer.BadParameter("--producer and --sequence-id name a message together")
@@ -93,8 +97,9 @@ def explain_command(
         raise typer.BadParameter("ask about a message or about a subscription, not about both")
     named = None if message is None else position(message)
     with expected_errors(
-        NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError
-    ):
+        NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
+        FileNotFoundError,
+    ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
         name = None if topic is None else folders.topic(topic)
         lives: list[Life] = []

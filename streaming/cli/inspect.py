@@ -30,7 +30,10 @@ class Show(StrEnum):
 
 def inspect_command(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The --checkpoint of a query, running or not, or a command log.")
+        str,
+        typer.Argument(
+            help="The --checkpoint of a query, running or not (a folder, or an s3a:// URL), or a command log."
+        ),
     ],
     topic: Annotated[
         str | None,
@@ -54,11 +57,14 @@ def inspect_command(
 
     Spark keeps the states of the last 100 micro-batches.
     """
+    from sinks.storage import BadUrl
     from streaming.answers.folders import NotFound
     from streaming.answers.inspection import check_batches, differences, states_at, topic_stats, views
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
+    from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
+    from streaming.spark.checkpoint import BadCheckpoint, is_on_s3
     from streaming.spark.session import spark_session
 
     if diff is not None and (batch is not None or topic is not None or at is not None):
@@ -68,15 +74,20 @@ def inspect_command(
         raise typer.BadParameter("a log has no micro-batches: give --at in place of --batch")
     if snapshots is not None and not of_log:
         raise typer.BadParameter("--snapshots are of a log: name it in place of the checkpoint")
-    with expected_errors(NotFound, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError):
+    with expected_errors(
+        NotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
+        FileNotFoundError,
+    ):  # fmt: skip
         if of_log:
-            timeline = opened_timeline(checkpoint, snapshots)
+            timeline = opened_timeline(Path(checkpoint), snapshots)
             moments = [str(len(timeline)) if at is None else at] if diff is None else [*map(str, diff)]
             found_states = [timeline.states(timeline.moment(each)) for each in moments]
         else:
             check_batches(checkpoint, *(diff or ([] if batch is None else [batch])))
             spark_java_home()
-            spark = spark_session("magnetar inspect", shuffle_partitions=1, master="local[1]")
+            spark = spark_session(
+                "magnetar inspect", shuffle_partitions=1, master="local[1]", with_s3=is_on_s3(checkpoint)
+            )
             found_states = [states_at(spark, checkpoint, each) for each in diff or (batch,)]
         if diff is not None:
             found = {"differences": differences(*found_states)}
@@ -113,7 +124,10 @@ def peek_command(
         ),
     ] = Show.backlog,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="The --checkpoint of the query, if DIR is not a replay's folder.")
+        str | None,
+        typer.Option(
+            help="The --checkpoint of the query (a folder, or an s3a:// URL), if DIR is not a replay's folder."
+        ),
     ] = None,
     at: Annotated[str | None, AT] = None,
     snapshots: SnapshotsFolder = None,
@@ -126,11 +140,14 @@ def peek_command(
     from streaming.answers.folders import NotFound
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
+    from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
+    from streaming.spark.checkpoint import BadCheckpoint
 
     with expected_errors(
-        NotFound, EntryNotFound, BadUrl, StateVersionError, JavaNotFoundError, LogError, FileNotFoundError
-    ):
+        NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
+        FileNotFoundError,
+    ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
         found = peek(folders, folders.topic(topic), subscription, show.value, number)
     if as_json:

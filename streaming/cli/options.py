@@ -107,10 +107,10 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
     return Timeline(log, snapshots)
 
 
-def opened_folders(folder: str, checkpoint: Path | None, at: str | None, snapshots: Path | None) -> Folders:
+def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshots: Path | None) -> Folders:
     """What a command explains: a log at a moment, or the last state of a replay or a query.
 
-    Raises `LogError`, `FileNotFoundError`, `NotFound`.
+    Raises `LogError`, `FileNotFoundError`, `NotFound`, `BadCheckpoint`.
     """
     from streaming.answers.folders import Folders
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +18,10 @@ def ui_command(
         str, typer.Argument(metavar="DIR", help="The --out of a replay, or the --store of a query.")
     ],
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="The --checkpoint of the query, running or not, if DIR is not a replay's folder."),
+        str | None,
+        typer.Option(
+            help="The --checkpoint of the query, running or not (a folder, or an s3a:// URL), if DIR is not a replay's folder."
+        ),
     ] = None,
     listen: Annotated[
         str,
@@ -43,13 +44,23 @@ def ui_command(
     from streaming.answers.inspection import check_batches
     from streaming.broker.errors import StateVersionError
     from streaming.metrics.endpoint import Endpoint, EndpointError
+    from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
+    from streaming.spark.checkpoint import BadCheckpoint
     from streaming.states import read_states
     from streaming.ui.application import application
     from streaming.ui.view import FolderView
 
     with (
-        expected_errors(NotFound, BadUrl, StateVersionError, JavaNotFoundError, EndpointError),
+        expected_errors(
+            NotFound,
+            BadCheckpoint,
+            BadUrl,
+            StateVersionError,
+            JarsUnavailableError,
+            JavaNotFoundError,
+            EndpointError,
+        ),
         stop_signals() as stop,
     ):
         found = Folders.of(folder, checkpoint)

@@ -49,10 +49,10 @@ def whatif_command(
         ),
     ] = None,
     from_: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--from",
-            help="The --checkpoint of a query: fold the traffic of the log from its state on, as if it began now.",
+            help="The --checkpoint of a query (a folder, or an s3a:// URL): fold the traffic of the log from its state on, as if it began now.",
         ),
     ] = None,
     store: Annotated[
@@ -81,6 +81,7 @@ def whatif_command(
 ) -> None:
     """What would other policies have done? Folds a log under its own and other policies, in one pass."""
     from sinks.ledger_store import LedgerStore
+    from sinks.storage import BadUrl
     from streaming.answers.folders import NotFound
     from streaming.answers.inspection import check_batches, states_at
     from streaming.answers.projection import LiveState
@@ -89,6 +90,8 @@ def whatif_command(
     from streaming.log.files import check_log
     from streaming.log.table import LogError
     from streaming.replay import NotEmptyError
+    from streaming.runtime.jars import JarsUnavailableError
+    from streaming.spark.checkpoint import BadCheckpoint
 
     if (from_ is None) != (store is None):
         raise typer.BadParameter(
@@ -105,7 +108,12 @@ def whatif_command(
     settings = None
     if clients is Clients.REACTIVE:
         settings = ClientSettings(seed=seed, send_timeout=round(send_timeout * 1000))
-    with expected_errors(LogError, FileNotFoundError, NotEmptyError, NotFound), progress() as bar:
+    with (
+        expected_errors(
+            BadCheckpoint, BadUrl, FileNotFoundError, JarsUnavailableError, LogError, NotEmptyError, NotFound
+        ),
+        progress() as bar,
+    ):
         _check_empty(out)
         task = bar.add_task("reading", total=None)
 
@@ -115,12 +123,16 @@ def whatif_command(
         check_log(log)
         spark = live = None
         if with_spark or from_ is not None:
+            from streaming.spark.checkpoint import is_on_s3
             from streaming.spark.session import spark_session
 
             if from_ is not None:
                 check_batches(from_)
             session = spark_session(
-                "magnetar whatif", shuffle_partitions=1, master="local[*]" if with_spark else "local[1]"
+                "magnetar whatif",
+                shuffle_partitions=1,
+                master="local[*]" if with_spark else "local[1]",
+                with_s3=from_ is not None and is_on_s3(from_),
             )
             spark = session if with_spark else None
             if from_ is not None and store is not None:

@@ -6,7 +6,7 @@ itself checks its state files when it reads them, see `streaming.spark.failure`.
 
 import json
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sinks.storage import RESTORE, Storage
 from streaming.spark.failure import QueryFailed
@@ -24,6 +24,18 @@ def opened(checkpoint: str | Path) -> Storage | None:
     if url.startswith(_S3A):
         return Storage(f"s3://{url.removeprefix(_S3A)}")
     return None if "://" in url else Storage(url)
+
+
+def noted(checkpoint: str | Path, folder: Literal["offsets", "commits"]) -> dict[int, float]:
+    """The micro-batches that the checkpoint notes as planned (`offsets`) or committed, and when, in seconds since the epoch.
+
+    Empty if there is no checkpoint. Raises `BadCheckpoint` if only Spark can open it.
+    """
+    storage = opened(checkpoint)
+    if storage is None:
+        raise BadCheckpoint(f"{checkpoint} can't be opened: give a folder, or an {_S3A} URL")
+    found = ((PurePosixPath(str(info.path)).name, info.mtime_ns) for info in storage.files(folder))
+    return {int(name): ns / 1e9 for name, ns in found if name.isdigit()}
 
 
 def is_on_s3(checkpoint: str | Path) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from schemas.entries import EntryNotFound
+from sinks.s3 import failed
 from sinks.storage import RESTORE, Damaged, NotStored
 from streaming.broker.errors import StateVersionError
 from streaming.fold import FoldError, OffsetError
@@ -81,6 +82,12 @@ _KNOWN = [
         re.compile(r"kafka\.common\.errors\.TimeoutException: (.+?)\.?$", re.MULTILINE),
         r"Kafka did not answer for so long that the query gave up (\1)",
     ),
+    _Known(
+        re.compile(
+            r"(\w+ on s3a://\S+): software\.amazon\.awssdk\.\S+: (.+?) \(SDK Attempt Count", re.DOTALL
+        ),
+        r"S3 failed for so long that the query gave up (\1: \2)",
+    ),
     _Known(re.compile(r"NotStored: (.+: No space left on device)"), r"\1", _ROOM),
     _Known(
         re.compile(r"No space left on device"),
@@ -103,6 +110,8 @@ def explained(advice: str) -> Iterator[None]:
             raise QueryFailed(str(error)) from error
         if isinstance(error, NotStored):
             raise QueryFailed(f"{error}. {advice}") from error
+        if isinstance(error, OSError) and (of_s3 := failed(str(error))) is not None:
+            raise QueryFailed(f"{of_s3}. {advice}") from error
         # Then the error is not Spark's. The import would take seconds on a busy machine.
         if "pyspark" not in sys.modules:
             raise
@@ -132,6 +141,8 @@ def explanation(text: str, advice: str) -> str:
     for known in _KNOWN:
         if found := known.told.search(story):
             return f"{found.expand(known.happened)}. {known.to_do or advice}"
+    if (of_s3 := failed(story)) is not None:
+        return f"{of_s3}. {advice}"
     return f"{cause(text)}. {advice}"
 
 
@@ -143,7 +154,7 @@ def cause(text: str) -> str:
         return story.partition("\n")[0].strip()
     name, words = raised
     # The name adds nothing to the text.
-    return words if name == "SparkException" else f"{name}: {words}"
+    return words if name in ("NotStored", "SparkException") else f"{name}: {words}"
 
 
 def _first_raised(story: str) -> tuple[str, str] | None:

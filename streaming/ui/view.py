@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from sinks.storage import Storage, plain, within
 from streaming.answers.folders import Budget, Folders
+from streaming.answers.inspection import batch_times, batches
 from streaming.fold import StateRow, partition_metrics
 from streaming.metrics.query import Progress, QueryMetrics
 from streaming.metrics.topics import Known, Snapshot, TopicFigures
@@ -157,23 +157,22 @@ class FolderView:
         self._flows = {}
 
     def _last_commit(self) -> int | None:
-        return None if self._checkpoint is None else max(_numbers(self._checkpoint / "commits"), default=None)
+        return None if self._checkpoint is None else max(batches(self._checkpoint), default=None)
 
     def _refresh(self) -> None:
         """Read the states again in a thread, if the query has gone on, but not all the time."""
-        if self._checkpoint is None or self._finished or not self._lock.acquire(blocking=False):
+        if self._checkpoint is None or self._finished or time.monotonic() < self._due:
             return
-        commit = self._last_commit()
-        if time.monotonic() < self._due or commit == self._commit:
-            self._lock.release()
+        if not self._lock.acquire(blocking=False):
             return
 
         def read() -> None:
             try:
                 began = time.monotonic()
-                self._load()
-                self._commit = commit
-                self._due = time.monotonic() + max(_REFRESH_SECONDS, 5 * (time.monotonic() - began))
+                if (commit := self._last_commit()) != self._commit:
+                    self._load()
+                    self._commit = commit
+                    self._due = time.monotonic() + max(_REFRESH_SECONDS, 5 * (time.monotonic() - began))
             except Exception as error:  # what was read before stays
                 _logger.warning("The states were not read again: %s", plain(error))
                 self._due = time.monotonic() + _REFRESH_SECONDS
@@ -230,26 +229,12 @@ class FolderView:
         """See `View`. A micro-batch takes from the file that plans it to that which commits it."""
         if self._checkpoint is None:
             return []
-        found = []
-        for number in sorted(_numbers(self._checkpoint / "commits"))[-POINTS:]:
-            planned, committed = (
-                _time(self._checkpoint / name / str(number)) for name in ("offsets", "commits")
-            )
-            if planned is not None and committed is not None:
-                found.append({"batch": number, "time": round(planned * 1000), "seconds": committed - planned})
-        return found
+        times = [*batch_times(self._checkpoint).items()][-POINTS:]
+        return [
+            {"batch": number, "time": round(planned * 1000), "seconds": committed - planned}
+            for number, (planned, committed) in times
+        ]
 
     def states(self, partition: int | None) -> list[StateRow]:
         """See `View`."""
         return [each for each in self._states if partition in (None, each.partition)]
-
-
-def _numbers(folder: Path) -> Iterator[int]:
-    return (int(each.name) for each in folder.iterdir() if each.name.isdigit())
-
-
-def _time(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return None

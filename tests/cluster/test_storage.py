@@ -1,18 +1,25 @@
 """The store, the lease and the output table on an S3 server."""
 
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from sinks import lock
 from sinks.delta_log import DeltaLog
 from sinks.ledger_store import LedgerStore
 from sinks.lock import InUse, exclusive
-from sinks.storage import Storage, within
+from sinks.s3 import S3Url
+from sinks.storage import NotStored, Storage, within
 from sinks.tables import DeltaSink, read_table
+from streaming.cli.app import app
 from streaming.spark.checkpoint import BadCheckpoint, check, committed_offsets, next_batch, opened
+from tests.cluster.outage import Busy
 from tests.cluster.s3 import LocalS3
 from tests.sinks.helpers import TOPIC, output, receipts
 
@@ -22,6 +29,16 @@ def requests(server: LocalS3) -> list[str]:
     lines = (server.folder / "s3.log").read_text(errors="replace").splitlines()
     parts = [[part.strip() for part in line.split("|")] for line in lines if line.count("|") >= 8]
     return [f"{part[5]} {part[6]} {part[8]}" for part in parts]
+
+
+@contextmanager
+def away(server: LocalS3) -> Iterator[None]:
+    """The server is killed, and comes back with all that it stored."""
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()
 
 
 def put(storage: Storage, path: str, text: bytes) -> None:
@@ -84,6 +101,70 @@ def test_a_large_file_arrives_whole(s3: str) -> None:
     storage.publish("large", lambda stream: stream.write(text))
     with storage.open("large") as file:
         assert file.read() == text
+
+
+@pytest.mark.parametrize("size", [1, 12 << 20])
+def test_a_write_that_s3_does_not_answer_is_an_error(
+    size: int, s3: str, s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    storage = Storage(s3)
+    put(storage, "a", b"before")
+    with away(s3_server), pytest.raises(NotStored, match="/a could not be written: S3 did not answer "):
+        put(storage, "a", b"x" * size)
+    with storage.open("a") as file:
+        assert file.read() == b"before"
+
+
+def test_a_large_file_that_could_not_be_begun_is_not_published_empty(
+    s3: str, s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    storage = Storage(s3)
+    with away(s3_server), Busy(s3_server.port) as busy, pytest.raises(NotStored, match="SLOW_DOWN"):
+        put(storage, "a", b"x" * (12 << 20))
+    assert busy.asked
+    assert {line.split()[0] for line in busy.asked} == {"POST"}
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_large_file_of_which_a_part_is_missing_is_not_published(
+    part: int, s3: str, s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `Storage` relies on: a stream that failed once publishes nothing, also if S3 is back when it is closed."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    url = S3Url.parse(s3)
+    assert url is not None
+    filesystem = url.filesystem(delayed=False)
+    stream = filesystem.open_output_stream(f"{url.path}/a", compression=None)
+    for _ in range(part - 1):
+        stream.write(b"x" * (10 << 20))
+        stream.flush()
+    with away(s3_server):
+        stream.write(b"x" * (10 << 20))
+        with pytest.raises(OSError, match="NETWORK_CONNECTION"):
+            stream.flush()
+    with pytest.raises(OSError, match="NETWORK_CONNECTION"):
+        stream.close()
+    del stream
+    assert Storage(s3).info("a") is None
+
+
+def test_s3_that_is_away_is_named(s3: str, s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By commands that look at a store or a checkpoint, and before Spark starts."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    checkpoint = s3.replace("s3://", "s3a://")
+    with away(s3_server):
+        for command in (
+            ["inspect", checkpoint],
+            ["peek", s3, "t", "s"],
+            ["explain", s3, "--checkpoint", checkpoint],
+        ):
+            done = CliRunner().invoke(app, command)
+            assert done.exit_code == 1
+            assert re.fullmatch(
+                r"magnetar: S3 did not answer \(.* Could not connect to server\): look at .*\n", done.stderr
+            )
 
 
 def test_entries(s3: str) -> None:

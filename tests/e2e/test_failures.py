@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from sinks.storage import RESTORE, Damaged, NotStored
+from sinks.storage import RESTORE, Damaged, NotStored, plain
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.spark.failure import QueryFailed, cause, explained, explanation
 from streaming.spark.worker_daemon import Quiet
@@ -36,6 +36,32 @@ Caused by: java.io.EOFException"""
 )
 def test_the_cause(story: str, sentence: str) -> None:
     assert cause(HEAD + story + TAIL) == sentence
+
+
+def test_s3_that_is_away_or_refuses() -> None:
+    """Texts of pyarrow 26, from a task and from the query's own process."""
+    asked = "When reading information for key 'x/_lock' in bucket 'b': AWS Error {} during HeadObject operation: {}"
+    connect = "curlCode: 7, Could not connect to server; Details: Failed to connect to 127.0.0.1:9: Could not connect to server"
+    away, refused = (
+        asked.format("NETWORK_CONNECTION", connect),
+        asked.format("ACCESS_DENIED", "No response body."),
+    )
+    why = "HeadObject: NETWORK_CONNECTION, Failed to connect to 127.0.0.1:9: Could not connect to server"
+    assert explanation(f"{HEAD}OSError: {away}{TAIL}", "Again") == f"S3 did not answer ({why}). Again"
+    with pytest.raises(QueryFailed) as failed, explained("Again"):
+        raise OSError(refused)
+    assert str(failed.value) == "S3 refused a request (HeadObject: ACCESS_DENIED, No response body). Again"
+    sdk = "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Connect to 127.0.0.1:9 failed"
+    of_spark = f"getFileStatus on s3a://b/checkpoint/offsets/3: {sdk} (SDK Attempt Count: 6):    {sdk} (SDK Attempt Count: 6)"
+    assert explanation(of_spark + TAIL, "Again") == (
+        "S3 failed for so long that the query gave up (getFileStatus on s3a://b/checkpoint/offsets/3: Unable to execute HTTP "
+        "request: Connect to 127.0.0.1:9 failed). Again"
+    )
+    written = f"NotStored: s3://b/x could not be written: {plain(OSError(away))}"
+    assert (
+        explanation(f"{HEAD}{written}{TAIL}", "Again")
+        == f"s3://b/x could not be written: S3 did not answer ({why}). Again"
+    )
 
 
 ANEW = "give the query a new checkpoint and a new store, and it begins with what Kafka has"
@@ -77,7 +103,7 @@ def test_what_spark_says_of_a_fault(fault: str) -> None:
         ("sinks.storage.NotStored: /s/a could not be written: No space left on device",
          f"/s/a could not be written: No space left on device. {ROOM}"),
         ("sinks.storage.NotStored: /s/a could not be written: Permission denied",
-         "NotStored: /s/a could not be written: Permission denied. Start again"),
+         "/s/a could not be written: Permission denied. Start again"),
     ],
 )  # fmt: skip
 def test_what_the_store_says_in_a_worker(error: str, sentence: str) -> None:

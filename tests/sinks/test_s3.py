@@ -76,8 +76,10 @@ def test_a_write_that_fails_uploads_nothing(tmp_path_factory: pytest.TempPathFac
         stream.write(b"half")  # type: ignore[attr-defined]
         raise RuntimeError
 
+    local = fs.LocalFileSystem()
     with pytest.raises(RuntimeError):
-        storage._upload(fs.LocalFileSystem(), str(target), fail)
+        storage._upload(local, lambda: local, str(target), fail)
     assert target.read_bytes() == b"before"
-    storage._upload(fs.LocalFileSystem(), str(target), lambda stream: stream.write(b"after"))
-    assert target.read_bytes() == b"after"
+    for text in (b"", b"after", b"large" * (1 << 20)):
+        storage._upload(local, lambda: local, str(target), lambda stream, text=text: stream.write(text))  # type: ignore[misc]
+        assert target.read_bytes() == text
