@@ -188,12 +188,17 @@ def run_command(
     from streaming.runtime.java import JavaNotFoundError
     from streaming.seed import NotWhole
     from streaming.spark.failure import QueryFailed, explained
+    from streaming.spark.session import submitted, submitted_session
     from streaming.spark.trigger import BadTrigger
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
     kept = None if keep_outputs is None else days(keep_outputs)
     settings = dict(map(setting, conf or ()))
+    if submitted() and (master is not None or settings):
+        raise typer.BadParameter(
+            "spark-submit says what runs where: give it --master and --conf, before the script"
+        )
     live = Live(console(stderr=True)) if log_format is LogFormat.text else JsonLines()
     measured = None
     if metrics is not None or ui is not None:
@@ -268,6 +273,7 @@ def run_command(
             on_note=live.note,
             metrics=measured,
             stop=stop,
+            spark=submitted_session("magnetar run") if submitted() else None,
         )
 
 

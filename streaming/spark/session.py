@@ -30,6 +30,12 @@ ATTEMPTS = 3
 _PACKAGES = ("schemas", "sinks", "streaming")
 _SHIPPED = "magnetar"
 _WITHOUT_RENAME = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+_SQL = {
+    # So that timestamps mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # Convert frames between Spark and pandas by column, as Arrow, instead of pickling rows.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 _END_SECONDS = 2.0
 
@@ -84,6 +90,21 @@ def spark_session(
     return in_thread(session)
 
 
+def submitted() -> bool:
+    """Whether spark-submit started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted_session(app_name: str) -> SparkSession:
+    """The Spark session of spark-submit, whose options say what runs where."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in _SQL.items():
+        builder = builder.config(key, value)
+    return in_thread(builder.getOrCreate)
+
+
 def _start_java(settings: Mapping[str, str]) -> None:
     """Start Spark's Java, unless it runs or spark-submit started it, out of reach of the terminal's signals.
 
@@ -93,7 +114,7 @@ def _start_java(settings: Mapping[str, str]) -> None:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if SparkContext._gateway is not None or submitted():
         return
     conf = SparkConf()
     for key, value in settings.items():
@@ -142,12 +163,8 @@ def warm_workers(spark: SparkSession) -> None:
 def _common(shuffle_partitions: int) -> dict[str, str]:
     # Spark's launcher reads it only from the environment.
     os.environ["JAVA_HOME"] = str(spark_java_home())
-    return {
+    return _SQL | {
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
-        # So that timestamps mean the same on every machine.
-        "spark.sql.session.timeZone": "UTC",
-        # Convert frames between Spark and pandas by column, as Arrow, instead of pickling rows.
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         # The driver's default of 1 GB is tight for a large micro-batch, which a local session's tasks share with it.
         "spark.driver.memory": "2g",
         # Skip the web UI: a server, a port, and 0.5 s of startup.
