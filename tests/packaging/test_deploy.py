@@ -121,6 +121,27 @@ def test_services_of_ours_may_do_little_and_have_time_to_stop(compose: dict[str,
         assert {"mem_limit", "stop_grace_period", "healthcheck"} <= service.keys()
 
 
+def test_services_come_back_with_the_machine(compose: dict[str, Any]) -> None:
+    """`on-failure` is for what ends by itself: Docker does not start such a container when it starts."""
+    for name, service in compose["services"].items():
+        assert service["restart"] == ("on-failure" if name == "responses-topic" else "unless-stopped")
+
+
+def test_the_page_is_reached_as_the_readme_says(compose: dict[str, Any]) -> None:
+    query = compose["services"]["query"]
+    port = option(query["command"], "ui").removeprefix("0.0.0.0:")
+    assert f"127.0.0.1:{port}:{port}" in query["ports"]
+    assert "--insecure" in query["command"]  # of the container, whose port only this machine reaches
+    (container,) = of_kind("StatefulSet")["magnetar-query"]["spec"]["template"]["spec"]["containers"]
+    assert option(container["args"], "ui") == port  # of the pod itself, where port-forward connects
+    for text in (
+        f"port-forward pod/magnetar-query-0 {port}\n",
+        f"--ui {port}` in `MAGNETAR_OPTIONS`",
+        f"ssh -L {port}:127.0.0.1:{port} ",
+    ):
+        assert text in README
+
+
 def test_answers_are_kept_for_a_while(compose: dict[str, Any]) -> None:
     created = compose["services"]["responses-topic"]["command"]
     assert (
@@ -254,6 +275,21 @@ def test_a_unit_starts_the_command_with_options_that_exist(unit: Path) -> None:
         name for name, _ in settings
     }
     assert unit.name in README
+
+
+def test_the_readme_makes_the_response_topic_before_it_starts_the_query() -> None:
+    systemd = README[README.index("## systemd") :]
+    assert systemd.index("(#the-response-topic)") < systemd.index("systemctl enable")
+    (created,) = (words for words in shell_commands(DEPLOY / "README.md") if words[0] == "kafka-topics.sh")
+    settings = dict(word.split("=") for word in created if "=" in word)
+    init = of_kind("StatefulSet")["magnetar-query"]["spec"]["template"]["spec"]["initContainers"][0]
+    assert settings == kafka_topics(init["command"])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_nobody_else_reads_what_a_unit_stores(unit: Path) -> None:
+    """Java sets the mode of its files itself, so the folder above them is closed."""
+    assert {"StateDirectoryMode=0750", "UMask=0027"} <= set(unit.read_text().splitlines())
 
 
 # -- Prometheus and Grafana
