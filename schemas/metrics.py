@@ -49,7 +49,7 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     `quota_size` (bytes) and `quota_time` (s): the limits of its backlog; 0 or less: none. `oldest`: the time of the oldest
     unacknowledged message as of the last check of the quotas; None: unknown. `duplicates` and `unknown`: messages that
     deduplication refused. `rates`: those of `TOPIC_RATES`. `publish_limited`: how often a publish rate limited a connection in
-    the interval that ends at `publish_limited_until`.
+    the interval that ends at `publish_limited_until`. `closed_ledgers`: how many of them the topic has.
     """
 
     name: str
@@ -71,6 +71,7 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     rates_until: int
     rates: tuple[float, ...]
     next_rates: tuple[float, ...]
+    closed_ledgers: int = 0
 
 
 class PartitionMetrics(msgspec.Struct, array_like=True):

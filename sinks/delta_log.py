@@ -119,14 +119,16 @@ class DeltaLog:
         self._table.update_incremental()
         return self._table.transaction_version(_APPLICATION)
 
-    def commit(self, batch_id: int, files: Mapping[str, File]) -> None:
-        """Add the files of a micro-batch by path, unless it is committed. Raises `NotStored`."""
+    def commit(self, batch_id: int, files: Mapping[str, File]) -> int:
+        """Add the files of a micro-batch by path, unless it is committed. Gives the number of those added. Raises `NotStored`."""
         from deltalake.exceptions import DeltaError
 
         try:
             last = self.last_batch()
             if files and (last is None or last < batch_id):
                 self._add(files, batch_id)
+                return len(files)
+            return 0
         except (DeltaError, OSError) as error:
             raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
 
@@ -164,6 +166,11 @@ class DeltaLog:
         new = [pa.field(f.name, f.type) for f in schema if f.name not in known]
         if new:
             self._table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+
+    def count(self) -> int:
+        """The number of the table's files, of all kinds."""
+        self._table.update_incremental()
+        return len(self._table.file_uris())
 
     def files(self, kind: str) -> list[str]:
         """The paths of a kind's files on the storage's file system, in no order."""

@@ -72,6 +72,11 @@ def partitions(storage: Storage) -> list[int]:
     return sorted(map(int, folders))
 
 
+def count(storage: Storage) -> int:
+    """How many segments all ingress partitions have: 31 per level each, at most, and those that are about to be deleted."""
+    return len(storage.files("segments", recursive=True))
+
+
 def listed(storage: Storage, partition: int) -> tuple[list[Segment], list[Segment]]:
     """The live segments, oldest first, and the covered ones."""
     live: list[Segment] = []

@@ -107,6 +107,9 @@ class DeltaSink(TableSink):
         self._log = DeltaLog(self._storage)
         self._open = False
         self._commits = 0
+        self._counted = False
+        self.files = 0
+        """How many files the table has, after a commit."""
         self._upkeep: threading.Thread | None = None
 
     def __getstate__(self) -> str:
@@ -148,7 +151,11 @@ class DeltaSink(TableSink):
                 )
                 self._log.create(_ALL, {path: File(kind, today(), None) for kind, path in found})
             self._open = True
-        self._log.commit(batch_id, self._written(batch_id, rows))
+        added = self._log.commit(batch_id, self._written(batch_id, rows))
+        if self._counted:
+            self.files += added
+        else:  # as the compaction left it
+            self._counted, self.files = True, self._log.count()
         self._commits += 1
         if self._commits % COMPACT_EVERY == 0 and (self._upkeep is None or not self._upkeep.is_alive()):
             self._upkeep = threading.Thread(target=self._compact, name="compaction", daemon=True)
@@ -179,6 +186,7 @@ class DeltaSink(TableSink):
             DeltaLog(self._storage).compact(self._keep)
         except Exception as error:
             _logger.warning("The output table was not compacted: %s", plain(error))
+        self._counted = False
 
     def close(self) -> None:
         """Wait until the compaction at hand is done."""

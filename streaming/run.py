@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -38,6 +38,9 @@ MAX_AHEAD_MS = 3_600_000
 (``message.timestamp.after.max.ms``)."""
 
 _NAME = "magnetar"
+
+FILES_SECONDS = 300.0
+"""How often the files of open ledgers and of the checkpoint are counted for the metrics. Their number is bounded."""
 
 _A_TOPIC_EACH = "ingress, responses and dead letters need a topic each"
 
@@ -131,22 +134,25 @@ def run_query(
         LeaseLost: another process took the store over while this one stalled.
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
+    from sinks import segments
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
     from sinks.quarantine import QuarantineSink
-    from sinks.storage import within
+    from sinks.storage import Storage, within
     from sinks.tables import DeltaSink
     from streaming.quality.sink import EVERY_SECONDS, QualitySink
     from streaming.runtime.jars import s3a_jars, spark_kafka_jars
     from streaming.runtime.java import spark_java_home
     from streaming.seed import read_seed
     from streaming.spark.checkpoint import check as check_checkpoint
-    from streaming.spark.checkpoint import committed, committed_offsets, is_on_s3, next_batch
+    from streaming.spark.checkpoint import committed, committed_offsets, files, is_on_s3, next_batch
     from streaming.spark.trigger import interval, seconds
 
     def written(batch: Written) -> None:
         if metrics is not None:
             metrics.batch(batch.rows, batch.metrics)
+            if output is not None:
+                metrics.files({"tables": output.files})
         if on_batch is not None:
             on_batch(batch)
 
@@ -155,6 +161,14 @@ def run_query(
             metrics.progress(batch)
         if on_progress is not None:
             on_progress(batch)
+
+    def count_files(found: QueryMetrics, ended: threading.Event) -> None:
+        storage = Storage(store)
+        while True:
+            with suppress(OSError):  # it is counted again later
+                found.files({"segments": segments.count(storage), "checkpoint": files(checkpoint)})
+            if ended.wait(FILES_SECONDS):
+                return
 
     interval(trigger)
     url = KafkaUrl.parse(ingress)
@@ -273,12 +287,16 @@ def run_query(
             measured=metrics is not None,
             first_state=None if seed is None else seed.state,
         )
+        ended = threading.Event()
+        if metrics is not None:
+            threading.Thread(target=count_files, args=(metrics, ended), name="files", daemon=True).start()
         try:
             held.on_loss(running.stop)
             if on_start is not None:
                 on_start(running)
             query.wait(running, stop)
         finally:
+            ended.set()
             running.stop()
             arrivals.close()
             watching.close()

@@ -54,6 +54,7 @@ class QueryMetrics(Collector):
         self._records = 0
         self._last: Progress | None = None
         self._stopped = False
+        self._files: dict[str, int] = {}
 
     def known(self, measured: Iterable[PartitionMetrics]) -> None:
         """The figures with which the query starts."""
@@ -80,6 +81,11 @@ class QueryMetrics(Collector):
             seconds = done.seconds.get("triggerExecution", 0.0)
             self._sum += seconds
             self._buckets[sum(seconds > bound for bound in BUCKETS)] += 1
+
+    def files(self, counts: Mapping[str, int]) -> None:
+        """How many files there are of something, by what they are. What is not named is as it was."""
+        with self._lock:
+            self._files |= counts
 
     def stopped(self) -> None:
         """The query has ended or failed."""
@@ -164,6 +170,8 @@ class QueryMetrics(Collector):
         }
         for name, (text, values) in figures.items():
             yield _family(name, text, "partition", values)
+        files = self._files | {"ledgers": self._topics.closed_ledgers}
+        yield _family("magnetar_files", "The files of the query, by what they are.", "of", files)
 
 
 def _of_last(last: Progress) -> Iterator[Metric]:

@@ -121,6 +121,11 @@ class TopicFigures:
         """The figures of a topic."""
         return self._known.get(name)
 
+    @property
+    def closed_ledgers(self) -> int:
+        """How many closed ledgers all topics have."""
+        return sum(each.topic.closed_ledgers for each in self._known.values())
+
     def collect(self, time: int, label_sets: int = LABEL_SETS) -> Iterator[Metric]:
         """The metrics as of `time` (ms), or of a partition's clock where that is later."""
         topics = _Families(_TOPICS, "cluster", "namespace", "topic")

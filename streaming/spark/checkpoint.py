@@ -38,6 +38,14 @@ def noted(checkpoint: str | Path, folder: Literal["offsets", "commits"]) -> dict
     return {int(name): ns / 1e9 for name, ns in found if name.isdigit()}
 
 
+def files(checkpoint: str | Path) -> int:
+    """How many files the checkpoint has, of which Spark deletes the old ones; 0 if only Spark can open it."""
+    storage = opened(checkpoint)
+    if storage is None:
+        return 0
+    return sum(len(storage.files(folder, recursive=True)) for folder in ("offsets", "commits", "state"))
+
+
 def is_on_s3(checkpoint: str | Path) -> bool:
     """Whether Spark needs its S3 client, and another way than renaming to write files at once."""
     return str(checkpoint).startswith(_S3A)

@@ -18,7 +18,15 @@ from sinks.s3 import S3Url
 from sinks.storage import NotStored, Storage, within
 from sinks.tables import DeltaSink, read_table
 from streaming.cli.app import app
-from streaming.spark.checkpoint import BadCheckpoint, check, committed_offsets, next_batch, opened
+from streaming.spark.checkpoint import (
+    BadCheckpoint,
+    check,
+    committed_offsets,
+    files,
+    next_batch,
+    noted,
+    opened,
+)
 from tests.cluster.outage import Busy
 from tests.cluster.s3 import LocalS3
 from tests.sinks.helpers import TOPIC, output, receipts
@@ -224,6 +232,8 @@ def test_a_checkpoint_is_checked(s3: str) -> None:
     check(checkpoint, "commands")
     assert committed_offsets(checkpoint, "commands") == {0: 5}
     assert next_batch(checkpoint) == 10
+    assert files(checkpoint) == 3
+    assert sorted(noted(checkpoint, "offsets")) == [9, 10]
     with pytest.raises(BadCheckpoint, match="not 'other'"):
         check(checkpoint, "other")
     storage.publish("commits/10", lambda stream: stream.write(b"v1"))
@@ -234,6 +244,9 @@ def test_a_checkpoint_is_checked(s3: str) -> None:
 def test_a_checkpoint_that_only_spark_can_open() -> None:
     assert opened("dbfs://x/checkpoint") is None
     assert next_batch("dbfs://x/checkpoint") is None
+    assert files("dbfs://x/checkpoint") == 0
+    with pytest.raises(BadCheckpoint, match="can't be opened: give a folder, or an s3a:// URL"):
+        noted("dbfs://x/checkpoint", "offsets")
     assert committed_offsets("dbfs://x/checkpoint", "commands") == {}
     check("dbfs://x/checkpoint", "commands")
     assert opened(Path("/x")) is not None

@@ -9,13 +9,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
+from sinks.delta_log import DeltaLog
 from sinks.ledger_store import LedgerStore
+from sinks.storage import Storage
 from streaming.answers.folders import Folders
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -64,6 +66,17 @@ def ask(query: LiveQuery, path: str, **asked: object) -> Any:
     status, text = get(query, f"/api/{path}?{urlencode(asked)}", "page")
     assert status == 200, text
     return json.loads(text)
+
+
+def of_ledgers(store: Path) -> set[tuple[str, int]]:
+    """The closed ledgers with a file that the last micro-batch did not delete."""
+    deleted = {
+        (topic, ledger)
+        for file in (store / "deletions").glob("*")
+        for topic, ledger in json.loads(file.read_text())
+    }
+    kept = {(unquote(file.parent.name), int(file.stem)) for file in (store / "ledgers").rglob("*.parquet")}
+    return kept - deleted
 
 
 def of_topics(text: str) -> Values:
@@ -115,6 +128,9 @@ def test_a_running_query_shows_the_stats_of_its_topics(query: LiveQuery, spark: 
 
     assert query.stop(signal.SIGTERM) == 0
     assert lines(query, "stopped")
+    assert found["magnetar_files", "tables"] == DeltaLog(Storage(f"{query.store}/tables")).count()
+    assert found["magnetar_files", "ledgers"] == len(of_ledgers(query.store))
+    assert {"segments", "checkpoint"} <= {key[1] for key in found if key[0] == "magnetar_files"}
     states = partition_states(spark, query.checkpoint)
     assert len(states) == PARTITIONS
     wanted: Values = {}

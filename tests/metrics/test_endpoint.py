@@ -49,8 +49,12 @@ def test_probes_and_metrics() -> None:
         metrics.progress(PROGRESS)
         assert get(f"{endpoint.url}/readyz") == (200, "ready\n")
         assert get(f"{endpoint.url}/")[0] == 404
-        run = Run()
-        run.publish(0)
+        run = Run(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+        run.subscribe("s")  # else closed ledgers are trimmed
+        for sequence_id in range(3):
+            run.publish(sequence_id)
+        metrics.files({"segments": 3, "tables": 6})
+        metrics.files({"segments": 4})
         measured = run.broker.metrics(everything=True)
         measured.quarantined = {"json": 2}
         metrics.batch({(0, "SEND_RECEIPT"): 1, (1, "SEND_RECEIPT"): 2}, [measured])
@@ -68,6 +72,8 @@ def test_probes_and_metrics() -> None:
         assert found["magnetar_batch_seconds_bucket", "0.5"] == found["magnetar_batch_seconds_count",] == 1
         assert found["magnetar_batch_phase_seconds_total", "addBatch"] == 0.3
         assert found["magnetar_records_behind",] == 7
+        files = {key[1]: value for key, value in found.items() if key[0] == "magnetar_files"}
+        assert files == {"ledgers": 1, "segments": 4, "tables": 6}
         status, text = get(f"{endpoint.url}/metrics", "application/openmetrics-text; version=1.0.0")
         assert status == 200
         assert {"pulsar_storage_size", "magnetar_batch_seconds"} <= {each.name for each in openmetrics(text)}  # type: ignore[no-untyped-call]

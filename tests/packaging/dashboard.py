@@ -47,6 +47,7 @@ def scrape() -> str:
     measured.quarantined = {"malformed": 1}
     metrics = QueryMetrics()
     metrics.batch({(0, "SEND_RECEIPT"): 2}, [measured])
+    metrics.files({"segments": 3, "tables": 5, "checkpoint": 20})
     metrics.progress(
         Progress(
             batch_id=3,

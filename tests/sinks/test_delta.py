@@ -195,6 +195,28 @@ def test_the_query_compacts_by_itself(url: str, caplog: pytest.LogCaptureFixture
     DeltaSink(url).close()
 
 
+def test_the_sink_knows_how_many_files_the_table_has(url: str) -> None:
+    """Also one that goes on, after a repeated micro-batch, and after a compaction."""
+
+    def files() -> int:
+        return len(DeltaTable(url).file_uris())
+
+    sink = DeltaSink(url)
+    for number in (0, 1, 1, 2):
+        run(sink, number)
+        assert sink.files == files() > 0
+    with patch.object(tables, "COMPACT_EVERY", 5):
+        sink = DeltaSink(url)
+        for number in range(3, 8):
+            run(sink, number)
+            assert sink.files == files()
+        before = files()
+        sink.close()  # the compaction is done
+        assert files() < before
+        run(sink, 8)
+        assert sink.files == files()
+
+
 def test_files_that_are_missing_are_not_committed(url: str) -> None:
     sink = DeltaSink(url)
     run(sink, 0)

@@ -11,8 +11,10 @@ import pytest
 from schemas.effects import Effect, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY
+from sinks import segments
 from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore, TopicLedgers, read_entries
+from sinks.storage import Storage
 from tests.sinks.helpers import (
     TOPIC,
     Killed,
@@ -121,6 +123,15 @@ def test_entries_confirmed_after_their_ledger_closed_are_found(url: str) -> None
 
 
 @pytest.mark.feature("J2")
+def test_segments_are_counted(url: str) -> None:
+    store = LedgerStore(url)
+    assert segments.count(Storage(url)) == 0
+    for batch in range(3):
+        for partition in range(2):
+            store.write(batch, partition, output(receipts(1, batch, batch)))
+    assert segments.count(Storage(url)) == 6
+
+
 def test_deleting_waits_for_the_next_batch(url: str) -> None:
     store = LedgerStore(url)
     store.write(0, 0, output([*receipts(1, 0, 4), closed(1, 5), *receipts(2, 0, 4)]))

@@ -66,6 +66,7 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         topic.rates_until,
         tuple(rates),
         tuple(next_rates),
+        len(topic.ledger.ledgers) - (topic.ledger.current in topic.ledger.ledgers),
     )
 
 
