@@ -7,10 +7,27 @@ is until `TopicMetrics.rates_until`, and as it is during the interval after that
 import msgspec
 
 
+class ConsumerMetrics(msgspec.Struct, array_like=True):
+    """A consumer: `permits` and `unacked` in messages. `rates`: those of `CONSUMER_RATES`."""
+
+    name: str
+    consumer_id: int
+    permits: int
+    unacked: int
+    blocked: bool
+    rates: tuple[float, ...]
+    next_rates: tuple[float, ...]
+
+
+CONSUMER_RATES = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver")
+"""The rates of a consumer, by Pulsar's names."""
+
+
 class SubscriptionMetrics(msgspec.Struct, array_like=True):
     """A subscription: backlogs in entries, sizes in bytes, `expired` and `evicted` in entries, all others in messages.
 
-    `rates`: those of `SUBSCRIPTION_RATES`.
+    `rates`: those of `SUBSCRIPTION_RATES`. `members`: the consumers, if the broker exposes them. `filtered`: the messages that entry
+    filters processed, accepted, rejected and rescheduled. `times`: those of `SUBSCRIPTION_TIMES` (ms since the epoch; 0: never).
     """
 
     name: str
@@ -27,7 +44,20 @@ class SubscriptionMetrics(msgspec.Struct, array_like=True):
     evicted: int
     rates: tuple[float, ...]
     next_rates: tuple[float, ...]
+    in_replay: int = 0
+    filtered: tuple[int, ...] = (0, 0, 0, 0)
+    times: tuple[int, ...] = (0, 0, 0, 0, 0)
+    members: list[ConsumerMetrics] = []
 
+
+SUBSCRIPTION_TIMES = (
+    "lastExpireTimestamp",
+    "lastAckedTimestamp",
+    "lastConsumedFlowTimestamp",
+    "lastConsumedTimestamp",
+    "lastMarkDeleteAdvancedTimestamp",
+)
+"""The times of a subscription, by Pulsar's names."""
 
 SUBSCRIPTION_RATES = (
     "msgRateOut",
@@ -43,6 +73,10 @@ TOPIC_RATES = ("msgRateIn", "msgThroughputIn")
 """The rates of a topic that are not sums over its subscriptions, by Pulsar's names."""
 
 
+ENTRY_SIZES = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
+"""The buckets of the sizes of entries, as Pulsar names them: up to so much, and larger."""
+
+
 class TopicMetrics(msgspec.Struct, array_like=True):
     """A topic: sizes in bytes, counters in messages, times in ms since the epoch.
 
@@ -50,6 +84,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     unacknowledged message as of the last check of the quotas; None: unknown. `duplicates` and `unknown`: messages that
     deduplication refused. `rates`: those of `TOPIC_RATES`. `publish_limited`: how often a publish rate limited a connection in
     the interval that ends at `publish_limited_until`. `closed_ledgers`: how many of them the topic has.
+    `entry_sizes`: how many entries of the interval had a size in each of `ENTRY_SIZES`, then the sum of their sizes; empty: there
+    were none. It comes twice, as rates do.
     """
 
     name: str
@@ -72,6 +108,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     rates: tuple[float, ...]
     next_rates: tuple[float, ...]
     closed_ledgers: int = 0
+    entry_sizes: list[int] = []
+    next_entry_sizes: list[int] = []
 
 
 class PartitionMetrics(msgspec.Struct, array_like=True):
@@ -79,6 +117,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
 
     `clock` in ms since the epoch, `interval` of the rates in ms. `offset`: the last record's, −1: there was none.
     `state_bytes`: the size of the encoded state. `quarantined`: the records that the micro-batch refused, by rule.
+    `write_seconds`: how long the sinks took to write its rows; None: there were none.
     """
 
     partition: int
@@ -90,6 +129,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     topics: list[TopicMetrics]
     deleted: list[str]
     quarantined: dict[str, int]
+    write_seconds: float | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

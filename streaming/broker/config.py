@@ -69,6 +69,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     statsUpdateFrequencyInSecs: Annotated[int, between(0, 86_400, "s")] = 60
     """The length of the intervals over which the rates in stats are averaged. Less than 1 counts as 1."""
 
+    exposeConsumerLevelMetricsInPrometheus: bool = False
+    """Whether metrics show each consumer, too."""
+
     # Ledgers and retention
     managedLedgerMaxEntriesPerLedger: Annotated[int, between(1, 1_000_000, "entries")] = 50000
     """A ledger with this many entries is full: it closes, and another one opens."""

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
+from schemas.metrics import CONSUMER_RATES, ConsumerMetrics
 from streaming.broker.abstract_topic import AbstractTopic
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.rate import Rates
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.subscription import FilterCounts
 
 
 def topic_fields(topic: AbstractTopic, subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -62,12 +65,19 @@ def subscription_fields(
 
 
 _IN = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
+_FILTERED = (
+    "filterProcessedMsgCount",
+    "filterAcceptedMsgCount",
+    "filterRejectedMsgCount",
+    "filterRescheduledMsgCount",
+)
 _OUT = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver", "chunkedMessageRate")
 """The rates of a producer and of a consumer, in the order of their totals."""
 
 
 def add_rates(topic: AbstractTopic, found: dict[str, Any]) -> None:
-    """Add the rates of the last interval, per second, to the topic's fields: of connected clients, and their sums."""
+    """Add the rates of the last interval, per second, to the topic's fields: of connected clients, and their sums. With
+    them comes what else is known of consumers."""
     for shown, producer in zip(found["publishers"], topic.producers.values(), strict=True):
         counters = topic.producer_counters.get(producer.name)
         shown |= (Rates() if counters is None else counters.rates).named(*_IN)
@@ -75,7 +85,13 @@ def add_rates(topic: AbstractTopic, found: dict[str, Any]) -> None:
     consumers = iter(topic.all_consumers())
     for subscription in found["subscriptions"].values():
         for shown in subscription["consumers"]:
-            shown |= next(consumers).rates.named(*_OUT)
+            consumer = next(consumers)
+            shown |= consumer.rates.named(*_OUT) | {
+                "bytesOutCounter": consumer.bytes_out,
+                "lastConsumedFlowTimestamp": consumer.last_flow,
+                "lastConsumedTimestamp": consumer.last_sent,
+                "lastAckedTimestamp": consumer.last_ack,
+            }
         subscription |= sums(subscription["consumers"], *_OUT[:-1])
     found |= sums(found["publishers"], *_IN[:-1]) | sums(found["subscriptions"].values(), *_OUT[:2])
     found["averageMsgSize"] = _average_size(found)
@@ -108,6 +124,38 @@ def consumer_rates(topic: AbstractTopic, consumers: Sequence[Consumer]) -> tuple
         _summed(4, (consumer.rates.per_second for consumer in consumers)),
         _summed(4, (consumer.next_rates(topic.rates_until) for consumer in consumers)),
     )
+
+
+def details(filtered: FilterCounts, properties: dict[str, str]) -> dict[str, Any]:
+    """More fields of a subscription that do not concern its cursor."""
+    counts = dict(zip(_FILTERED, filter_counts(filtered), strict=True))
+    return {"subscriptionProperties": properties, "isReplicated": False, **counts}
+
+
+def filter_counts(counts: FilterCounts) -> tuple[int, ...]:
+    """Messages that filters processed, accepted, rejected and rescheduled."""
+    return counts.processed, counts.accepted, counts.rejected, counts.rescheduled
+
+
+def members(
+    topic: AbstractTopic, consumers: Sequence[Consumer], config: ServiceConfiguration
+) -> list[ConsumerMetrics]:
+    """The consumers of a subscription, if the broker exposes them."""
+    if not config.exposeConsumerLevelMetricsInPrometheus:
+        return []
+    count, zeros = len(CONSUMER_RATES), (0.0,) * len(CONSUMER_RATES)
+    return [
+        ConsumerMetrics(
+            consumer.name,
+            consumer.consumer_id,
+            consumer.permits,
+            consumer.unacked,
+            consumer.blocked,
+            consumer.rates.per_second[:count] or zeros,
+            consumer.next_rates(topic.rates_until)[:count] or zeros,
+        )
+        for consumer in consumers
+    ]
 
 
 def _summed(count: int, rates: Iterable[tuple[float, ...]]) -> list[float]:

@@ -42,6 +42,9 @@ _GENERATED_NAMES = _TOPIC_1.index("generated_names")
 _ADDED_FIELDS: tuple[Any, ...] = ({}, [], {}, {}, {}, {}, {})
 """The fields of `PartitionState` between those of version 1 and `generated_names`."""
 
+_ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {})
+"""The fields of a subscription that version 2 has before the dispatcher, and version 1 had not."""
+
 _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
 """Where version 1 had `Subscription.consumers`, `Subscription.dispatcher` and `Consumer.hash_ranges`."""
 
@@ -110,7 +113,7 @@ def _dispatcher_last(subscription: list[Any]) -> None:
         if len(dispatcher) >= _ASLEEP:
             dispatcher.insert(_ASLEEP, {})
             dispatcher.insert(_PASSED_FROM, [-1, -1])  # entries that were passed may be pending
-    subscription.append(dispatcher)
+    subscription += [*_ADDED_TO_SUBSCRIPTION, dispatcher]
 
 
 def _in_blocks(items: Iterable[list[int]]) -> list[Any]:

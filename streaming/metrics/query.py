@@ -9,16 +9,19 @@ from typing import NamedTuple
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
 from schemas.metrics import PartitionMetrics
+from streaming.metrics.durations import Durations
 from streaming.metrics.topics import LABEL_SETS, Known, Snapshot, TopicFigures
 
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the histogram of batch times, in seconds."""
+
+WRITE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Those of the histogram of write times."""
 
 
 class Progress(NamedTuple):
@@ -49,8 +52,8 @@ class QueryMetrics(Collector):
         self._rows: Counter[str] = Counter()
         self._quarantined: Counter[str] = Counter()
         self._phases: dict[str, float] = {}
-        self._buckets = [0] * (len(BUCKETS) + 1)
-        self._sum = 0.0
+        self._batches = Durations(BUCKETS)
+        self._writes = Durations(WRITE_BUCKETS)
         self._records = 0
         self._last: Progress | None = None
         self._stopped = False
@@ -70,6 +73,8 @@ class QueryMetrics(Collector):
             for each in measured:
                 self._topics.update(each)
                 self._quarantined.update(each.quarantined)
+                if each.write_seconds is not None:
+                    self._writes.add(each.write_seconds)
 
     def progress(self, done: Progress) -> None:
         """A micro-batch is done."""
@@ -78,9 +83,7 @@ class QueryMetrics(Collector):
             self._records += done.records
             for phase, took in done.seconds.items():
                 self._phases[phase] = self._phases.get(phase, 0.0) + took
-            seconds = done.seconds.get("triggerExecution", 0.0)
-            self._sum += seconds
-            self._buckets[sum(seconds > bound for bound in BUCKETS)] += 1
+            self._batches.add(done.seconds.get("triggerExecution", 0.0))
 
     def files(self, counts: Mapping[str, int]) -> None:
         """How many files there are of something, by what they are. What is not named is as it was."""
@@ -144,12 +147,10 @@ class QueryMetrics(Collector):
             "phase",
             self._phases,
         )
-        total, counts = 0, []
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._buckets, strict=True):
-            total += count
-            counts.append((bound, total))
-        yield HistogramMetricFamily(
-            "magnetar_batch_seconds", "How long micro-batches took.", buckets=counts, sum_value=self._sum
+        yield self._batches.metric("magnetar_batch_seconds", "How long micro-batches took.")
+        yield self._writes.metric(
+            "magnetar_store_write_seconds",
+            "How long a partition's rows of a micro-batch took to be written, entries and output tables.",
         )
         if self._last is not None:
             yield from _of_last(self._last)

@@ -5,6 +5,7 @@ subscriptions beyond it, are added up in one label set each, in which namespace,
 over all topics stay right. Who has a label set keeps it, since the first ones known are shown.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,8 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from schemas.metrics import (
+    CONSUMER_RATES,
+    ENTRY_SIZES,
     SUBSCRIPTION_RATES,
+    SUBSCRIPTION_TIMES,
     TOPIC_RATES,
+    ConsumerMetrics,
     PartitionMetrics,
     SubscriptionMetrics,
     TopicMetrics,
@@ -35,6 +40,8 @@ _TOPICS = {
     "pulsar_throughput_in": "Bytes published, per second over the last interval.",
     "pulsar_throughput_out": "Bytes sent to consumers, per second over the last interval.",
     "pulsar_storage_size": "Bytes stored.",
+    "pulsar_storage_logical_size": "The same, since nothing is stored twice.",
+    "pulsar_storage_write_rate": "Entries stored, per second over the last interval.",
     "pulsar_storage_backlog_size": "Bytes from the slowest subscription's position on.",
     "pulsar_msg_backlog": "Unacknowledged entries, the sum over all subscriptions.",
     "pulsar_publish_rate_limit_times": "How often the publish rate limited a connection in the interval.",
@@ -51,6 +58,20 @@ _QUOTAS = {
 _BY_QUOTA = {
     "pulsar_storage_backlog_quota_exceeded_evictions_total": "How often a check evicted, by quota.",
     "magnetar_backlog_quota_used_ratio": "How much of a quota is used: eviction, or closing producers, begins at 1.",
+}
+_ENTRY_SIZES = [f"pulsar_entry_size_le_{bucket}" for bucket in ENTRY_SIZES]
+_TOPICS |= dict.fromkeys(_ENTRY_SIZES, "Entries of the last interval by size, in bytes.") | {
+    "pulsar_entry_size_count": "Entries of the last interval.",
+    "pulsar_entry_size_sum": "The sizes of the last interval's entries, in bytes.",
+}
+
+_FILTERED = [
+    f"pulsar_subscription_filter_{each}_msg_count"
+    for each in ("processed", "accepted", "rejected", "rescheduled")
+]
+_TIMES = {
+    f"pulsar_subscription_{re.sub('[A-Z]', lambda found: '_' + found[0].lower(), field)}": field
+    for field in SUBSCRIPTION_TIMES
 }
 _SUBSCRIPTIONS = {
     "pulsar_subscription_back_log": "Unacknowledged entries.",
@@ -69,7 +90,20 @@ _SUBSCRIPTIONS = {
     "pulsar_subscription_total_msg_expired": "Entries expired since the topic was loaded.",
     "pulsar_out_messages_total": "Messages sent since the topic was loaded.",
     "pulsar_out_bytes_total": "Bytes sent since the topic was loaded.",
+    "pulsar_subscription_in_replay": "Entries that are to be sent again.",
     "magnetar_subscription_evicted_entries_total": "Entries that backlog quotas took from the backlog.",
+}
+_SUBSCRIPTIONS |= {name: f"Messages that entry filters {name.split('_')[3]}." for name in _FILTERED} | {
+    name: f"{field}, in ms since the epoch; 0: never." for name, field in _TIMES.items()
+}
+_CONSUMERS = {
+    "pulsar_consumer_msg_rate_out": "Messages sent to the consumer, per second over the last interval.",
+    "pulsar_consumer_msg_throughput_out": "Bytes sent to the consumer, per second over the last interval.",
+    "pulsar_consumer_msg_ack_rate": "Messages that the consumer acknowledged, per second over the last interval.",
+    "pulsar_consumer_msg_rate_redeliver": "Messages sent to the consumer again, per second over the last interval.",
+    "pulsar_consumer_unacked_messages": "Messages that the consumer has and did not acknowledge.",
+    "pulsar_consumer_blocked_on_unacked_messages": "Whether the consumer gets no more before it acknowledges some: 0 or 1.",
+    "pulsar_consumer_available_permits": "Messages that the consumer takes now.",
 }
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
 
@@ -132,8 +166,11 @@ class TopicFigures:
         quotas = _Families(_QUOTAS, "cluster", "namespace", "topic")
         by_quota = _Families(_BY_QUOTA, "cluster", "namespace", "topic", "quota_type")
         subscriptions = _Families(_SUBSCRIPTIONS, "cluster", "namespace", "topic", "subscription")
+        consumers = _Families(
+            _CONSUMERS, "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id"
+        )
         namespaces = _Families(_TOPICS_COUNT, "cluster", "namespace")
-        shown = 0
+        shown = members = 0
         for number, (partition, topic) in enumerate(self._known.values()):
             own = self._partitions[partition]
             at, cluster = max(time, own.clock), own.cluster
@@ -148,13 +185,21 @@ class TopicFigures:
                     by_quota.add((*labels, quota_type), values)
             for subscription in topic.subscriptions:
                 shown += 1
-                subscriptions.add(
-                    (*labels, subscription.name)
-                    if listed and shown <= label_sets
-                    else (cluster, OTHER, OTHER, OTHER),
-                    subscription_values(subscription, topic, at, own.interval),
-                )
-        for families in (namespaces, topics, quotas, by_quota, subscriptions):
+                has_own = listed and shown <= label_sets
+                of_subscription = (*labels, subscription.name) if has_own else (cluster, *[OTHER] * 3)
+                values = subscription_values(subscription, topic, at, own.interval)
+                if has_own:  # times have no sum
+                    values |= dict(zip(_TIMES, subscription.times, strict=True))
+                subscriptions.add(of_subscription, values)
+                for consumer in subscription.members:
+                    members += 1
+                    consumers.add(
+                        (*of_subscription, consumer.name, str(consumer.consumer_id))
+                        if has_own and members <= label_sets
+                        else (cluster, *[OTHER] * 5),
+                        _consumer_values(consumer, topic, at, own.interval),
+                    )
+        for families in (namespaces, topics, quotas, by_quota, subscriptions, consumers):
             yield from families.metrics()
 
 
@@ -215,6 +260,7 @@ def _rates(
 def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
     """The metrics of a topic by name, at a time (ms). `interval`: of the rates, in ms."""
     rates = _rates(TOPIC_RATES, topic.rates, topic.next_rates, topic, at, interval)
+    sizes = _entry_sizes(topic, at, interval)
     of_subscriptions = [_subscription_rates(each, topic, at, interval) for each in topic.subscriptions]
     return {
         "pulsar_subscriptions_count": len(topic.subscriptions),
@@ -225,6 +271,8 @@ def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
         "pulsar_throughput_in": rates["msgThroughputIn"],
         "pulsar_throughput_out": sum((each["msgThroughputOut"] for each in of_subscriptions), 0.0),
         "pulsar_storage_size": topic.storage_size,
+        "pulsar_storage_logical_size": topic.storage_size,
+        "pulsar_storage_write_rate": sizes["pulsar_entry_size_count"] * 1000 / interval,
         "pulsar_storage_backlog_size": topic.backlog_size,
         "pulsar_msg_backlog": sum(each.backlog for each in topic.subscriptions),
         "pulsar_publish_rate_limit_times": topic.publish_limited if at < topic.publish_limited_until else 0,
@@ -232,7 +280,18 @@ def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
         "pulsar_in_bytes_total": topic.bytes_in,
         "magnetar_duplicate_messages_total": topic.duplicates,
         "magnetar_unknown_messages_total": topic.unknown,
+        **sizes,
     }
+
+
+def _entry_sizes(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
+    """The sizes of the last interval's entries by metric."""
+    counts: Sequence[int] = topic.next_entry_sizes if at < topic.rates_until + interval else ()
+    if at < topic.rates_until:
+        counts = topic.entry_sizes
+    *buckets, total = counts or [0] * (len(ENTRY_SIZES) + 1)
+    found: dict[str, float] = dict(zip(_ENTRY_SIZES, buckets, strict=True))
+    return found | {"pulsar_entry_size_count": sum(buckets), "pulsar_entry_size_sum": total}
 
 
 def quota_limits(topic: TopicMetrics, at: int) -> dict[str, float]:
@@ -291,4 +350,21 @@ def subscription_values(
         "pulsar_out_messages_total": subscription.messages_out,
         "pulsar_out_bytes_total": subscription.bytes_out,
         "magnetar_subscription_evicted_entries_total": subscription.evicted,
+        "pulsar_subscription_in_replay": subscription.in_replay,
+        **dict(zip(_FILTERED, subscription.filtered, strict=True)),
+    }
+
+
+def _consumer_values(
+    consumer: ConsumerMetrics, topic: TopicMetrics, at: int, interval: int
+) -> dict[str, float]:
+    rates = _rates(CONSUMER_RATES, consumer.rates, consumer.next_rates, topic, at, interval)
+    return {
+        "pulsar_consumer_msg_rate_out": rates["msgRateOut"],
+        "pulsar_consumer_msg_throughput_out": rates["msgThroughputOut"],
+        "pulsar_consumer_msg_ack_rate": rates["messageAckRate"],
+        "pulsar_consumer_msg_rate_redeliver": rates["msgRateRedeliver"],
+        "pulsar_consumer_unacked_messages": consumer.unacked,
+        "pulsar_consumer_blocked_on_unacked_messages": consumer.blocked,
+        "pulsar_consumer_available_permits": consumer.permits,
     }

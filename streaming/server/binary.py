@@ -23,6 +23,7 @@ from schemas.commands import Admin, ConnectionLost, Fault, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.lookup import is_namespace_name
+from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import (
     HEADROOM,
@@ -67,6 +68,9 @@ _KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
 """The first protocol version of clients that take a batch, and of those that take ACTIVE_CONSUMER_CHANGE."""
 
 _WRITE_AT_ONCE = 1 << 18
+
+_NO_ANSWER = 60.0
+"""How long a command is timed (s) before another one is."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -127,6 +131,7 @@ class BinaryServer:
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
         """Applies patterns of topics, one at a time: the worst of 50 characters takes 2.5 ms for a topic."""
         self.watchers = TopicWatchers(engine, self.matching) if engine.shows_topic_events else None
+        self.metrics = ServerMetrics(self._gauges, engine.written)
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
 
@@ -142,6 +147,19 @@ class BinaryServer:
         self.matching.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections.values()):
             connection.close("the server stops")
+
+    def _gauges(self) -> Gauges:
+        known = list(self.connections.values())
+        return Gauges(
+            connections=len(known),
+            half_open=sum(not each.ready for each in known),
+            paused=sum(each.paused for each in known),
+            opened=len(self.clients),
+            under_way=sum(each.under_way for each in known),
+            waiting=sum(each.waiting for each in known),
+            watchers=0 if self.watchers is None else sum(map(self.watchers.count, self.connections)),
+            unanswered=self.engine.unanswered,
+        )
 
     def new_connection(self) -> "Connection":
         """The asyncio protocol of a connection that a client opens."""
@@ -192,6 +210,13 @@ class BinaryServer:
         self.start()
 
 
+class _Timed(NamedTuple):
+    """A command whose answer takes a time that is measured, `since` then (s): its request id, or its producer and sequence id."""
+
+    key: int | tuple[int, int]
+    since: float
+
+
 class _Spooled(NamedTuple):
     """A message whose payload, of `size` bytes, is in the spool of its connection."""
 
@@ -206,6 +231,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: BinaryServer) -> None:
         self._server, self._engine, self._limits = server, server.engine, server.limits
+        self._metrics = server.metrics
+        self._timed: _Timed | None = None
         self.name = ""
         self._reader = FrameReader(server.limits.frame)
         self._requests = Requests()
@@ -231,10 +258,12 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         if len(self._server.connections) >= self._limits.connections:
             log.warning("a connection is refused: there are %d", self._limits.connections)
+            self._metrics.refused += 1
             self._closing = True
             transport.abort()
             return
         self.name = self._engine.new_connection()
+        self._metrics.created += 1
         transport.set_write_buffer_limits(self._limits.buffered)
         self._server.connections[self.name] = self
 
@@ -243,6 +272,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._heard = True
+        self._metrics.received += len(data)
         try:
             self._take(data)
             if self._under_way > self._limits.commands:
@@ -285,6 +315,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, by either side."""
         self._closing = True
+        if self.name:
+            self._metrics.closed += 1
         self._waiting.clear()
         self._spool.close()
         self._server.clients.lost(self.name)
@@ -372,6 +404,21 @@ class Connection(asyncio.Protocol):
         return self._spool.size
 
     @property
+    def ready(self) -> bool:
+        """Whether the client has sent CONNECT."""
+        return self._ready
+
+    @property
+    def under_way(self) -> int:
+        """Commands that the broker has not carried out."""
+        return self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for the client to read."""
+        return len(self._waiting)
+
+    @property
     def paused(self) -> bool:
         """Whether nothing is read from the client, because too much waits for it."""
         return not self._reading
@@ -381,6 +428,7 @@ class Connection(asyncio.Protocol):
     def _receive(self, asked: Frame) -> bool:
         """Take a frame. Returns whether the next one can be taken."""
         cmd = asked.cmd
+        self._metrics.commands[cmd] += 1
         if cmd == "PING":
             self._write(_PONG)
         elif not self._ready:
@@ -390,6 +438,7 @@ class Connection(asyncio.Protocol):
             if not self._authenticate(asked.fields):
                 return False
             self._ready = True
+            self._metrics.accepted += 1
             self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
             address = self._transport.get_extra_info("peername")
             version = asked.fields.get("client_version", "")
@@ -424,6 +473,8 @@ class Connection(asyncio.Protocol):
                 self._answer, "SEND_ERROR", {**fields, "error": "ChecksumError", "message": text}
             )
             return
+        if self._timed is None or self._timed.since < time.monotonic() - _NO_ANSWER:
+            self._time(asked)
         if asked.cmd == "SEND":
             if asked.metadata is None:
                 raise FrameError("SEND without a message")
@@ -445,12 +496,26 @@ class Connection(asyncio.Protocol):
         else:
             self._post(topic, _json(command))
 
+    def _time(self, asked: Frame) -> None:
+        """Find out how long the answer takes, if there will be one."""
+        fields = asked.fields
+        if asked.cmd == "SEND":
+            self._timed = _Timed((fields["producer_id"], fields["sequence_id"]), time.monotonic())
+        elif "request_id" in fields:
+            self._timed = _Timed(fields["request_id"], time.monotonic())
+
+    def _answered(self, cmd: str, fields: dict[str, Any]) -> None:
+        """An answer goes to the client."""
+        send = cmd in ("SEND_RECEIPT", "SEND_ERROR")
+        key = (fields["producer_id"], fields["sequence_id"]) if send else fields.get("request_id")
+        if self._timed is not None and self._timed.key == key:
+            self._metrics.answers.add(time.monotonic() - self._timed.since)
+            self._timed = None
+
     def _note(self, asked: Frame, topic: str | None, command: dict[str, Any]) -> None:
         """Keep what stats show of producers and consumers, and the broker does not know."""
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
             self._server.clients.opened(self.name, self._shown, topic, command)
-        elif asked.cmd == "FLOW":
-            self._server.clients.asked(self.name, asked.fields["consumer_id"], self._engine.now())
         elif asked.cmd == "CLOSE_PRODUCER":
             self._server.clients.closed(self.name, "producer", asked.fields["producer_id"])
         elif asked.cmd == "CLOSE_CONSUMER":
@@ -562,10 +627,12 @@ class Connection(asyncio.Protocol):
         self._answer("ERROR", fields)
 
     def _answer(self, cmd: str, fields: dict[str, Any]) -> None:
+        self._answered(cmd, fields)
         self._write(encode(cmd, fields))
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
+            self._metrics.sent += len(data)
             self._transport.write(data)
 
     def deliver(self, effects: Collection[e.Effect]) -> None:
@@ -641,14 +708,19 @@ class Connection(asyncio.Protocol):
             url = self._server.service_url
             name = "brokerServiceUrlTls" if url.startswith("pulsar+ssl:") else "brokerServiceUrl"
             found.fields[name] = url
+        self._answered(found.cmd, found.fields)
         return encode(found.cmd, found.fields)
 
     def _receipt(self, effect: e.SendReceipt) -> bytes:
         highest = effect.highest_sequence_id
         if effect.producer_id is None:  # the short form of publishing
             return b""
+        sequence_id = effect.sequence_id & MINUS_ONE
+        if self._timed is not None and self._timed.key == (effect.producer_id, sequence_id):
+            self._metrics.answers.add(time.monotonic() - self._timed.since)
+            self._timed = None
         return send_receipt(
-            effect.producer_id, effect.sequence_id & MINUS_ONE, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
+            effect.producer_id, sequence_id, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
             MINUS_ONE if highest is None else highest,
         )  # fmt: skip
 

@@ -37,12 +37,6 @@ class Clients:
         if found is not None:
             found["name"] = effect.producer_name
 
-    def asked(self, connection: str, consumer_id: int, now: int) -> None:
-        """A consumer asked for messages, by FLOW, at `now` (ms)."""
-        found = self._of.get(connection, {}).get(("consumer", consumer_id))
-        if found is not None:
-            found["shown"]["lastConsumedFlowTimestamp"] = now
-
     def consumer_stats(self, connection: str, consumer_id: int, stats: Json) -> Json | None:
         """The fields of CONSUMER_STATS_RESPONSE from the stats of a consumer's topic; None: the topic does not have it."""
         found = self._of.get(connection, {}).get(("consumer", consumer_id))

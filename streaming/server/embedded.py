@@ -8,6 +8,7 @@ the disk: while it writes, the next rounds fold, and are then written together.
 """
 
 import asyncio
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,8 @@ from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
 from streaming.fold import LiveFold, Records, StateRow
 from streaming.protocol.sends import LONGEST_TOPIC
+from streaming.metrics.durations import Durations
+from streaming.metrics.server import BOUNDS
 from streaming.server.clock import Clock, RealClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
@@ -118,6 +121,7 @@ class EmbeddedEngine:
         self._log: DataFolder | None = None
         self._folded: deque[_Round] = deque()
         self._syncing = False
+        self.written = None if data is None else Durations(BOUNDS)
 
     async def __aenter__(self) -> "EmbeddedEngine":
         configuration(self._config.profile, self._config.settings)
@@ -199,6 +203,11 @@ class EmbeddedEngine:
     def now(self) -> int:
         """See `Engine.now`."""
         return self._clock.now()
+
+    @property
+    def unanswered(self) -> None:
+        """See `Engine.unanswered`."""
+        return
 
     @property
     def broker(self) -> Broker:
@@ -287,7 +296,10 @@ class EmbeddedEngine:
         offsets = list(range(first, first + len(values)))
         records = Records(offsets, [now] * len(values), topics, values)
         if self._log is not None:
+            began = time.monotonic()
             self._log.append(records)
+            if self.written is not None and not self._log.fsync:
+                self.written.add(time.monotonic() - began)
         self._offset = offsets[-1]
         rows = self._fold.answer(records, known)
         self._entries.add(rows)
@@ -305,13 +317,15 @@ class EmbeddedEngine:
     def _sync(self) -> None:
         """Have the rounds so far written to the disk, and then deliver them."""
         assert self._log is not None
-        rounds = len(self._folded)
+        rounds, began = len(self._folded), time.monotonic()
         self._syncing = True
         written = self._loop.run_in_executor(None, self._log.syncing())
-        written.add_done_callback(lambda done: self._synced(rounds, done))
+        written.add_done_callback(lambda done: self._synced(rounds, began, done))
 
-    def _synced(self, rounds: int, done: asyncio.Future[None]) -> None:
+    def _synced(self, rounds: int, began: float, done: asyncio.Future[None]) -> None:
         self._syncing = False
+        if self.written is not None:
+            self.written.add(time.monotonic() - began)
         if (error := done.exception()) is not None:
             self._fail([], error)
         elif self._stopped is None:

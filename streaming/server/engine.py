@@ -9,6 +9,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self
 
 from schemas.commands import AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
+from streaming.metrics.durations import Durations
 
 
 class EngineStopped(RuntimeError):
@@ -40,6 +41,15 @@ class Engine(Protocol):
 
     shows_topic_events: bool
     """Whether all rows are delivered, also those that name no connection, such as the creation of a topic."""
+
+    written: Durations | None
+    """How long writes of the log took, if this process writes one."""
+
+    @property
+    def unanswered(self) -> float | None:
+        """How long the query that folds the commands elsewhere has not answered one that expects an answer, in seconds. None:
+        they are folded here."""
+        ...
 
     async def __aenter__(self) -> Self: ...
 

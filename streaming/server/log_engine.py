@@ -14,6 +14,7 @@ from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError
+from streaming.metrics.durations import Durations
 from streaming.quality.gate import judge
 from streaming.server.engine import Deliver, StoredEntry
 
@@ -41,6 +42,8 @@ class LogEngine:
         self.accepted: list[tuple[str | None, AnyCommand | Publish]] = []
 
     shows_topic_events = False
+    written: Durations | None = None
+    unanswered = None
 
     async def __aenter__(self) -> Self:
         self.failed: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()

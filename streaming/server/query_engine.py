@@ -34,6 +34,7 @@ from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
+from streaming.metrics.durations import Durations
 from streaming.protocol.admin_calls import topic_path
 from streaming.quality.gate import judge
 from streaming.server.clock import RealClock
@@ -107,6 +108,7 @@ class QueryEngine:
     """
 
     shows_topic_events = False
+    written: Durations | None = None
 
     def __init__(
         self,
@@ -250,6 +252,11 @@ class QueryEngine:
     def now(self) -> int:
         """See `Engine.now`."""
         return self._clock.now()
+
+    @property
+    def unanswered(self) -> float:
+        """See `Engine.unanswered`."""
+        return 0.0 if self._unanswered_since is None else time.monotonic() - self._unanswered_since
 
     async def _refusal(self, command: Admin) -> tuple[int, str] | None:
         """Status and reason if some ingress partition would refuse a call that the others would carry out."""

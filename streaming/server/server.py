@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.metrics.endpoint import is_loopback, registry
+from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
@@ -169,7 +170,7 @@ class Server:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]), advertised)}"
             app = application(engine, self.service_url, self.admin_url, self.binary.clients)
             app = app if clock is None else self._with_control(app, clock)
-            app = _with_metrics(app, engine) if isinstance(engine, EmbeddedEngine) else app
+            app = _with_metrics(app, engine, self.binary.metrics)
             app = app if security.authentication is None else security.authentication.guarded(app)
             self._http = HttpServer(app, admin_listener, security.tls)
 
@@ -206,11 +207,12 @@ class Server:
         self.binary.close()
 
 
-def _with_metrics(app: ASGIApp, engine: EmbeddedEngine) -> ASGIApp:
-    """`app`, and the metrics of the broker's topics at ``/metrics``, where Pulsar's brokers have them."""
-    metrics = make_asgi_app(
-        registry(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
-    )
+def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIApp:
+    """`app`, and ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here."""
+    found = registry(server)
+    if isinstance(engine, EmbeddedEngine):
+        found.register(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
+    metrics = make_asgi_app(found)
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         is_scrape = scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics"

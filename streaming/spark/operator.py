@@ -5,6 +5,7 @@ Spark calls it once per partition and micro-batch, with the partition's records 
 `streaming.fold` does the work in between. What the sinks got is counted in rows `schema.WRITTEN`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -91,13 +92,19 @@ def operator(
         # doesn't write a file every second, and the output still replays exactly.
         if records is not None or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}:
             counts = {kind: len(table) for kind, table in rows.items()}
+            began = time.monotonic()
             if rows:
                 batch = batch_id()
                 for sink in sinks:
                     sink.write(batch, partition, rows)
+            took = time.monotonic() - began
             after = own.state()
             state.update(after[1:])
-            figures = {METRICS: metrics.encode(own.metrics(after))} if measured else {}
+            figures = {}
+            if measured:
+                found = own.metrics(after)
+                found.write_seconds = took if rows else None
+                figures[METRICS] = metrics.encode(found)
             yield _written(partition, counts, figures)
         if clock == "trigger":
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)

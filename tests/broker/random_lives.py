@@ -181,6 +181,7 @@ SETTINGS: dict[str, list[Any]] = {
     "trimLedgerAckedToItsEnd": [False],
     "statsUpdateFrequencyInSecs": [1, 10],
     "clusterName": ["c"],
+    "exposeConsumerLevelMetricsInPrometheus": [True],
     "allowAutoTopicCreationType": ["partitioned"],
     "defaultNumPartitions": [2],
     "isAllowAutoUpdateSchemaEnabled": [False],

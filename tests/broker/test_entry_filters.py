@@ -260,3 +260,66 @@ def test_a_restart_between_changes_nothing(type_: Type) -> None:
     assert sent(run.wait(0.999)) == []
     run.configure()
     assert sent(run.wait(0.001)) == ([0, 2] if type_ == "Exclusive" else [0])
+
+
+# -- counts -------------------------------------------------------------------------------------------------------
+
+
+def counts(run: Run) -> tuple[int, ...]:
+    found = run.topic.subscriptions["s"].filtered
+    return found.processed, found.accepted, found.rejected, found.rescheduled
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_what_filters_decide_is_counted_in_messages(type_: Type) -> None:
+    run = with_consumer(type_)
+    run.create_producer()
+    run.send(0, 2, partition_key="reject")
+    run.send(3, 4, partition_key="a")
+    assert counts(run) == (5, 2, 3, 0)
+    assert run.topic.subscriptions["s"].last_mark_delete_advanced == run.now
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_what_is_rescheduled_is_counted_at_each_retry_although_none_is_made(type_: Type) -> None:
+    """The dispatcher judges it once, again after a second, and then sleeps until something happens."""
+    run = with_consumer(type_)
+    run.create_producer()
+    run.send(0, 1, partition_key="later")
+    assert counts(run) == (2, 0, 0, 2)
+    run.wait(3600.5)
+    run.flow("s", 1)
+    assert counts(run) == (2 * 3601, 0, 0, 2 * 3601)
+
+
+def test_what_is_delayed_was_processed_and_not_accepted_yet() -> None:
+    run = with_consumer("Shared")
+    run.publish(0, key="a", deliver_at_time=run.now + 60_000)
+    assert counts(run) == (1, 0, 0, 0)
+    run.wait(120)
+    assert counts(run) == (2, 1, 0, 0)
+
+
+def test_another_dispatcher_counts_from_0() -> None:
+    run = with_consumer("Shared")
+    run.publish(0, key="a")
+    run.ack("s", (1, 0))
+    run.close_consumer("s")
+    run.subscribe("s", "Exclusive", permits=1)
+    assert counts(run) == (0, 0, 0, 0)
+    run.publish(1, key="a")
+    assert counts(run) == (1, 1, 0, 0)
+    run.unload()
+    assert counts(run) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("a", (1, 1, 0, 0)), ("reject", (1, 0, 1, 0)), ("later", (1, 0, 0, 1))]
+)
+def test_filters_of_non_persistent_topics_count(key: str, expected: tuple[int, ...]) -> None:
+    topic = "non-persistent://public/default/t"
+    run = Run(entryFilterNames="ByKey")
+    run.subscribe("s", "Shared", permits=10, topic=topic)
+    run.publish(0, key=key, topic=topic)
+    found = run.broker.non_persistent_topic(topic).subscriptions["s"].filtered
+    assert (found.processed, found.accepted, found.rejected, found.rescheduled) == expected

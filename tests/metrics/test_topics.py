@@ -12,19 +12,22 @@ from prometheus_client.registry import Collector
 
 from schemas import metrics
 from schemas.commands import Admin, to_json
-from schemas.effects import AdminResponse
+from schemas.effects import AdminResponse, SendReceipt
 from schemas.entries import EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.entry_sizes import BOUNDS, EntrySizes
 from streaming.metrics.topics import OTHER, TopicFigures
-from tests.broker.kit import START, TOPIC, Run, Stored, feed
+from tests.broker.kit import START, TOPIC, Run, Stored, feed, one
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 
 Values = dict[tuple[str, ...], float]
 
 MINUTE = 60_000
-LABELS = ("cluster", "namespace", "topic", "subscription", "quota_type")
+LABELS = (
+    "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id", "quota_type", "command", "le",
+)  # fmt: skip
 
 TOPICS = {
     "pulsar_rate_in": "msgRateIn",
@@ -53,6 +56,13 @@ SUBSCRIPTIONS = {
     "pulsar_subscription_total_msg_expired": "totalMsgExpired",
     "pulsar_out_messages_total": "msgOutCounter",
     "pulsar_out_bytes_total": "bytesOutCounter",
+    "pulsar_subscription_in_replay": "msgInReplay",
+    "pulsar_subscription_filter_accepted_msg_count": "filterAcceptedMsgCount",
+    "pulsar_subscription_filter_rejected_msg_count": "filterRejectedMsgCount",
+    "pulsar_subscription_last_acked_timestamp": "lastAckedTimestamp",
+    "pulsar_subscription_last_consumed_flow_timestamp": "lastConsumedFlowTimestamp",
+    "pulsar_subscription_last_consumed_timestamp": "lastConsumedTimestamp",
+    "pulsar_subscription_last_mark_delete_advanced_timestamp": "lastMarkDeleteAdvancedTimestamp",
 }
 
 
@@ -156,6 +166,92 @@ def test_rates_end_with_their_interval_although_nothing_happens() -> None:
         stats_of(state, NoEntries(), TOPIC, 100, run.now + minutes * MINUTE)["msgRateIn"]
         for minutes in range(4)
     ]
+
+
+def test_sizes_of_entries_are_those_of_the_last_interval() -> None:
+    run = Run(now=START - START % MINUTE)
+    run.subscribe("s")
+    sizes = []
+    for sequence_id, length in enumerate((1, 1500, 100_000)):
+        sizes.append(one(run.publish(sequence_id, payload="x" * length), SendReceipt).size or 0)
+    assert 0 not in sizes
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    labels = ("standalone", "public/default", TOPIC)
+    now, then, later = (
+        {
+            name.removeprefix("pulsar_entry_size_"): value
+            for (name, *found), value in scraped(figures.collect(run.now + minutes * MINUTE)).items()
+            if name.startswith("pulsar_entry_size_") and tuple(found) == labels and value
+        }
+        for minutes in range(3)
+    )
+    assert (now, later) == ({}, {})
+    assert then == {"le_128": 1, "le_2_kb": 1, "le_100_kb": 1, "count": 3, "sum": sum(sizes)}
+
+
+def test_a_size_counts_in_the_first_bucket_that_it_does_not_exceed() -> None:
+    together, single = EntrySizes(), EntrySizes()
+    sizes = [*BOUNDS, *(bound + 1 for bound in BOUNDS), 0]
+    assert together.add_all(sizes) == sum(sizes)
+    for size in sizes:
+        single.add(size)
+    assert single == together
+    assert together.current == [2, *[2] * (len(BOUNDS) - 1), 1, sum(sizes)]
+
+
+def test_an_unload_forgets_the_sizes() -> None:
+    run = Run()
+    run.publish(0)
+    run.unload()
+    run.publish(1, producer="another")
+    assert sum(run.topic.ledger.entry_sizes.current[:-1]) == 1
+
+
+def test_filters_and_times() -> None:
+    run = Run(entryFilterNames="PropertyFilter")
+    run.subscribe("s", "Shared", permits=10)
+    flow = run.now
+    run.wait(1)
+    run.publish(0)
+    sent = run.now
+    run.wait(1)
+    run.ack("s", (1, 0))
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    found = scraped(figures.collect(run.now))
+    labels = ("standalone", "public/default", TOPIC, "s")
+    prefix = "pulsar_subscription"
+    assert [
+        found[f"{prefix}_filter_{each}_msg_count", *labels]
+        for each in ("processed", "accepted", "rejected", "rescheduled")
+    ] == [1, 1, 0, 0]
+    assert found[f"{prefix}_last_consumed_flow_timestamp", *labels] == flow
+    assert found[f"{prefix}_last_consumed_timestamp", *labels] == sent
+    assert found[f"{prefix}_last_acked_timestamp", *labels] == run.now
+    assert found[f"{prefix}_last_mark_delete_advanced_timestamp", *labels] == run.now
+    assert found[f"{prefix}_last_expire_timestamp", *labels] == 0
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+def test_consumers_are_shown_if_the_broker_exposes_them(exposed: bool) -> None:
+    run = Run(now=START - START % MINUTE, exposeConsumerLevelMetricsInPrometheus=exposed)
+    for number in range(4):
+        run.subscribe("s", "Shared", id_=number, permits=10)
+    for sequence_id in range(12):
+        run.publish(sequence_id)
+    figures = TopicFigures()
+    figures.update(metrics.decode(metrics.encode(run.broker.metrics(everything=True))))
+    found = scraped(figures.collect(run.now + MINUTE, label_sets=2))
+    of_consumers = {key: value for key, value in found.items() if key[0].startswith("pulsar_consumer_")}
+    unacked = [value for key, value in of_consumers.items() if key[0] == "pulsar_consumer_unacked_messages"]
+    assert len(of_consumers) == (21 if exposed else 0)
+    assert sum(unacked) == (12 if exposed else 0)
+    if exposed:
+        rate = "pulsar_consumer_msg_rate_out"
+        assert sum(value for key, value in of_consumers.items() if key[0] == rate) == pytest.approx(0.2)
+        assert (rate, "standalone", *[OTHER] * 5) in of_consumers
+        assert (rate, "standalone", "public/default", TOPIC, "s", "", "0") in of_consumers
 
 
 def test_quota_headroom() -> None:

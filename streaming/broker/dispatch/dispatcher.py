@@ -18,6 +18,7 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.subscription import Subscription
 
 
 class Dispatcher(msgspec.Struct, array_like=True):
@@ -104,7 +105,7 @@ class Dispatcher(msgspec.Struct, array_like=True):
         too: none is made.
         """
 
-    def resume_retries(self, now: int, delay: int) -> None:
+    def resume_retries(self, subscription: Subscription, now: int, delay: int) -> None:
         """Something happens on the topic at `now` (ms). Make up for the retries that were not made, which are `delay` ms
         apart, and schedule the next ones."""
 

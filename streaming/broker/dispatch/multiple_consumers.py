@@ -31,6 +31,7 @@ from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.subscription import Subscription
 
 NO_HASHES: dict[Position, int] = {}
 
@@ -175,9 +176,11 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         for due in [due for due in self.rescheduled if due <= clock]:
             positions = self.rescheduled.pop(due)
             self._count(positions, 1)
-            if self._are_rescheduled_again(sub, positions):
-                again = clock + retry_delay(sub.ctx.config)
+            if messages := self._rescheduled_again(sub, positions):
+                again, subscription = clock + retry_delay(sub.ctx.config), sub.subscription
                 self.asleep[again] = self.asleep.get(again, []) + positions
+                subscription.filtered.reschedule(messages)
+                subscription.asleep_messages[again] = subscription.asleep_messages.get(again, 0) + messages
             else:
                 self._replay_all(sub, positions)
                 dispatches = True
@@ -185,30 +188,36 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.dispatch(sub)
         return dispatches
 
-    def _are_rescheduled_again(self, sub: SubscriptionContext, positions: list[Position]) -> bool:
-        """Whether a consumer could get each of the entries now, but the filters put all of them off again."""
+    def _rescheduled_again(self, sub: SubscriptionContext, positions: list[Position]) -> int:
+        """If a consumer could get each of the entries now, but the filters put all of them off again: the messages in them. Else 0."""
         cursor, config = sub.cursor, sub.ctx.config
         if any(position <= cursor.mark_delete or position in cursor.acked for position in positions):
-            return False
+            return 0
         if not config.entryFilterNames or self._read_size(sub) == 0 or sub.throttle is not None:
-            return False
-        return not self.delayed.pauses_all(sub.ctx.clock, config) and all(
+            return 0
+        if self.delayed.pauses_all(sub.ctx.clock, config):
+            return 0
+        entries = sub.ctx.entries.get_all(sub.topic, sorted(positions))
+        again = all(
             judge(config.entryFilterNames, entry.metadata, sub.subscription.properties) == "RESCHEDULE"
-            for entry in sub.ctx.entries.get_all(sub.topic, sorted(positions))
+            for entry in entries
         )
+        return sum(entry.messages for entry in entries) if again else 0
 
     def _count(self, positions: list[Position], redeliveries: int) -> None:
         for position in positions:
             self.counts[position] = self.counts.get(position, 0) + redeliveries
 
-    def resume_retries(self, now: int, delay: int) -> None:
-        """They keep the rhythm of the first one, and each would have raised the redelivery counts."""
+    def resume_retries(self, subscription: Subscription, now: int, delay: int) -> None:
+        """They keep the rhythm of the first one, and each would have raised the redelivery counts, and those of the filters."""
         for due, positions in self.asleep.items():
             missed = max((now - due) // delay + 1, 0)
             if missed:
                 self._count(positions, missed)
+                subscription.filtered.reschedule(missed * subscription.asleep_messages[due])
             self.rescheduled.setdefault(due + missed * delay, []).extend(positions)
         self.asleep.clear()
+        subscription.asleep_messages.clear()
 
     # -- acks (subscriptions.md §5) -------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def filter_entries(
     """
     ctx = sub.ctx
     config, tick = ctx.config, sub.tick
-    filters = config.entryFilterNames
+    filters, counts = config.entryFilterNames, sub.subscription.filtered
     if not sub.policies.delayedDelivery.value.active:
         delayed = None
     kept: Found = []
@@ -50,11 +50,14 @@ def filter_entries(
         position, entry = each
         metadata = entry.metadata
         if filters:
+            counts.processed += entry.messages
             result = entry_filters.judge(filters, metadata, sub.subscription.properties)
             if result == "REJECT":
+                counts.rejected += entry.messages
                 acked.append(position)
                 continue
             if result == "RESCHEDULE":
+                counts.rescheduled += entry.messages
                 rescheduled.append(position)
                 continue
         if metadata.marker_type is not None and is_server_only(entry):
@@ -67,6 +70,8 @@ def filter_entries(
             tick,
         ):
             kept.append(each)
+    if filters:
+        counts.accepted += sum(entry.messages for _, entry in kept)
     if acked:
         _acknowledge(sub, acked)
     return kept, rescheduled
@@ -78,6 +83,8 @@ def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
     before, mark_delete = cursor.consumed, cursor.mark_delete
     backlog = cursor.backlog(sub.ledger) if ctx.acks is not None else 0
     change_cursor(ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    if cursor.mark_delete != mark_delete:
+        sub.subscription.last_mark_delete_advanced = ctx.clock
     if ctx.acks is not None:
         name = sub.subscription.name
         ctx.observe_ack(sub.topic, name, positions, mark_delete, cursor.mark_delete, backlog)
@@ -117,7 +124,7 @@ def send(
         else:
             ctx.emit_large(message, _WORD_BYTES * len(ack_set))
     consumer.permits -= sum(charged)
-    consumer.sent(total, len(found), size)
+    consumer.sent(total, len(found), size, ctx.clock)
     subscription.messages_out += total
     subscription.bytes_out += size
     subscription.dispatched += len(found)

@@ -27,6 +27,7 @@ from streaming.broker.dispatch.verdict import (
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.subscription import Subscription
 
 RING_POINTS = 100
 """Points per consumer on the hash ring that picks the active consumer."""
@@ -189,7 +190,9 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         The cursor rewinds even if all consumers have left in the meantime.
         """
         ctx, cursor = sub.ctx, sub.cursor
+        filtered = sub.subscription.filtered
         before = ctx.ordinal, cursor.consumed, cursor.read_position, self.pending_read
+        judged = filtered.processed
         if takes_over := 0 <= self.takes_over <= ctx.clock:
             self.takes_over = -1
             self._take_over(sub)
@@ -204,15 +207,19 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         if again in self.redeliver_at:
             self.redeliver_at.remove(again)
             self.asleep.append(again)
+            sub.subscription.asleep_messages[again] = filtered.processed - judged
         return False
 
-    def resume_retries(self, now: int, delay: int) -> None:
-        """They keep the rhythm of the first one."""
+    def resume_retries(self, subscription: Subscription, now: int, delay: int) -> None:
+        """They keep the rhythm of the first one, and each would have raised the counts of the filters."""
         for at in self.asleep:
-            due = at + max((now - at) // delay + 1, 0) * delay
+            missed = max((now - at) // delay + 1, 0)
+            subscription.filtered.reschedule(missed * subscription.asleep_messages[at])
+            due = at + missed * delay
             if due not in self.redeliver_at:
                 self.redeliver_at.append(due)
         self.asleep.clear()
+        subscription.asleep_messages.clear()
 
     # -- reading --------------------------------------------------------------------------------------------------
 

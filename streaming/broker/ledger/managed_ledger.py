@@ -4,11 +4,12 @@ It holds positions, counts and sizes, never entries. The topic holds the cursors
 `trimming` and `managed_cursor`.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.ledger.entry_sizes import EntrySizes
 from streaming.broker.position import Position
 
 MEGABYTE = 1024 * 1024
@@ -44,6 +45,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     terminated: bool = False
     rollover_checked: bool = False
     whole_ledgers: bool = True
+    entry_sizes: EntrySizes = msgspec.field(default_factory=EntrySizes)
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -67,6 +69,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
         self.entries_added = 0
+        self.entry_sizes = EntrySizes()
         self.number_of_entries = sum(info.entries for info in self.ledgers.values())
         if not self.terminated:
             older = max(self.ledgers, default=None)
@@ -93,12 +96,14 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.number_of_entries += 1
         self.total_size += size
         self.entries_added += 1
+        self.entry_sizes.add(size)
         self.last_confirmed = position
         self.last_add = now
 
-    def add_all(self, entries: int, size: int, now: int, config: ServiceConfiguration) -> None:
-        """Submit and confirm `entries` entries of `size` bytes together, of which none fills the ledger. `now` (ms): the time
-        of the last one."""
+    def add_all(self, sizes: Sequence[int], now: int, config: ServiceConfiguration) -> None:
+        """Submit and confirm entries of these sizes (bytes), of which none fills the ledger. `now` (ms): the time of the last
+        one."""
+        entries, size = len(sizes), self.entry_sizes.add_all(sizes)
         self.current_entries += entries
         self.current_size += size
         self.whole_ledgers = config.backlogSizeWholeLedgers

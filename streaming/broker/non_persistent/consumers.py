@@ -189,6 +189,7 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
         if (excess := consumer.exceeds(command.messagePermits)) is not None:
             ctx.close_connection(topic.name, command.connection, excess)
             return
+        consumer.last_flow = ctx.clock
         consumer.permits += command.messagePermits
         subscription.dispatcher.permits_changed(command.messagePermits)
 
@@ -196,6 +197,7 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
 def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
     """ACK: there is nothing to acknowledge. It is answered if its consumer is known and asks for an answer."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
+        found[1].last_ack = ctx.clock
         _count_acks(ctx, command, *found)
         if command.request_id is not None:
             ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))

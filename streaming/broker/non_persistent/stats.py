@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.metrics import SubscriptionMetrics, TopicMetrics
+from schemas.metrics import SUBSCRIPTION_TIMES, SubscriptionMetrics, TopicMetrics
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -11,6 +11,8 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.rate import Rate
 
 NO_STORAGE = {"storageSize": 0, "backlogSize": 0}
+
+NO_QUOTAS = {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
 
 NO_CURSOR: dict[str, Any] = {
     "isDurable": False,
@@ -46,7 +48,11 @@ def stats_with_rates(topic: NonPersistentTopic, config: ServiceConfiguration, no
     for name, subscription in found["subscriptions"].items():
         subscription["msgDropRate"] = topic.drops.get(name, none).per_second(now, config)
         subscription["chunkedMessageRate"] = 0.0  # quirk: not that of its consumers
-    return {**found, "msgDropRate": 0.0}
+        subscription |= {"msgRateExpired": 0.0, "msgInReplay": 0, **dict.fromkeys(SUBSCRIPTION_TIMES, 0)}
+        subscription |= stats.details(
+            topic.subscriptions[name].filtered, topic.subscriptions[name].properties
+        )
+    return {**found, **NO_QUOTAS, "msgDropRate": 0.0}
 
 
 def metrics(topic: NonPersistentTopic, config: ServiceConfiguration) -> TopicMetrics:
@@ -95,6 +101,8 @@ def _metrics(
         evicted=0,
         rates=(*rates, 0.0, drops.per_second(until - 1, config)),
         next_rates=(*next_rates, 0.0, drops.per_second(until, config)),
+        filtered=stats.filter_counts(subscription.filtered),
+        members=stats.members(topic, subscription.consumers, config),
     )
 
 

@@ -5,6 +5,7 @@ import msgspec
 from schemas.commands import SubType
 from streaming.broker.non_persistent.dispatchers import AnyNonPersistentDispatcher
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.subscription import FilterCounts
 
 
 class NonPersistentSubscription(msgspec.Struct, array_like=True):
@@ -21,6 +22,7 @@ class NonPersistentSubscription(msgspec.Struct, array_like=True):
     messages_out: int = 0
     bytes_out: int = 0
     dispatched: int = 0
+    filtered: FilterCounts = msgspec.field(default_factory=FilterCounts)
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""

@@ -71,10 +71,19 @@ def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> Non
 
 def _passes(ctx: Context, subscription: NonPersistentSubscription, entry: Entry) -> bool:
     """Do the entry filters accept the message? A rescheduled one is lost as well, and delivery times mean nothing here."""
-    names = ctx.config.entryFilterNames
-    return not is_server_only(entry) and (
-        not names or entry_filters.judge(names, entry.metadata, subscription.properties) == "ACCEPT"
-    )
+    names, counts, messages = ctx.config.entryFilterNames, subscription.filtered, entry.messages
+    if names:
+        counts.processed += messages
+        result = entry_filters.judge(names, entry.metadata, subscription.properties)
+        if result != "ACCEPT":
+            counts.rejected += messages if result == "REJECT" else 0
+            counts.rescheduled += messages if result == "RESCHEDULE" else 0
+            return False
+    if is_server_only(entry):
+        return False
+    if names:
+        counts.accepted += messages
+    return True
 
 
 def _send(
@@ -99,7 +108,7 @@ def _send(
     if entry.metadata.chunk_id is not None:
         consumer.chunks_out += 1
     consumer.permits -= messages
-    consumer.sent(messages, 1, entry.size)
+    consumer.sent(messages, 1, entry.size, ctx.clock)
     subscription.dispatcher.permits_changed(-messages)
     subscription.messages_out += messages
     subscription.bytes_out += entry.size

@@ -383,7 +383,7 @@ def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, match
 
 def _stats(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
     """The statistics of the topic."""
-    return 200, stats.stats_with_rates(topic, ctx.config, ctx.clock)
+    return 200, stats.stats_with_rates(topic, ctx)
 
 
 def _internal_stats(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:

@@ -92,6 +92,7 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
         if (excess := consumer.exceeds(command.messagePermits)) is not None:
             ctx.close_connection(topic.name, command.connection, excess)
             return
+        subscription.last_flow = consumer.last_flow = ctx.clock
         assert subscription.dispatcher is not None
         subscription.dispatcher.flow(topic.context_of(ctx, subscription), consumer, command.messagePermits)
 

@@ -77,7 +77,7 @@ def resume_retries(ctx: Context, topic: PersistentTopic) -> None:
     if asleep := topic.timers.take_asleep():
         for subscription in asleep:
             assert subscription.dispatcher is not None
-            subscription.dispatcher.resume_retries(ctx.clock, retry_delay(ctx.config))
+            subscription.dispatcher.resume_retries(subscription, ctx.clock, retry_delay(ctx.config))
             topic.timers.add(subscription)
         _wake_for_next(ctx, topic)
 
@@ -205,6 +205,8 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
         subscription.type = subscription.dispatcher = None
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
+        subscription.last_flow = subscription.last_mark_delete_advanced = 0
+        subscription.forget_filtered()
         subscription.expired_before_load = subscription.expired
 
 

@@ -211,11 +211,11 @@ class PublishRun:
         if not entries:
             return
         ctx, publishes = self._ctx, self._publishes
-        size = sum(map(publishes.sizes.__getitem__, run.rows))
+        sizes = [*map(publishes.sizes.__getitem__, run.rows)]
         ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, publishes.entry, run.rows)
         if run.enabled:
             dedup.snapshot_counter += entries
-        ledger.add_all(entries, size, publishes.clocks[run.rows[-1]], ctx.config)
+        ledger.add_all(sizes, publishes.clocks[run.rows[-1]], ctx.config)
 
 
 def plain_until(ctx: Context, topic: PersistentTopic) -> int:

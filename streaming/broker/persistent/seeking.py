@@ -87,6 +87,8 @@ def reset(
         rate_limits.stop(ctx, topic, subscription)
         subscription.type = subscription.dispatcher = None
         subscription.last_expire, subscription.expired_before_load = 0, subscription.expired
+        subscription.last_flow = subscription.last_mark_delete_advanced = 0
+        subscription.forget_filtered()
         count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)
 

@@ -101,7 +101,7 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     ctx.rows += rows
     ctx.offset, ctx.ordinal, ctx.clock = offsets[start + entries - 1], 1, clock
     ctx.entries.add_all(of_topic, id_, first, entry, range(entries))
-    ledger.add_all(entries, total, clock, config)
+    ledger.add_all(sizes, clock, config)
     topic.counters.messages_in += messages
     topic.counters.bytes_in += total
     counters.messages_in += entries

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.metrics import SubscriptionMetrics, TopicMetrics
+from schemas.metrics import SUBSCRIPTION_TIMES, SubscriptionMetrics, TopicMetrics
 from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
@@ -26,14 +26,26 @@ def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[st
     return {**stats.topic_fields(topic, subscriptions), **storage}
 
 
-def stats_with_rates(topic: PersistentTopic, config: ServiceConfiguration, now: int) -> dict[str, Any]:
-    """`topic_stats` with the rates of the last interval that ended by `now` (ms)."""
+def stats_with_rates(topic: PersistentTopic, ctx: Context) -> dict[str, Any]:
+    """`topic_stats` with the rates of the last interval, and what the last check of the backlog quotas found."""
+    config, now, policies = ctx.config, ctx.clock, ctx.policies_of(topic)
     found = topic_stats(topic, config)
     stats.add_rates(topic, found)
+    found["backlogQuotaLimitSize"] = policies.destination_storage_quota.value.limitSize
+    found["backlogQuotaLimitTime"] = policies.message_age_quota.value.limitTime
+    found["oldestBacklogMessageAgeSeconds"] = (
+        -1 if topic.oldest is None else (now - topic.oldest.timestamp) // 1000
+    )
+    if topic.oldest is not None:
+        found["oldestBacklogMessageSubscriptionName"] = topic.oldest.cursor
     found["publishRateLimitedTimes"] = topic.publish_limited.in_interval(now, config)
     for name, subscription in found["subscriptions"].items():
         subscription |= stats.sums(subscription["consumers"], "chunkedMessageRate")
-        subscription["msgRateExpired"] = topic.subscriptions[name].expired_rate.per_second(now, config)
+        own = topic.subscriptions[name]
+        subscription["msgRateExpired"] = own.expired_rate.per_second(now, config)
+        subscription["msgInReplay"] = _in_replay(own)
+        subscription |= dict(zip(SUBSCRIPTION_TIMES, _times(own), strict=True))
+        subscription |= stats.details(own.filtered, own.properties)
     return found
 
 
@@ -67,6 +79,8 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         tuple(rates),
         tuple(next_rates),
         len(topic.ledger.ledgers) - (topic.ledger.current in topic.ledger.ledgers),
+        topic.ledger.entry_sizes.last,
+        topic.ledger.entry_sizes.current,
     )
 
 
@@ -91,7 +105,26 @@ def _metrics(
         subscription.evicted,
         (*rates, expired.per_second(until - 1, config), 0.0),
         (*next_rates, expired.per_second(until, config), 0.0),
+        _in_replay(subscription),
+        stats.filter_counts(subscription.filtered),
+        _times(subscription),
+        stats.members(topic, consumers, config),
     )
+
+
+def _times(subscription: PersistentSubscription) -> tuple[int, ...]:
+    """Those of `SUBSCRIPTION_TIMES`. quirk: two of them are known of connected consumers only."""
+    return (
+        subscription.last_expire,
+        max((consumer.last_ack for consumer in subscription.consumers), default=0),
+        subscription.last_flow,
+        max((consumer.last_sent for consumer in subscription.consumers), default=0),
+        subscription.last_mark_delete_advanced,
+    )
+
+
+def _in_replay(subscription: PersistentSubscription) -> int:
+    return 0 if subscription.dispatcher is None else subscription.dispatcher.entries_to_redeliver
 
 
 def _unacked(subscription: PersistentSubscription) -> int:
@@ -111,7 +144,7 @@ def _subscription(
     topic: PersistentTopic, subscription: PersistentSubscription, config: ServiceConfiguration
 ) -> dict[str, Any]:
     dispatcher = subscription.dispatcher
-    found = {
+    found: dict[str, Any] = {
         **stats.subscription_fields(
             subscription.type, subscription.consumers, subscription.messages_out, subscription.bytes_out
         ),

@@ -123,6 +123,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     if not subscription.consumers and _mismatch(subscription, command) is not None:
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
+        subscription.forget_filtered()
         rate_limits.start(ctx, topic, subscription)
     dispatcher = subscription.dispatcher
     assert dispatcher is not None  # set above if the type was new

@@ -52,7 +52,7 @@ class PersistentSubscription(Subscription):
         Returns the cursor's former key if ledgers may have become free (see `change_cursor`).
         """
         ctx, cursor, ledger = sub.ctx, sub.cursor, sub.ledger
-        self.last_active = ctx.clock
+        self.last_active = consumer.last_ack = ctx.clock
         individual = command.ack_type == "Individual"
         index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
         before, mark_delete = cursor.consumed, cursor.mark_delete
@@ -73,6 +73,8 @@ class PersistentSubscription(Subscription):
         except CursorError:
             consumer.acks = acks
         self.acked += cursor.consumed - before
+        if cursor.mark_delete != mark_delete:
+            self.last_mark_delete_advanced = ctx.clock
         if ctx.acks is not None:
             named = [position for position, _ in ids if cursor.has_acked(position)] if individual else ()
             ctx.observe_ack(sub.topic, self.name, named, mark_delete, cursor.mark_delete, backlog)

@@ -137,6 +137,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def end_intervals(self, ctx: Context, until: int, count: int) -> None:
         """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
         super().end_intervals(ctx, until, count)
+        self.ledger.entry_sizes.end_interval()
         rates = [counters.rates.per_second for counters in self.producer_counters.values()]
         messages, size = (sum((each[index] for each in rates if each), 0.0) for index in (0, 1))
         half = 0.5 ** min(count - 1, 1074)
@@ -222,6 +223,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             subscription.expired += entries
         if subscription is not None and reason.expires:
             subscription.expired_rate.record(entries, ctx.clock, ctx.config)
+            if cursor.mark_delete != before:
+                subscription.last_mark_delete_advanced = ctx.clock
         return former
 
     def known_subscriptions(self) -> list[str]:

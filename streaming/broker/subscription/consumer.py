@@ -21,7 +21,8 @@ class Consumer(msgspec.Struct, array_like=True):
     `permits_while_blocked` are added to `permits` when the consumer is unblocked. On Key_Shared, `hashes` = slots of the
     pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order. `acks`,
     `redelivered` and `chunks_out` count, for the stats, messages that it acked, messages that it asked for again, and chunks.
-    `reads_any_schema`: it subscribed with AUTO_CONSUME.
+    `reads_any_schema`: it subscribed with AUTO_CONSUME. `last_flow`, `last_sent`, `last_ack`: when it last asked for messages, was sent
+    some, and acked (ms); 0: never.
     """
 
     connection: str
@@ -44,6 +45,9 @@ class Consumer(msgspec.Struct, array_like=True):
     redelivered: int = 0
     chunks_out: int = 0
     reads_any_schema: bool = False
+    last_flow: int = 0
+    last_sent: int = 0
+    last_ack: int = 0
 
     @property
     def handle(self) -> Handle:
@@ -79,14 +83,15 @@ class Consumer(msgspec.Struct, array_like=True):
             until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
         )
 
-    def sent(self, messages: int, entries: int, size: int) -> None:
-        """Update the average and the counters after a send (dispatch_shared.md §4, the avg statistic).
+    def sent(self, messages: int, entries: int, size: int, now: int) -> None:
+        """Update the average and the counters after a send at `now` (ms; dispatch_shared.md §4, the avg statistic).
 
         The average equals Pulsar's to the last bit, so that it rounds the same way.
         """
         self.messages_out += messages
         self.bytes_out += size
         if entries:
+            self.last_sent = now
             if self.average < 1:
                 self.average = messages / entries
             else:

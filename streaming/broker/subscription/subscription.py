@@ -12,13 +12,29 @@ INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
 """Types that keep pendingAcks, redelivery counts and unacked limits."""
 
 
+class FilterCounts(msgspec.Struct, array_like=True, gc=False):
+    """Messages that entry filters judged, since the dispatcher was made: `accepted` without those that are delayed then."""
+
+    processed: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    rescheduled: int = 0
+
+    def reschedule(self, messages: int) -> None:
+        """Messages were judged, and put off."""
+        self.processed += messages
+        self.rescheduled += messages
+
+
 class Subscription(msgspec.Struct, array_like=True, dict=True):
     """The part of a subscription that its dispatcher works on.
 
     `dispatched`, `acked`, `expired` and `evicted` count entries, `messages_out` counts messages. Times are in ms.
     `expired_before_load`: what to subtract from `expired` for totalMsgExpired, which counts from when the topic was loaded,
     and counts what the expiry of messages evicted, too.
-    `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker.
+    `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker. `last_flow` and
+    `last_mark_delete_advanced`: when a consumer last asked for messages, and when acks or the expiry last moved the mark-delete position,
+    since the topic was loaded. `asleep_messages`: how many messages are in the entries that sleep until a time (see `Dispatcher.timer`).
 
     In the encoding, the fields of the subclasses follow these, so a new field here needs a new `codec.VERSION`.
     """
@@ -40,6 +56,10 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     end_reached: bool = False
     expired_rate: Rate = msgspec.field(default_factory=Rate)
     broker_blocked: bool = False
+    last_flow: int = 0
+    last_mark_delete_advanced: int = 0
+    filtered: FilterCounts = msgspec.field(default_factory=FilterCounts)
+    asleep_messages: dict[int, int] = {}
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""
@@ -57,6 +77,10 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     def forget(self, consumer: Consumer) -> None:
         """A consumer leaves, so that its connection and id may become another's. Leaves `consumers` as it is."""
         self._by_handle.pop(consumer.handle, None)
+
+    def forget_filtered(self) -> None:
+        """The dispatcher is a new one, or there is none any more."""
+        self.filtered, self.asleep_messages = FilterCounts(), {}
 
     @cached_property
     def _by_handle(self) -> dict[Handle, Consumer]:

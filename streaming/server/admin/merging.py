@@ -33,13 +33,26 @@ def _with(answer: AdminResponse, response: Any) -> AdminResponse:
     return answer._replace(fields=msgspec.structs.replace(answer.fields, response=response))
 
 
+_OLDEST, _OLDEST_NAME = "oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"
+_SAME = ("backlogQuotaLimitSize", "backlogQuotaLimitTime")
+
+
 def sum_of(parts: Sequence[Json]) -> Json:
-    """Statistics of partitions as those of one topic: numbers are summed, lists joined, and objects merged by name."""
+    """Statistics of partitions as those of one topic: numbers are summed, lists joined, and objects merged by name.
+
+    quirk: times are 0. Quotas are each partition's, and of the oldest messages the oldest one counts.
+    """
     merged: Json = {}
     for part in parts:
+        if _OLDEST in part and part[_OLDEST] > merged.get(_OLDEST, -1):
+            merged |= {name: part[name] for name in (_OLDEST, _OLDEST_NAME) if name in part}
         for name, value in part.items():
-            if name not in merged:
-                merged[name] = value
+            if name.endswith("Timestamp"):
+                merged[name] = 0
+            elif name in (_OLDEST_NAME, _OLDEST, *_SAME):
+                merged.setdefault(name, value)
+            elif name not in merged:
+                merged[name] = sum_of([value]) if isinstance(value, dict) else value
             elif isinstance(value, dict):
                 merged[name] = sum_of([merged[name], value])
             elif isinstance(value, list):
