@@ -130,7 +130,7 @@ class BinaryServer:
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
         """Applies patterns of topics, one at a time: the worst of 50 characters takes 2.5 ms for a topic."""
-        self.watchers = TopicWatchers(engine, self.matching) if engine.shows_topic_events else None
+        self.watchers = TopicWatchers(engine, self.matching)
         self.metrics = ServerMetrics(self._gauges, engine.written)
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
@@ -144,6 +144,7 @@ class BinaryServer:
         """Close all connections."""
         if self._keep_alive is not None:
             self._keep_alive.cancel()
+        self.watchers.stop()
         self.matching.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections.values()):
             connection.close("the server stops")
@@ -157,7 +158,7 @@ class BinaryServer:
             opened=len(self.clients),
             under_way=sum(each.under_way for each in known),
             waiting=sum(each.waiting for each in known),
-            watchers=0 if self.watchers is None else sum(map(self.watchers.count, self.connections)),
+            watchers=sum(map(self.watchers.count, self.connections)),
             unanswered=self.engine.unanswered,
         )
 
@@ -192,8 +193,7 @@ class BinaryServer:
                 except Exception:
                     log.exception("rows can't be delivered, which is a bug in Magnetar")
                     connection.close("rows can't be delivered")
-        if self.watchers is not None:
-            self.watchers.see(rows)
+        self.watchers.see(rows)
 
     def _refused(self, effect: e.Quarantined) -> None:
         """The gate refused a command. It can't be answered, so its connection ends."""
@@ -320,8 +320,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._spool.close()
         self._server.clients.lost(self.name)
-        if self._server.watchers is not None:
-            self._server.watchers.lost(self.name)
+        self._server.watchers.lost(self.name)
         for task in self._tasks:
             task.cancel()
         if self._server.connections.pop(self.name, None) is not None and self._known:
@@ -444,9 +443,8 @@ class Connection(asyncio.Protocol):
             version = asked.fields.get("client_version", "")
             self._shown = clients.connection(address, version, self._engine.now())
             self._version = asked.fields.get("protocol_version", 0)
-            watches = self._server.watchers is not None
             self._answer(
-                "CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM, watches_topics=watches)
+                "CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM, watches_topics=True)
             )
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked)
@@ -573,9 +571,7 @@ class Connection(asyncio.Protocol):
     def _watch(self, asked: Frame) -> None:
         """Begin or end to watch the topics of a namespace."""
         watchers = self._server.watchers
-        if watchers is None:
-            self._refuse(asked, "Topic list watchers are not supported")
-        elif asked.cmd == "WATCH_TOPIC_LIST_CLOSE":
+        if asked.cmd == "WATCH_TOPIC_LIST_CLOSE":
             watchers.close(self.name, asked.fields["watcher_id"])
             self._answer("SUCCESS", {"request_id": asked.fields["request_id"]})
         elif watchers.count(self.name) >= self._limits.opened:

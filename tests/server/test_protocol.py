@@ -1,12 +1,16 @@
 """What clients of any age and kind ask of the binary protocol: each answer as a Pulsar 4.0.7 gave it."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from schemas.commands import Admin, Publish
 from streaming.protocol.codec import batch, encode, entry
 from streaming.protocol.frames import MINUS_ONE, topics_hash
+from streaming.server import topic_watchers
 from streaming.server.embedded import EmbeddedEngine
+from streaming.server.engine import Deliver, EngineStopped, NoAnswer
 from tests.server.test_bounds import CONNECT, TOPIC, Peer, Scene, producer, run, send
 
 pytestmark = pytest.mark.feature("K1")
@@ -170,15 +174,114 @@ def test_a_pattern_that_cannot_be_watched_is_refused(pattern: str, error: str) -
     run(work)
 
 
-def test_an_engine_that_does_not_say_which_topics_come_has_no_watchers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The engine delivers only rows for connections, as before a query. Returns the namespaces whose topics are listed."""
+    listed: list[str] = []
+    connect, topics = EmbeddedEngine.connect, EmbeddedEngine.topics
+
+    def connect_own(self: EmbeddedEngine, deliver: Deliver) -> None:
+        connect(self, lambda rows: deliver([row for row in rows if getattr(row.effect, "connection", None)]))
+
+    async def noted(self: EmbeddedEngine, namespace: str) -> list[str]:
+        listed.append(namespace)
+        return await topics(self, namespace)
+
     monkeypatch.setattr(EmbeddedEngine, "shows_topic_events", False)
+    monkeypatch.setattr(EmbeddedEngine, "connect", connect_own)
+    monkeypatch.setattr(EmbeddedEngine, "topics", noted)
+    return listed
+
+
+def test_before_a_query_topics_that_others_create_and_delete_are_found(
+    elsewhere: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_watchers, "LOOK_SECONDS", 0.001)
 
     async def work(scene: Scene) -> None:
-        peer = await scene.peer(CONNECT + watch("x"))
-        assert "supports_topic_watchers" not in (await peer.until("CONNECTED")).fields["feature_flags"]
-        assert (await peer.until("ERROR")).fields["error"] == "NotAllowedError"
+        peer = await watching(scene)
+        assert (await peer.until("WATCH_TOPIC_LIST_SUCCESS")).fields["topics_hash"] == "00000000"
+        await scene.server.engine.submit(name("a1"), Publish(producer="p", sequence_id=1))
+        update = (await peer.until("WATCH_TOPIC_UPDATE")).fields
+        assert (update["new_topics"], update["topics_hash"]) == ([name("a1")], topics_hash([name("a1")]))
+        deletion = Admin(method="DELETE", path=f"/persistent/{NAMESPACE}/a1?force=true")
+        await scene.server.engine.submit(name("a1"), deletion)
+        assert (await peer.until("WATCH_TOPIC_UPDATE")).fields["deleted_topics"] == [name("a1")]
+        watchers = scene.server.binary.watchers
+        peer.send(encode("WATCH_TOPIC_LIST_CLOSE", {"request_id": 1, "watcher_id": 0}))
+        await peer.until("SUCCESS")
+        while watchers._looking is None or not watchers._looking.done():
+            await asyncio.sleep(0)
+        elsewhere.clear()
+        watchers._look_soon()
+        await watchers._looking
+        assert elsewhere == []  # nobody watches
+
+    run(work)
+
+
+def test_before_a_query_topics_that_own_clients_create_are_found_at_once(elsewhere: list[str]) -> None:
+    """It does not wait for the next look, and a topic that is known is no reason to look."""
+
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        other.send(producer(1, name("a1")))
+        assert (await peer.until("WATCH_TOPIC_UPDATE")).fields["new_topics"] == [name("a1")]
+        fields = {"topic": name("a2"), "subscription": "s", "subType": "Shared", "consumer_id": 1}
+        other.send(encode("SUBSCRIBE", {**fields, "request_id": 9}))
+        assert (await peer.until("WATCH_TOPIC_UPDATE")).fields["new_topics"] == [name("a2")]
+        looks = len(elsewhere)
+        other.send(producer(2, name("a2")), producer(3, "persistent://public/another/a"))
+        await other.until("PRODUCER_SUCCESS")
+        await other.until("PRODUCER_SUCCESS")
+        assert len(elsewhere) == looks
+
+    run(work)
+
+
+def test_before_a_query_a_namespace_is_listed_once_for_all_who_watch_it(elsewhere: list[str]) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await watching(scene)
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        peer.send(*[watch(f"{NAMESPACE}/a.*", number) for number in range(1, 10)])
+        for _ in range(9):
+            await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        watchers = scene.server.binary.watchers
+        while watchers._looking is not None and not watchers._looking.done():
+            await asyncio.sleep(0)
+        elsewhere.clear()
+        watchers._look_soon()
+        assert watchers._looking is not None
+        await watchers._looking
+        assert elsewhere == [NAMESPACE]
+
+    run(work)
+
+
+@pytest.mark.parametrize("error", [NoAnswer("nobody"), EngineStopped("closed")])
+def test_before_a_query_that_does_not_answer_watchers_wait(
+    elsewhere: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """They look again later, unless the engine has stopped."""
+
+    async def fails(self: EmbeddedEngine, namespace: str) -> list[str]:
+        raise error
+
+    async def work(scene: Scene) -> None:
+        peer = await watching(scene)
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        watchers = scene.server.binary.watchers
+        while watchers._looking is None or not watchers._looking.done():
+            await asyncio.sleep(0)
+        topics = EmbeddedEngine.topics
+        with monkeypatch.context() as patch:
+            patch.setattr(EmbeddedEngine, "topics", fails)
+            watchers._look_soon()
+            await watchers._looking
+        assert EmbeddedEngine.topics is topics
+        assert watchers._timer is not None
+        assert watchers._timer.cancelled() is isinstance(error, EngineStopped)
 
     run(work)
 

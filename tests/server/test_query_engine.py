@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock, patch
 from uuid import uuid4
@@ -11,7 +12,16 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import InvalidProducerEpochError
 
-from schemas.commands import Admin, BrokerConfig, ConnectionLost, RunCheck, Subscribe, decode, to_json
+from schemas.commands import (
+    Admin,
+    BrokerConfig,
+    ConnectionLost,
+    Publish,
+    RunCheck,
+    Subscribe,
+    decode,
+    to_json,
+)
 from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
 from schemas.effects import AdminResponse, Effect, ProducerSuccess, Quarantined, Row
 from schemas.entries import EntryNotFound
@@ -24,11 +34,13 @@ from streaming.kafka.topics import NoSuchTopic, ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
+from streaming.protocol.frames import topics_hash
 from streaming.rows import to_tables
-from streaming.server import query_engine
+from streaming.server import query_engine, topic_watchers
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
 from streaming.server.query_engine import BadName, NameTaken, QueryEngine, server_name
+from streaming.server.topic_watchers import TopicWatchers
 from tests.sinks.helpers import TOPIC, metadata_of, output, payload_of, receipts
 
 pytestmark = [pytest.mark.feature("K1"), pytest.mark.kafka]
@@ -360,6 +372,45 @@ class TestPartitionsAgree:
                 await partitions.during(engine.submit(None, RunCheck(check="messageExpiry")))
                 assert await call(None, "DELETE", paths[1]) == [204] * PARTITIONS
                 assert all(broker.partitioned == {} for broker in partitions.brokers)
+            partitions.close()
+
+        asyncio.run(run())
+
+
+class TestTopicWatchers:
+    def test_topics_that_come_and_go_elsewhere(
+        self, topics: tuple[KafkaUrl, KafkaUrl], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A watcher hears of topics that another server creates, and of those that come through the log alone."""
+        monkeypatch.setattr(topic_watchers, "LOOK_SECONDS", 0.1)
+
+        async def run() -> None:
+            partitions = Partitions(topics)
+            told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+            asked = {"namespace": "public/default", "topics_pattern": "public/default/a.*"}
+            names = [f"persistent://public/default/{name}" for name in ("a1", "a2", "b")]
+            with ThreadPoolExecutor(1) as executor:
+                async with QueryEngine(*topics, "one") as engine, QueryEngine(*topics, "other") as other:
+                    watchers = TopicWatchers(engine, executor)
+                    engine.connect(watchers.see)
+
+                    async def work() -> None:
+                        begin = {**asked, "request_id": 1, "watcher_id": 7}
+                        await watchers.watch("c", begin, lambda *answer: told.put_nowait(answer))
+                        assert (await told.get())[0] == "WATCH_TOPIC_LIST_SUCCESS"
+                        await other.submit(names[0], Publish(producer="p", sequence_id=1))
+                        assert (await told.get())[1]["new_topics"] == [names[0]]
+                        for name in names[1:]:
+                            other.post(name, to_json(Publish(producer="p", sequence_id=1)))
+                        assert (await told.get())[1]["new_topics"] == [names[1]]
+                        path = "/persistent/public/default/a1?force=true"
+                        await other.submit(names[0], Admin(method="DELETE", path=path))
+                        cmd, update = await told.get()
+                        assert (cmd, update["deleted_topics"]) == ("WATCH_TOPIC_UPDATE", [names[0]])
+                        assert update["topics_hash"] == topics_hash([names[1]])
+                        watchers.stop()
+
+                    await partitions.during(asyncio.wait_for(work(), 60))
             partitions.close()
 
         asyncio.run(run())
