@@ -33,9 +33,9 @@ class Requests:
     def __init__(self) -> None:
         self._topics: dict[tuple[str, int], str] = {}
 
-    def topic_of_producer(self, producer_id: int) -> str:
-        """The topic that a producer was opened with, or `NO_TOPIC`."""
-        return self._topics.get(("producer", producer_id), NO_TOPIC)
+    def topic_of(self, sender: tuple[str, int]) -> str:
+        """The topic that a producer or consumer was opened with, or `NO_TOPIC`."""
+        return self._topics.get(sender, NO_TOPIC)
 
     def topic_of_consumer(self, consumer_id: int) -> str | None:
         """The topic that a consumer was opened with."""
@@ -53,7 +53,7 @@ class Requests:
         if frame.cmd == "SEND":
             if frame.metadata is not None and frame.metadata.get("event_time", 0) >= _SIGN:
                 frame.metadata["event_time"] -= 2 * _SIGN
-            return self.topic_of_producer(frame.fields["producer_id"]), {
+            return self.topic_of(("producer", frame.fields["producer_id"])), {
                 "command": "SEND",
                 "connection": frame.connection,
                 **frame.fields,

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import Admin, ConnectionLost, Fault, Send, to_json
+from schemas.commands import Ack, Admin, ConnectionLost, Fault, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.lookup import is_namespace_name
@@ -45,8 +45,8 @@ from streaming.protocol.frames import (
     metadata_fields,
     topics_of_namespace,
 )
+from streaming.protocol.plain import plain_command, sender
 from streaming.protocol.requests import OF_THE_BROKER, Requests
-from streaming.protocol.sends import plain_send
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.clients import Clients
@@ -281,27 +281,28 @@ class Connection(asyncio.Protocol):
             self.close(str(error))
 
     def _take(self, data: bytes) -> None:
-        """Take the frames that are complete with `data`. Plain SENDs of a producer that follow each other go on together."""
+        """Take the frames that are complete with `data`. Plain commands of a producer or consumer that follow each other go on
+        together."""
         server = self._server
         is_plain = self._known and not (server.sets_times or server.faults or self._delayed)
-        sends: list[Send] = []
+        run: list[Send | Ack] = []
         try:
             for each in self._reader.feed(data):
-                send = plain_send(each, self.name) if is_plain else None
-                if sends and (send is None or send.producer_id != sends[0].producer_id):
-                    self._post_sends(sends)
-                    sends = []
-                if send is not None:
-                    sends.append(send)
+                command = plain_command(each, self.name) if is_plain else None
+                if run and (command is None or sender(command) != sender(run[0])):
+                    self._post_run(run)
+                    run = []
+                if command is not None:
+                    run.append(command)
                 elif not self._receive(decode(each, self.name)):
                     return
         finally:
-            if sends:
-                self._post_sends(sends)
+            if run:
+                self._post_run(run)
 
-    def _post_sends(self, sends: list[Send]) -> None:
-        self._under_way += len(sends)
-        self._engine.send(self._requests.topic_of_producer(sends[0].producer_id), sends, self._posted)
+    def _post_run(self, commands: list[Send | Ack]) -> None:
+        self._under_way += len(commands)
+        self._engine.post_run(self._requests.topic_of(sender(commands[0])), commands, self._posted)
 
     def pause_writing(self) -> None:
         """The client doesn't read fast enough."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from schemas.commands import (
+    Ack,
     Admin,
     AnyCommand,
     BrokerConfig,
@@ -37,9 +38,9 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
 from streaming.fold import LiveFold, Records, StateRow
-from streaming.protocol.sends import LONGEST_TOPIC
 from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
+from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.server.clock import Clock, RealClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
@@ -47,11 +48,11 @@ from streaming.server.entries import RecentEntries
 
 
 class _Pending(NamedTuple):
-    """Records that come together: one, or SENDs, of which `sends` has the commands."""
+    """Records that come together: one, or a run, of which `known` has the commands."""
 
     topic: str | None
     values: list[bytes]
-    sends: Sequence[Send] | None
+    known: Sequence[Send | Ack] | None
     done: asyncio.Future[list[Row]] | None
     delivered: Callable[[], None] | None
 
@@ -172,10 +173,10 @@ class EmbeddedEngine:
         """See `Engine.post`."""
         self._append(topic, [value], delivered=done)
 
-    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
-        """See `Engine.send`. These commands are not decoded and checked again."""
-        known = sends if len(topic) <= LONGEST_TOPIC else None
-        self._append(topic, list(map(to_json, sends)), known, delivered=partial(done, len(sends)))
+    def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
+        """See `Engine.post_run`. These commands are not decoded and checked again."""
+        known = commands if len(topic) <= LONGEST_TOPIC else None
+        self._append(topic, list(map(to_json, commands)), known, delivered=partial(done, len(commands)))
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""
@@ -255,13 +256,13 @@ class EmbeddedEngine:
         self,
         topic: str | None,
         values: list[bytes],
-        sends: Sequence[Send] | None = None,
+        known: Sequence[Send | Ack] | None = None,
         done: asyncio.Future[list[Row]] | None = None,
         delivered: Callable[[], None] | None = None,
     ) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        self._pending.append(_Pending(topic, values, sends, done, delivered))
+        self._pending.append(_Pending(topic, values, known, done, delivered))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -288,11 +289,11 @@ class EmbeddedEngine:
         first, now = self._offset + 1, self._clock.now()
         topics: list[str | None] = []
         values: list[bytes] = []
-        known: list[Send | None] = []
-        for topic, own, sends, _, _ in pending:
+        known: list[Send | Ack | None] = []
+        for topic, own, commands, _, _ in pending:
             topics += [topic] * len(own)
             values += own
-            known += [None] * len(own) if sends is None else sends
+            known += [None] * len(own) if commands is None else commands
         offsets = list(range(first, first + len(values)))
         records = Records(offsets, [now] * len(values), topics, values)
         if self._log is not None:

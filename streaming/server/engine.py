@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, Protocol, Self
 
-from schemas.commands import AnyCommand, MessageMetadata, Publish, Send
+from schemas.commands import Ack, AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
 from streaming.metrics.durations import Durations
 
@@ -71,8 +71,8 @@ class Engine(Protocol):
         """
         ...
 
-    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
-        """Append SENDs that come from `streaming.protocol.sends`, as `post` would. `done` is called with numbers of them."""
+    def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
+        """Append commands that come from `streaming.protocol.plain`, as `post` would. `done` is called with numbers of them."""
         ...
 
     def connect(self, deliver: Deliver) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
-from schemas.commands import Admin, AnyCommand, Publish, Send, to_json
+from schemas.commands import Ack, Admin, AnyCommand, Publish, Send, to_json
 from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.broker import Broker
@@ -76,7 +76,7 @@ class LogEngine:
         """No clients are connected."""
         raise NotImplementedError
 
-    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
+    def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
         """No clients are connected."""
         raise NotImplementedError
 

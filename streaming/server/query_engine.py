@@ -21,7 +21,17 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from schemas.commands import Admin, AnyCommand, BrokerConfig, ConnectionLost, Publish, Refused, Send, to_json
+from schemas.commands import (
+    Ack,
+    Admin,
+    AnyCommand,
+    BrokerConfig,
+    ConnectionLost,
+    Publish,
+    Refused,
+    Send,
+    to_json,
+)
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
@@ -215,9 +225,9 @@ class QueryEngine:
         """See `Engine.post`."""
         self._append(topic, value, None, done)
 
-    def send(self, topic: str, sends: Sequence[Send], done: Callable[[int], None]) -> None:
-        """See `Engine.send`."""
-        for each in sends:
+    def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
+        """See `Engine.post_run`."""
+        for each in commands:
             self._append(topic, to_json(each), None, partial(done, 1))
 
     def connect(self, deliver: Deliver) -> None:

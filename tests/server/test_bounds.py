@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from schemas.commands import Admin, Send
+from schemas.commands import Ack, Admin, Send
 from schemas.effects import Row
 from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
 from streaming.protocol.frames import topics_of_namespace
@@ -473,9 +473,9 @@ def test_so_many_commands_under_way_and_no_more() -> None:
         (connection, _) = scene.server.binary.connections.values()
         peer.send(producer())
         await peer.until("PRODUCER_SUCCESS")
-        held: list[tuple[str, Sequence[Send], Any]] = []
-        send_on = engine.send
-        engine.send = lambda *words: held.append(words)  # type: ignore[method-assign]
+        held: list[tuple[str, Sequence[Send | Ack], Any]] = []
+        send_on = engine.post_run
+        engine.post_run = lambda *words: held.append(words)  # type: ignore[method-assign]
         peer.send(*map(send, range(100)))
         while not connection.paused:
             await asyncio.sleep(0)
@@ -484,9 +484,9 @@ def test_so_many_commands_under_way_and_no_more() -> None:
         other.send(encode("PING", {}))
         await other.until("PONG")
         assert 10 < first == sum(len(sends) for _, sends, _ in held)
-        engine.send = send_on  # type: ignore[method-assign]
+        engine.post_run = send_on  # type: ignore[method-assign]
         for words in held:
-            engine.send(*words)
+            engine.post_run(*words)
         for number in range(120):
             assert (await peer.until("SEND_RECEIPT")).fields["sequence_id"] == number
         assert not connection.paused

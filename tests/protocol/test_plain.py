@@ -1,4 +1,4 @@
-"""SENDs that are decoded at once say what `codec.decode`, JSON and the gate make of them."""
+"""SENDs and ACKs that are decoded at once say what `codec.decode`, JSON and the gate make of them."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from schemas.commands import Decoded, to_json
 from streaming.protocol.codec import FrameError, decode, encode, entry
+from streaming.protocol.plain import LONGEST_TOPIC, plain_command
 from streaming.protocol.requests import Requests
-from streaming.protocol.sends import LONGEST_TOPIC, plain_send
 from streaming.quality.gate import judge
 from streaming.traces import RECORDED
 from streaming.traces.trace import payload_of, read_trace
@@ -56,10 +56,36 @@ def frames(draw: st.DrawFn) -> bytes:
     """SENDs, most of them plain, some damaged. Without their total size."""
     metadata = draw(rarely(PLAIN_METADATA, OTHER_METADATA))
     data = encode("SEND", draw(rarely(PLAIN, OTHER)), entry(metadata, draw(st.binary(max_size=20))))[4:]
-    if draw(st.integers(0, 4)) == 0:
-        at = draw(st.integers(0, len(data) - 1))
-        data = data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, 4)) :]
-    return data
+    return damaged(draw, data)
+
+
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Some frames of five have other bytes somewhere."""
+    if draw(st.integers(0, 4)):
+        return data
+    at = draw(st.integers(0, len(data) - 1))
+    return data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, 4)) :]
+
+
+IDS = st.fixed_dictionaries(
+    {"ledgerId": NUMBERS, "entryId": NUMBERS},
+)
+ACKS = st.fixed_dictionaries(
+    {
+        "consumer_id": NUMBERS, "ack_type": st.sampled_from(["Individual", "Cumulative"]),
+        "message_id": st.lists(st.one_of(*[IDS] * 9, st.just({"ledgerId": 1, "entryId": 1, "ack_set": [3]})), max_size=4),
+    },
+    optional={"request_id": NUMBERS},
+)  # fmt: skip
+OTHER_ACKS: dict[str, st.SearchStrategy[Any]] = {
+    "validation_error": st.just("ChecksumMismatch"), "txnid_least_bits": NUMBERS, "txnid_most_bits": NUMBERS,
+}  # fmt: skip
+
+
+@st.composite
+def acks(draw: st.DrawFn) -> bytes:
+    """ACKs, most of them plain, some damaged. Without their total size."""
+    return damaged(draw, encode("ACK", draw(rarely(ACKS, OTHER_ACKS)))[4:])
 
 
 def judged(data: bytes) -> Decoded | None:
@@ -68,7 +94,7 @@ def judged(data: bytes) -> Decoded | None:
         frame = decode(data, "c")
     except FrameError:
         return None
-    if frame.cmd != "SEND" or frame.metadata is None or not frame.intact:
+    if frame.cmd == "SEND" and (frame.metadata is None or not frame.intact):
         return None
     _, command = Requests().command(frame)
     (found,) = judge([TOPIC], [to_json(command)])  # type: ignore[arg-type]
@@ -77,16 +103,16 @@ def judged(data: bytes) -> Decoded | None:
 
 def same(data: bytes) -> bool:
     """Whether the frame was decoded at once. If so, it is the same command, and comes back from its JSON."""
-    found = plain_send(data, "c")
+    found = plain_command(data, "c")
     if found is not None:
         assert found == judged(data)
         assert [found] == list(judge([TOPIC], [to_json(found)]))
     return found is not None
 
 
-@given(frames())
+@given(frames() | acks())
 @example(encode("SEND", FIELDS, entry({**METADATA, "producer_name": "x" * 127}, b""))[4:])
-def test_a_send_is_the_same_command(data: bytes) -> None:
+def test_a_frame_is_the_same_command(data: bytes) -> None:
     same(data)
 
 
@@ -102,6 +128,32 @@ def test_sends_of_official_clients_are_the_same_commands() -> None:
                 assert same(data) == is_plain
                 count += is_plain
     assert count > 1000
+
+
+def test_acks_of_official_clients_are_the_same_commands() -> None:
+    count = 0
+    for path in sorted(RECORDED.glob("*.jsonl")):
+        for record in read_trace(path).records:
+            if record.get("cmd") == "ACK" and record["dir"] == "in":
+                data, ids = encode("ACK", record["fields"])[4:], record["fields"]["message_id"]
+                is_plain = len(data) < 128 and all(
+                    each.keys() == {"ledgerId", "entryId"} and each["entryId"] < 2**63 for each in ids
+                )
+                assert same(data) == (is_plain and "validation_error" not in record["fields"])
+                count += is_plain
+    assert count > 300
+
+
+def test_a_damaged_ack_is_another_frame_or_left_to_the_codec() -> None:
+    """With each byte changed in turn, with another size, and cut off anywhere."""
+    ids = [{"ledgerId": 1, "entryId": 300}, {"ledgerId": 1, "entryId": 301}]
+    data = encode("ACK", {"consumer_id": 1, "ack_type": "Individual", "message_id": ids, "request_id": 7})[4:]
+    assert same(data)
+    assert not same(data + b"\0")
+    for at in range(len(data)):
+        for byte in (0, 0x7F, 0x80, 0xFF, *range(max(data[at] - 3, 0), data[at] + 3)):
+            same(data[:at] + bytes([byte]) + data[at + 1 :])
+        assert not same(data[:at])
 
 
 @pytest.mark.parametrize("name", ["", "p", "é", "x" * 127])
@@ -137,7 +189,7 @@ def test_most_sends_are_decoded_at_once(name: str, number: int, payload: bytes) 
     ],
 )
 def test_what_is_rare_is_left_to_the_codec(fields: dict[str, int], metadata: dict[str, Any]) -> None:
-    assert plain_send(encode("SEND", FIELDS | fields, entry(METADATA | metadata, b"x"))[4:], "c") is None
+    assert plain_command(encode("SEND", FIELDS | fields, entry(METADATA | metadata, b"x"))[4:], "c") is None
 
 
 @pytest.mark.parametrize("key", [{}, {"partition_key": "k"}])

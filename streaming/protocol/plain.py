@@ -1,4 +1,5 @@
-"""SEND frames as most clients write them, decoded at once: a message or batch with no more than a key, its sizes and its ids.
+"""The most frequent frames as most clients write them, decoded at once: SENDs of a message or batch with no more than a key, its
+sizes and its ids, and ACKs of whole entries.
 
 `codec.decode` defines what a frame says. This reads the same from frames whose fields come in the order of their numbers, and
 leaves all others to it. A property test holds both equal, and that the gate refuses nothing of what is read here.
@@ -10,10 +11,10 @@ from functools import lru_cache
 
 from crc32c import crc32c
 
-from schemas.commands import MessageMetadata, Send
+from schemas.commands import Ack, MessageIdData, MessageMetadata, Send
 
 LONGEST_TOPIC = 1024
-"""The characters of a longest topic on which these SENDs can be."""
+"""The characters of a longest topic on which these commands can be."""
 
 _LARGEST = 1 << 27
 _SIZES = struct.Struct(">II")
@@ -38,6 +39,45 @@ _IDS = re.compile(rb"\x10" + _NUMBER + rb"\x18" + _MILLIS + rb"(?:\x32([\0-\x7f]
 """sequence_id, publish_time, and the length of partition_key."""
 _SIZED = re.compile(_optional(b"\x48", _COUNT) + _optional(b"\x58", _COUNT) + _optional(b"\xc0\x01", _NUMBER))
 """uncompressed_size, num_messages_in_batch, highest_sequence_id."""
+
+_ACK = re.compile(
+    rb"\0\0\0(.)\x08\x0a\x52(.)\x08" + _NUMBER + rb"\x10([\0\x01])((?:\x1a.\x08" + _NUMBER + rb"\x10" + _NUMBER + rb")+)"
+    + _optional(b"\x40", _NUMBER), re.DOTALL,
+)  # fmt: skip
+"""The sizes of the command and its fields; consumer_id, ack_type, all of message_id, (two numbers of it,) request_id."""
+_ID = re.compile(rb"\x1a(.)\x08" + _NUMBER + rb"\x10" + _NUMBER, re.DOTALL)
+
+
+def plain_command(data: bytes, connection: str) -> Send | Ack | None:
+    """The command of a frame, which lacks the total size, if it is one that can be read here, and intact."""
+    return plain_ack(data, connection) if data[4:7] == b"\x08\x0a\x52" else plain_send(data, connection)
+
+
+def sender(command: Send | Ack) -> tuple[str, int]:
+    """The producer or consumer of a command, as `streaming.protocol.requests` knows it."""
+    return ("producer", command.producer_id) if type(command) is Send else ("consumer", command.consumer_id)  # type: ignore[union-attr]
+
+
+def plain_ack(data: bytes, connection: str) -> Ack | None:
+    """The command of a frame, which lacks the total size, if it is an ACK that can be read here."""
+    if (found := _ACK.fullmatch(data)) is None:
+        return None
+    size, length, consumer_id, kind, ids, _, _, request_id = found.groups()
+    if length[0] > 0x7F or length[0] != size[0] - 4 or len(data) != 4 + size[0]:
+        return None
+    entries = []
+    for each in _ID.finditer(ids):
+        own, ledger_id, entry_id = each.groups()
+        if own[0] != each.end() - each.start() - 2:
+            return None
+        entries.append(MessageIdData(ledgerId=_integer(ledger_id), entryId=_integer(entry_id)))
+    return Ack(
+        connection=connection,
+        consumer_id=_integer(consumer_id),
+        ack_type="Cumulative" if kind[0] else "Individual",
+        message_id=entries,
+        request_id=None if request_id is None else _integer(request_id),
+    )
 
 
 def plain_send(data: bytes, connection: str) -> Send | None:

@@ -1,4 +1,4 @@
-"""SENDs that are decoded at once and go on together: answers, log and state are those of one frame after the other."""
+"""SENDs and ACKs that are decoded at once and go on together: answers, log and state are those of one frame after the other."""
 
 import asyncio
 import tempfile
@@ -73,6 +73,11 @@ def send(producer_id: int, number: int, more: dict[str, Any], payload: bytes) ->
     return encode("SEND", {"producer_id": producer_id, "sequence_id": number}, entry(metadata, payload))
 
 
+def ack(kind: str, entries: list[int]) -> bytes:
+    ids = [{"ledgerId": 1, "entryId": each} for each in entries]
+    return encode("ACK", {"consumer_id": 1, "ack_type": kind, "message_id": ids, "request_id": 8})
+
+
 def lived(reads: list[tuple[int, bytes]]) -> Life:
     """A server that reads `reads`: from which connection, and what. Its log, folded again, must give the same state."""
 
@@ -118,11 +123,14 @@ SENDS = st.builds(
     send, st.sampled_from([1, 1, 1, 2, 3, 9]), st.integers(0, 300), st.fixed_dictionaries({}, optional=MORE),
     st.binary(max_size=20),
 )  # fmt: skip
+ACKS = st.builds(
+    ack, st.sampled_from(["Individual", "Cumulative"]), st.lists(st.integers(0, 9), min_size=1, max_size=2)
+)
 OTHER = st.sampled_from(
     [encode("PING", {}), subscribe("s", 3), encode("CLOSE_PRODUCER", {"producer_id": 1, "request_id": 5}), producer(1),
      send(1, 301, {}, b"x")[:-1] + b"y", b"\0\0\0\x05\0\0\0\x01\xff", b"\x7f\0\0\0"]
 )  # fmt: skip
-FRAMES = st.lists(st.one_of(*[SENDS] * 12, OTHER), max_size=30)
+FRAMES = st.lists(st.one_of(*[SENDS] * 9, *[ACKS] * 3, OTHER), max_size=30)
 
 
 @st.composite
@@ -143,13 +151,13 @@ def reads(draw: st.DrawFn) -> list[tuple[int, bytes]]:
 @settings(max_examples=40)
 @given(reads())
 def test_a_server_answers_as_if_it_took_one_frame_after_the_other(given: list[tuple[int, bytes]]) -> None:
-    with mock.patch.object(binary, "plain_send", return_value=None):
+    with mock.patch.object(binary, "plain_command", return_value=None):
         one_by_one = lived(given)
     assert lived(given) == one_by_one
 
 
 def together(work: Callable[[EmbeddedEngine, Any, Wire], None]) -> list[int]:
-    """How many SENDs the engine gets at a time from a connection that does `work`."""
+    """How many commands the engine gets at a time from a connection that does `work`."""
     found: list[int] = []
 
     async def main() -> None:
@@ -159,13 +167,13 @@ def together(work: Callable[[EmbeddedEngine, Any, Wire], None]) -> list[int]:
             connection.connection_made(wire)
             connection.data_received(CONNECT + producer(1) + producer(2))
             await asyncio.sleep(0)
-            passed_on = engine.send
+            passed_on = engine.post_run
 
-            def seen(topic: str, sends: Any, done: Any) -> None:
-                found.append(len(sends))
-                passed_on(topic, sends, done)
+            def seen(topic: str, commands: Any, done: Any) -> None:
+                found.append(len(commands))
+                passed_on(topic, commands, done)
 
-            engine.send = seen  # type: ignore[method-assign]
+            engine.post_run = seen  # type: ignore[method-assign]
             work(engine, connection, wire)
             server.close()
 
