@@ -68,10 +68,11 @@ def move_states(
     partitions: int,
     config: KafkaConfig = PLAIN,
     progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Moved:
     """Give `states` the partitions of a new topic `ingress`, which is created with `partitions`, for a query with a new `store`.
 
-    Without `states.ingress`, no records are copied. Memory: one partition's state, old or new, and the records that are copied.
+    `check` is called again and again, and may raise what stops the move. Without `states.ingress`, no records are copied. Memory: one partition's state, old or new, and the records that are copied.
 
     Raises:
         NotSpread, LogError: the states can't be given other partitions.
@@ -99,6 +100,7 @@ def move_states(
     spread = Spread(partitions, lambda topic: ingress_partition(topic, partitions))
     for encoded in states.encoded:
         state = decode_state(encoded)
+        check()
         for new, piece in spread.add(state).items():
             writer.write_piece(state.partition, new, encode_state(piece))
     notes, homes = spread.check(), spread.homes
@@ -112,22 +114,31 @@ def move_states(
         notes += _strays(homes, len(ends))
     entries, target = LedgerStore(states.entries), LedgerStore(store)
     for new in range(partitions):
+        check()
         state = spread.joined(new, [decode_state(piece) for piece in writer.take_pieces(new)])
         _put(writer, state, entries, target, homes)
+    check()
     send_rest(records, ingress, config, progress)
     if states.ingress is not None and ends is not None:
         _check_end(states.ingress, ends, config)
     ensure_ingress(ingress, store, partitions, config)
+    check()
     writer.finish(Seed(partitions=partitions))
     return Moved(len(homes), copied, notes)
 
 
 def restore_states(
-    states: States, ingress: KafkaUrl, store: str, *, partitions: int, config: KafkaConfig = PLAIN
+    states: States,
+    ingress: KafkaUrl,
+    store: str,
+    *,
+    partitions: int,
+    config: KafkaConfig = PLAIN,
+    check: Callable[[], None] = lambda: None,
 ) -> Moved:
     """Put `states` into a new `store` as they are, for a query that goes on in the topic that they come from.
 
-    Raises what `move_states` raises.
+    `check` and what it raises: see `move_states`.
     """
     writer = SeedWriter(store)
     writer.check_new()
@@ -147,6 +158,7 @@ def restore_states(
     entries, target = LedgerStore(states.entries), LedgerStore(store)
     topics, clocks = 0, dict[int, int]()
     for encoded in states.encoded:
+        check()
         state = decode_state(encoded)
         topics += len(state.topics)
         clocks[state.partition] = state.clock
@@ -154,6 +166,7 @@ def restore_states(
     # Their own clocks: nothing happens but that the query visits them, which it does from then on.
     produce_log(_first_records(clocks), f"kafka://{ingress.bootstrap}/{ingress.topic}", config=config)
     ensure_ingress(ingress, store, partitions, config)
+    check()
     writer.finish(Seed(partitions=partitions, offsets={str(p): at for p, at in states.offsets.items()}))
     return Moved(topics, 0, [])
 

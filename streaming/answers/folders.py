@@ -25,6 +25,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
 from streaming.spark.checkpoint import is_on_s3, noted
+from streaming.spark.failure import explained
 from streaming.states import read_states
 
 SHOWN = 5
@@ -107,7 +108,7 @@ class Folders:
     def states(self) -> list[StateRow]:
         """The last states by ingress partition: those that a replay left, or, through Spark, the checkpoint's.
 
-        Raises `NotFound`.
+        Raises `NotFound`, `QueryFailed`.
         """
         found = self.at if self.at is not None or self.state is None else read_states(self.state)
         if found is not None:
@@ -117,10 +118,12 @@ class Folders:
         from streaming.spark.session import spark_session
         from streaming.spark.state import partition_states
 
-        spark = spark_session(
-            "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=is_on_s3(self.checkpoint)
-        )
-        return partition_states(spark, self.checkpoint)
+        with_s3 = is_on_s3(self.checkpoint)
+        with explained("Try it again"):
+            spark = spark_session(
+                "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=with_s3
+            )
+            return partition_states(spark, self.checkpoint)
 
     @property
     def has_states(self) -> bool:

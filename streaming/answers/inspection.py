@@ -16,6 +16,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
 from streaming.spark.checkpoint import noted
+from streaming.spark.failure import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,11 +82,12 @@ def check_batches(checkpoint: str | Path, *wanted: int) -> None:
 
 def states_at(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> list[StateRow]:
     """The states after a micro-batch (None: the last) by ingress partition, from Spark's ``statestore`` source. The query
-    may run meanwhile. Raises `NotFound`."""
+    may run meanwhile. Raises `NotFound`, `QueryFailed`."""
     from streaming.spark.state import partition_states
 
     check_batches(checkpoint, *([] if batch_id is None else [batch_id]))
-    return partition_states(spark, checkpoint, batch_id)
+    with explained("Try it again"):
+        return partition_states(spark, checkpoint, batch_id)
 
 
 def views(states: Sequence[StateRow], topics: Collection[str] | None = None) -> dict[str, pa.Table]:

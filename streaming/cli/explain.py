@@ -81,6 +81,7 @@ def explain_command(
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spark.failure import QueryFailed
 
     if (producer is None) != (sequence_id is None):
         raise typer.BadParameter("--producer and --sequence-id name a message together")
@@ -98,7 +99,7 @@ def explain_command(
     named = None if message is None else position(message)
     with expected_errors(
         NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
-        FileNotFoundError,
+        FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
         name = None if topic is None else folders.topic(topic)

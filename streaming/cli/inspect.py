@@ -65,6 +65,7 @@ def inspect_command(
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
     from streaming.spark.checkpoint import BadCheckpoint, is_on_s3
+    from streaming.spark.failure import QueryFailed
     from streaming.spark.session import spark_session
 
     if diff is not None and (batch is not None or topic is not None or at is not None):
@@ -76,7 +77,7 @@ def inspect_command(
         raise typer.BadParameter("--snapshots are of a log: name it in place of the checkpoint")
     with expected_errors(
         NotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
-        FileNotFoundError,
+        FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         if of_log:
             timeline = opened_timeline(Path(checkpoint), snapshots)
@@ -143,10 +144,11 @@ def peek_command(
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spark.failure import QueryFailed
 
     with expected_errors(
         NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
-        FileNotFoundError,
+        FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
         found = peek(folders, folders.topic(topic), subscription, show.value, number)

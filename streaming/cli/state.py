@@ -44,14 +44,18 @@ def _expected() -> Iterator[None]:
     from streaming.runtime.java import JavaNotFoundError
     from streaming.seed import NotWhole
     from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spark.failure import QueryFailed
     from streaming.spread import NotSpread
 
     with expected_errors(
         BadCheckpoint, BadDump, BadUrl, FileNotFoundError, InUse, IngressChanged, JarsUnavailableError, JavaNotFoundError,
         KafkaConfigError, KafkaUnreachable, KafkaUrlError, LogError, NotSpread, NotWhole, NotWritable, StateVersionError,
-        failed=(Damaged, EntryNotFound, LeaseLost, NotProduced, NotStored),
+        failed=(Damaged, EntryNotFound, LeaseLost, NotProduced, NotStored, QueryFailed),
     ):  # fmt: skip
-        yield
+        try:
+            yield
+        except NotStored as error:
+            raise NotStored(f"{error}. Nothing is lost: when that is mended, start this again") from error
 
 
 @state_app.command("export")
@@ -139,10 +143,12 @@ def import_command(
                 f"topic {url.topic} has {header.partitions} partitions: for another number, name a new topic",
                 param_hint="--partitions",
             )
-        with exclusive([entries, store], "magnetar state import"), dump.open("rb") as file:
+        with exclusive([entries, store], "magnetar state import") as held, dump.open("rb") as file:
             states = States(str(dump), read_dump(file), entries, None, offsets)
             if same:
-                moved = restore_states(states, url, store, partitions=header.partitions, config=config)
+                moved = restore_states(
+                    states, url, store, partitions=header.partitions, config=config, check=held.check
+                )
             else:
                 moved = move_states(
                     states,
@@ -150,6 +156,7 @@ def import_command(
                     store,
                     partitions=partitions or header.partitions or PARTITIONS,
                     config=config,
+                    check=held.check,
                 )
     _done(moved, ingress, store)
 
@@ -190,7 +197,7 @@ def move_command(
         if Storage(store).info("ingress.json") is None:
             raise BadCheckpoint(f"{store} is not the --store of a query")
         folders = [store, to_store] if "://" in checkpoint else [checkpoint, store, to_store]
-        with exclusive(folders, "magnetar state move"), progress() as bar:
+        with exclusive(folders, "magnetar state move") as held, progress() as bar:
             if not last.is_last:
                 raise BadCheckpoint(
                     f"the query of {checkpoint} ended in the middle of a micro-batch: {CATCH_UP}"
@@ -211,6 +218,7 @@ def move_command(
                 to_store,
                 partitions=partitions,
                 config=config,
+                check=held.check,
                 progress=lambda done, total: bar.update(
                     task, description="sent", completed=done, total=total
                 ),
@@ -219,10 +227,11 @@ def move_command(
 
 
 def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
-    """The encoded states of a checkpoint, one after the other. Spark starts with the first."""
+    """The encoded states of a checkpoint, one after the other. Spark starts with the first. Raises `QueryFailed`."""
     from streaming.runtime.jars import s3a_jars
     from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import is_on_s3
+    from streaming.spark.failure import explained
     from streaming.spark.session import spark_session
     from streaming.spark.state import encoded_states
 
@@ -230,9 +239,10 @@ def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
     on_s3 = is_on_s3(checkpoint)
     if on_s3:
         s3a_jars()
-    spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
-    where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
-    yield from encoded_states(spark, where, batch)
+    with explained("Start this again"):
+        spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
+        where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
+        yield from encoded_states(spark, where, batch)
 
 
 def _done(moved: Moved, ingress: str, store: str) -> None:

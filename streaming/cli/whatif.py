@@ -92,6 +92,7 @@ def whatif_command(
     from streaming.replay import NotEmptyError
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spark.failure import QueryFailed
 
     if (from_ is None) != (store is None):
         raise typer.BadParameter(
@@ -110,7 +111,14 @@ def whatif_command(
         settings = ClientSettings(seed=seed, send_timeout=round(send_timeout * 1000))
     with (
         expected_errors(
-            BadCheckpoint, BadUrl, FileNotFoundError, JarsUnavailableError, LogError, NotEmptyError, NotFound
+            BadCheckpoint,
+            BadUrl,
+            FileNotFoundError,
+            JarsUnavailableError,
+            LogError,
+            NotEmptyError,
+            NotFound,
+            failed=(QueryFailed,),
         ),
         progress() as bar,
     ):

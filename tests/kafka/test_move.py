@@ -178,7 +178,7 @@ class Interrupted(Exception):
     """As a kill would."""
 
 
-STEPS = ["piece", "entries", "state", "first transaction", "finish"]
+STEPS = ["piece", "entries", "state", "first transaction", "finish", "check"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -213,8 +213,9 @@ def test_a_move_that_was_interrupted_goes_on(
                 move, "ensure_ingress", interrupted
             )  # the second call: the first is about the old topic
         progress = interrupted if step == "first transaction" else None
+        check = interrupted if step == "check" else lambda: None
         with pytest.raises(Interrupted):
-            move_states(states, new, store, partitions=5, progress=progress)
+            move_states(states, new, store, partitions=5, progress=progress, check=check)
     with pytest.raises(NotWhole, match="got only a part of the states of the checkpoint: start the same"):
         read_seed(store)
     with pytest.raises(
