@@ -6,6 +6,8 @@ It is a server that people run in production, not a test double: its writes are 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -87,3 +89,13 @@ class LocalS3:
             return bool(self.filesystem().get_file_info(BUCKET).type == fs.FileType.Directory)
         except OSError:
             return False
+
+
+@contextmanager
+def away(server: LocalS3) -> Iterator[None]:
+    """The server is killed, and comes back with all that it stored."""
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()

@@ -23,7 +23,7 @@ from streaming.kafka.topics import topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.spark.state import partition_states
 from tests.cluster.outage import S3Query
-from tests.cluster.s3 import BUCKET, LocalS3
+from tests.cluster.s3 import BUCKET, LocalS3, away
 from tests.e2e.live import MAGNETAR
 from tests.e2e.outcome import Outcome
 from tests.e2e.processes import kill_session, wait_until
@@ -131,11 +131,10 @@ def test_a_query_on_s3_is_looked_at_and_moved(
     failed = begin(s3_server, tmp_path, *move)
     try:
         wait_until(lambda: any((seed / "pieces").glob("*/00001")), "the last state", failed)
-        s3_server.kill()
-        wait_until(lambda: failed.poll() is not None, "the end of the move")
+        with away(s3_server):
+            wait_until(lambda: failed.poll() is not None, "the end of the move")
     finally:
         kill_session(failed)
-        s3_server.start()
     last = (tmp_path / "said.txt").read_text().strip().splitlines()[-1]
     assert failed.returncode == 1, last
     assert "S3 did not answer (" in last

@@ -2,8 +2,6 @@
 
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +26,7 @@ from streaming.spark.checkpoint import (
     opened,
 )
 from tests.cluster.outage import Busy
-from tests.cluster.s3 import LocalS3
+from tests.cluster.s3 import LocalS3, away
 from tests.sinks.helpers import TOPIC, output, receipts
 
 
@@ -37,16 +35,6 @@ def requests(server: LocalS3) -> list[str]:
     lines = (server.folder / "s3.log").read_text(errors="replace").splitlines()
     parts = [[part.strip() for part in line.split("|")] for line in lines if line.count("|") >= 8]
     return [f"{part[5]} {part[6]} {part[8]}" for part in parts]
-
-
-@contextmanager
-def away(server: LocalS3) -> Iterator[None]:
-    """The server is killed, and comes back with all that it stored."""
-    server.kill()
-    try:
-        yield
-    finally:
-        server.start()
 
 
 def put(storage: Storage, path: str, text: bytes) -> None:
