@@ -1,8 +1,7 @@
 """How large the entries were that a ledger took lately (mirrors `ManagedLedgerMBeanImpl`, its entry size buckets)."""
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -28,12 +27,15 @@ class EntrySizes(msgspec.Struct, array_like=True, gc=False):
         counts[bisect_left(BOUNDS, size)] += 1
         counts[-1] += size
 
-    def add_all(self, sizes: Iterable[int]) -> int:
-        """Count entries of these sizes (bytes). Returns their sum."""
-        counts, total = self.current or NONE.copy(), 0
-        for size, entries in Counter(sizes).items():
-            counts[bisect_left(BOUNDS, size)] += entries
-            total += size * entries
+    def add_all(self, sizes: Sequence[int]) -> int:
+        """Count entries of these sizes (bytes), one or more. Returns their sum."""
+        counts, total = self.current or NONE.copy(), sum(sizes)
+        first, last = bisect_left(BOUNDS, min(sizes)), bisect_left(BOUNDS, max(sizes))
+        if first == last:  # most often
+            counts[first] += len(sizes)
+        else:
+            for size in sizes:
+                counts[bisect_left(BOUNDS, size)] += 1
         counts[-1] += total
         self.current = counts
         return total
