@@ -104,6 +104,7 @@ def test_a_running_query_shows_the_stats_of_its_topics(query: LiveQuery, spark: 
     for kind in rows:
         assert found["magnetar_output_rows_total", kind] == sum(line["rows"].get(kind, 0) for line in said)
     assert found["magnetar_batch_seconds_count",] == len(said)
+    assert 0 < found["magnetar_store_write_seconds_count",] <= len(said) * PARTITIONS
     assert found["magnetar_records_behind",] == 0
     assert found["magnetar_batch_phase_seconds_total", "addBatch"] > 0
     refused = sum(value for key, value in found.items() if key[0] == "magnetar_quarantined_records_total")

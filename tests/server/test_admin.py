@@ -22,6 +22,7 @@ from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
+from streaming.server.admin import merging
 from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED, Route
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import StoredEntry
@@ -785,3 +786,28 @@ def test_an_engine_without_all_rows_publishes_nothing_through_http(monkeypatch: 
         return (await _produced(api, "t", {"messages": []}))[0]
 
     assert on_api(publish) == 501
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def test_of_partitions_times_are_not_summed_and_the_oldest_message_counts() -> None:
+    """As a Pulsar 4.0.7 shows partitioned stats."""
+    parts = [
+        {
+            "backlogQuotaLimitSize": 1000,
+            "msgInCounter": count,
+            "oldestBacklogMessageAgeSeconds": age,
+            "subscriptions": {"s": {"lastExpireTimestamp": 5, "lastAckedTimestamp": 6, "msgInReplay": 2}},
+            **({} if name is None else {"oldestBacklogMessageSubscriptionName": name}),
+        }
+        for count, age, name in ((1, -1, None), (2, 30, "s"), (4, 7, "t"))
+    ]
+    assert merging.sum_of(parts) == {
+        "backlogQuotaLimitSize": 1000,
+        "msgInCounter": 7,
+        "oldestBacklogMessageAgeSeconds": 30,
+        "oldestBacklogMessageSubscriptionName": "s",
+        "subscriptions": {"s": {"lastExpireTimestamp": 0, "lastAckedTimestamp": 0, "msgInReplay": 6}},
+    }
+    assert merging.sum_of(parts[:1])["subscriptions"]["s"]["lastExpireTimestamp"] == 0
