@@ -56,8 +56,9 @@ class S3Url(NamedTuple):
     def filesystem(self, *, attempts: int | None = None, delayed: bool = True) -> fs.S3FileSystem:
         """pyarrow's file system, on which `path` is a path. Raises `OSError`.
 
-        `attempts`: of a request, None: see `ATTEMPTS`. `delayed`: a small file is one request instead of three. A large one needs it to be false: if S3 does not answer to its first
-        request and does again to that with which the stream is closed, an empty file is published.
+        `attempts`: of a request, None: see `ATTEMPTS`. `delayed`: a small file is one request instead of three. A large one needs it
+        to be false: if S3 does not answer to its first request and does again to that with which the stream is closed, an empty
+        file is published.
         """
         region = self.region
         if region is None and self.endpoint is None:

@@ -72,7 +72,8 @@ def move_states(
 ) -> Moved:
     """Give `states` the partitions of a new topic `ingress`, which is created with `partitions`, for a query with a new `store`.
 
-    `check` is called again and again, and may raise what stops the move. Without `states.ingress`, no records are copied. Memory: one partition's state, old or new, and the records that are copied.
+    `check` is called again and again, and may raise what stops the move. Without `states.ingress`, no records are copied. Memory:
+    one partition's state, old or new, and the records that are copied.
 
     Raises:
         NotSpread, LogError: the states can't be given other partitions.

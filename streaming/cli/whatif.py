@@ -52,7 +52,8 @@ def whatif_command(
         str | None,
         typer.Option(
             "--from",
-            help="The --checkpoint of a query (a folder, or an s3a:// URL): fold the traffic of the log from its state on, as if it began now.",
+            help="The --checkpoint of a query (a folder, or an s3a:// URL): fold the traffic of the log from its state on, as if it "
+            "began now.",
         ),
     ] = None,
     store: Annotated[
