@@ -255,6 +255,10 @@ class Bench:
             shown = ", ".join(f"{own.p50:.1f} and {real.p50:.1f}" for own, real in pairs)
             self.add(f"{name}: p50", "≤ 2 × Pulsar" if not rate else "", [own.p50 / real.p50 for own, real in pairs],
                      f"× Pulsar ({shown} ms)")  # fmt: skip
+        spark = [server.on_spark(self.folder / f"spark-{number}", seconds) for number in range(self.rounds)]
+        shown = ", ".join(f"{each.p50:.0f} and {batch:.0f}" for each, batch in spark)
+        self.add("magnetar serve --engine spark, pulsar-perf unbatched, 1,000 messages/s: p50", "≤ 2 micro-batches",
+                 [each.p50 / batch for each, batch in spark], f"micro-batches ({shown} ms)")  # fmt: skip
 
     def growth(self) -> None:
         """Processor time and state by the shape of the load, and a plot of them."""

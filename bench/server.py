@@ -4,14 +4,16 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from streaming.kafka.local import HOST
+from streaming.kafka.local import HOST, LocalKafka
 from streaming.runtime.java import java_binary
 from tests.parity.pulsar import LocalPulsar, jars_of
 
@@ -46,10 +48,10 @@ class Broker(NamedTuple):
 
 
 @contextmanager
-def magnetar(folder: Path) -> Iterator[Broker]:
+def magnetar(folder: Path, *options: str) -> Iterator[Broker]:
     """`magnetar serve` with a data folder and fsync."""
     command = ["-c", "from streaming.cli import main; main()", "serve", "--listen", f"{HOST}:0", "--admin-listen", f"{HOST}:0",
-               "--data", str(folder)]  # fmt: skip
+               "--data", str(folder), *options]  # fmt: skip
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -102,3 +104,20 @@ def rounds(folder: Path, count: int, seconds: int) -> Iterator[tuple[str, Perf, 
                     for broker in (own, real)
                 )
                 yield name, first, second
+
+
+def on_spark(folder: Path, seconds: int) -> tuple[Perf, float]:
+    """1,000 messages/s to `magnetar serve --engine spark`, and the median time of a micro-batch meanwhile (ms)."""
+    kafka = LocalKafka(folder / "kafka")
+    try:
+        url, data = f"kafka://{kafka.start().bootstrap}", folder / "spark"
+        options = ("--engine", "spark", "--ingress", f"{url}/commands", "--responses", f"{url}/responses")
+        with magnetar(data, *options, "--trigger", "0s") as broker:
+            produce(broker, folder, "warm", 2 * _INTERVAL, WORKLOADS["unbatched, 1,000 messages/s"])
+            begun = time.time()
+            found = produce(broker, folder, "steady", seconds, WORKLOADS["unbatched, 1,000 messages/s"])
+            ends = sorted(each.stat().st_mtime for each in data.glob("checkpoint/commits/[0-9]*"))
+    finally:
+        kafka.stop()
+    times = [after - before for before, after in pairwise(end for end in ends if end > begun)]
+    return found, 1000 * statistics.median(times)
