@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from schemas.effects import KINDS, Effect, SendReceipt, TopicEvent
+from schemas.entries import EntryNotFound
 from sinks import batch_files
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
@@ -64,9 +66,9 @@ class Budget:
 class Folders:
     """The folders of a finished replay, or of a live query.
 
-    `tables` is None if no output tables were written. `checkpoint` (a folder, or an ``s3a://`` URL) is None if nobody named one. At a moment of a
-    timeline, `at` has the states, and `until` the last offset of each ingress partition whose rows count. With a `budget`,
-    reading rows raises `TooMuch`.
+    `tables` is None if no output tables were written. `checkpoint` (a folder, or an ``s3a://`` URL) is None if nobody named one.
+    At a moment of a timeline, `at` has the states, and `until` the last offset of each ingress partition whose rows count. With
+    a `budget`, reading rows raises `TooMuch`.
     """
 
     tables: Storage | None
@@ -153,6 +155,22 @@ class Folders:
         if broker is None:
             raise NotFound(f"{topic} was deleted: the last state does not have it")
         return Broker.decode(broker.encode(), self.store.reader(broker.partition))
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Reading in here raises `NotFound` instead of `EntryNotFound` if the query went on meanwhile, for it may have deleted the
+        entry."""
+        before = self._committed()
+        try:
+            yield
+        except EntryNotFound as error:
+            if self._committed() == before:
+                raise
+            raise NotFound("the query deleted entries while this was read: ask again") from error
+
+    def _committed(self) -> int | None:
+        live = self.checkpoint is not None and self.at is None
+        return max(noted(self.checkpoint, "commits"), default=None) if live else None  # type: ignore[arg-type]
 
     # -- tables ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,8 +101,9 @@ def explain_command(
     with expected_errors(
         NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
         FileNotFoundError, failed=(QueryFailed,),
-    ):  # fmt: skip
+    ), ExitStack() as reading:  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
+        reading.enter_context(folders.unchanged())
         name = None if topic is None else folders.topic(topic)
         lives: list[Life] = []
         deliveries: list[Delivery] = []

@@ -151,7 +151,8 @@ def peek_command(
         FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
-        found = peek(folders, folders.topic(topic), subscription, show.value, number)
+        with folders.unchanged():
+            found = peek(folders, folders.topic(topic), subscription, show.value, number)
     if as_json:
         typer.echo(json.dumps(found.to_pylist(), indent=2))
     elif len(found):

@@ -16,7 +16,7 @@ from sinks.storage import plain
 from streaming.answers.folders import Budget, TooMuch
 from streaming.metrics.endpoint import Application, is_loopback
 from streaming.ui import figures
-from streaming.ui.explanation import SECONDS, CannotAnswer, Question, Task, explain
+from streaming.ui.explanation import SECONDS, CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.output_rows import LOSSES, latest
 from streaming.ui.page import POLICY, page
 from streaming.ui.view import View
@@ -36,6 +36,7 @@ LATEST_SECONDS, LATEST_ROWS = 3.0, 2_000_000
 
 _logger = logging.getLogger(__name__)
 _TEXT, _FIELDS = 2000, 20
+_TRIES = 3
 _HEADERS = [
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
@@ -171,13 +172,27 @@ class Pages:
                 question.producer = asked.text("producer")
                 question.sequence_id = asked.number("sequence_id", (1 << 63) - 1)
         with _Turn(self._explaining):
-            states = self._view.states(self._partition(question.topic))
-            found = explain(Task(self._view.folder, states, question, SECONDS))
+            found = self._explained(question)
         if question.topic is None:
             search = asked.text("search")
             matching = [each for each in found if search in each["namespace"]]
             return {"rows": matching[:NAMESPACES], "total": len(matching)}
         return found
+
+    def _explained(self, question: Question) -> Any:
+        """The answer. A query that goes on deletes entries, so its states and its store may not go together."""
+        partition = self._partition(question.topic)
+        for left in reversed(range(_TRIES)):
+            try:
+                return explain(Task(self._view.folder, self._view.states(partition), question, SECONDS))
+            except Gone as gone:
+                if not self._view.status()["changes"]:
+                    raise
+                if not left:
+                    raise CannotAnswer(
+                        f"the query may have deleted what this reads: ask again. If it never answers: {gone}"
+                    ) from gone
+        raise AssertionError
 
     def _partition(self, topic: str | None) -> int | None:
         """The ingress partition that has a topic. A namespace's policies are in all: the first. None: it isn't known."""

@@ -50,6 +50,10 @@ class CannotAnswer(LookupError):
     """There is no answer. The text says why."""
 
 
+class Gone(CannotAnswer):
+    """The store lacks an entry that the states have. A running query may have deleted it since."""
+
+
 def explain(task: Task) -> Any:
     """The answer in lists, objects and plain values. Raises `CannotAnswer`."""
     try:
@@ -68,13 +72,15 @@ def explain(task: Task) -> Any:
         said = ran.stderr.decode(errors="replace").splitlines() or [f"it ended with {ran.returncode}"]
         raise CannotAnswer(f"the explanation failed ({said[-1]}): ask `magnetar explain`")
     found = msgspec.json.decode(ran.stdout)
+    if "gone" in found:
+        raise Gone(found["gone"])
     if "error" in found:
         raise CannotAnswer(found["error"])
     return found["answer"]
 
 
 def answer(task: Task) -> dict[str, Any]:
-    """The ``answer``, or the ``error`` that says why there is none, made in this process."""
+    """The ``answer``, or the ``error`` (``gone``: see `Gone`) that says why there is none, made in this process."""
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
     from streaming.answers.delivery import builtins
@@ -85,7 +91,9 @@ def answer(task: Task) -> dict[str, Any]:
         folders = Folders.of(task.folder)
         folders.at, folders.budget = task.states, Budget(task.seconds, ROWS)
         return {"answer": builtins(_answer(folders, task.question))}
-    except (NotFound, TooMuch, EntryNotFound, BadUrl, StateVersionError, FileNotFoundError) as error:
+    except EntryNotFound as error:
+        return {"gone": str(error)}
+    except (NotFound, TooMuch, BadUrl, StateVersionError, FileNotFoundError) as error:
         return {"error": str(error)}
 
 

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from schemas.effects import KINDS, Message
+from schemas.entries import EntryNotFound
 from streaming.answers import life
 from streaming.answers.delivery import explain_deliveries, to_json, verdicts
 from streaming.answers.folders import Folders, NotFound
@@ -504,6 +505,24 @@ def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str)
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="is not the --out of a replay"):
         Folders.of(tmp_path)
+
+
+def test_a_query_that_deletes_what_is_read(tmp_path: Path) -> None:
+    found = folders(tmp_path / "out", subscribe(), publish(0))
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "7").touch()
+    found.checkpoint = tmp_path / "checkpoint"
+
+    def read(goes_on: bool) -> None:
+        if goes_on:
+            (commits / "8").touch()
+        raise EntryNotFound("2:1 is not in the store")
+
+    with pytest.raises(EntryNotFound, match="2:1"), found.unchanged():
+        read(goes_on=False)
+    with pytest.raises(NotFound, match="ask again"), found.unchanged():
+        read(goes_on=True)
 
 
 def test_it_reads_the_files_of_its_partition_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

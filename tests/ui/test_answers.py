@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +24,7 @@ from streaming.metrics.topics import Snapshot, TopicFigures
 from streaming.ui import application as app
 from streaming.ui import explanation, figures, history
 from streaming.ui.application import application
-from streaming.ui.explanation import CannotAnswer, Question, Task, explain
+from streaming.ui.explanation import CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.history import EVERY_MS, POINTS, SERIES, SUBSCRIPTIONS, History
 from streaming.ui.output_rows import LOSSES, flows, latest
 from streaming.ui.view import FolderView, RunView, View
@@ -301,6 +302,43 @@ def test_an_explanation_that_takes_too_long_or_fails(replayed: Path, view: Folde
     broken = [each._replace(broker=b"\1x") for each in states]
     with pytest.raises(CannotAnswer, match="ask `magnetar explain`|version"):
         explain(Task(str(replayed), broken, Question("policies"), explanation.SECONDS))
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3])
+def test_a_query_that_deletes_what_is_read(
+    view: FolderView, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    tried: list[Task] = []
+
+    def explain(task: Task) -> Any:
+        tried.append(task)
+        if len(tried) <= fails:
+            raise Gone("entry 8:1744 is not in the store")
+        return "it"
+
+    monkeypatch.setattr(app, "explain", explain)
+    asked = {"about": "delivery", "topic": TTL}
+    assert get(view, "/api/explain", **asked) == (404, {"error": "entry 8:1744 is not in the store"})
+    assert len(tried) == 1, "a finished replay deletes nothing"
+    tried.clear()
+    monkeypatch.setattr(view, "status", lambda: {"changes": True})
+    status, found = get(view, "/api/explain", **asked)
+    assert len(tried) == min(fails + 1, 3)
+    assert (
+        (status, found) == (200, "it")
+        if fails < 3
+        else (status, "ask again" in found["error"]) == (404, True)
+    )
+
+
+def test_an_explanation_without_its_entries(replayed: Path, view: FolderView, tmp_path: Path) -> None:
+    """The store of a replay, as retention would leave it."""
+    shutil.copytree(replayed, folder := tmp_path / "replayed")
+    for file in [*folder.glob("store/segments/**/*"), *folder.glob("store/ledgers/**/*")]:
+        if file.is_file():
+            file.unlink()
+    with pytest.raises(Gone, match="is not in"):
+        explain(Task(str(folder), view.states(None), Question("delivery", HOSTILE), explanation.SECONDS))
 
 
 # -- the folders of a query
