@@ -58,14 +58,16 @@ class Visitor(threading.Thread):
     def run(self) -> None:
         """Visit until `ended` is set."""
         topic = TOPICS[0]
-        while not self.ended.wait(5):
+        while True:
             began = time.monotonic()
             for part in ("overview", "topics", "subscriptions", "history", "batches", "latest"):
                 self._ask(part)
             self._ask("topic", topic=topic)
-            if not len(self.rounds) % 12:
+            if len(self.rounds) % 12 == 11:
                 self._ask("explain", about="delivery", topic=topic, subscription="idle")
             self.rounds.append(time.monotonic() - began)
+            if self.ended.wait(5):
+                return
 
     def _ask(self, part: str, **parameters: str) -> None:
         try:

@@ -514,6 +514,7 @@ def folder(path: Path) -> Path:
     (path / "served" / "store").mkdir(parents=True)
     for name in ("offsets", "commits"):
         (path / "planned" / name).mkdir(parents=True)
+    (path / "planned" / "offsets" / "0").touch()
     ended = path / "ended"  # the checkpoint of a query that was stopped, and its store
     for name, text in {"metadata": "{}", "offsets/0": 'v1\n{}\n{"t":{"0":1}}', "commits/0": "v1\n{}"}.items():
         (ended / name).parent.mkdir(parents=True, exist_ok=True)

@@ -301,8 +301,14 @@ class Connection(asyncio.Protocol):
                 self._post_run(run)
 
     def _post_run(self, commands: list[Send | Ack]) -> None:
-        self._under_way += len(commands)
-        self._engine.post_run(self._requests.topic_of(sender(commands[0])), commands, self._posted)
+        first, self._under_way = commands[0], self._under_way + len(commands)
+        if isinstance(first, Send):
+            self._metrics.commands["SEND"] += len(commands)
+            self._time((first.producer_id, first.sequence_id))
+        else:
+            self._metrics.commands["ACK"] += len(commands)
+            self._time(first.request_id)
+        self._engine.post_run(self._requests.topic_of(sender(first)), commands, self._posted)
 
     def pause_writing(self) -> None:
         """The client doesn't read fast enough."""
@@ -472,9 +478,9 @@ class Connection(asyncio.Protocol):
                 self._answer, "SEND_ERROR", {**fields, "error": "ChecksumError", "message": text}
             )
             return
-        if self._timed is None or self._timed.since < time.monotonic() - _NO_ANSWER:
-            self._time(asked)
-        if asked.cmd == "SEND":
+        is_send, fields = asked.cmd == "SEND", asked.fields
+        self._time((fields["producer_id"], fields["sequence_id"]) if is_send else fields.get("request_id"))
+        if is_send:
             if asked.metadata is None:
                 raise FrameError("SEND without a message")
             topic, command = self._requests.command(asked)
@@ -495,13 +501,11 @@ class Connection(asyncio.Protocol):
         else:
             self._post(topic, _json(command))
 
-    def _time(self, asked: Frame) -> None:
-        """Find out how long the answer takes, if there will be one."""
-        fields = asked.fields
-        if asked.cmd == "SEND":
-            self._timed = _Timed((fields["producer_id"], fields["sequence_id"]), time.monotonic())
-        elif "request_id" in fields:
-            self._timed = _Timed(fields["request_id"], time.monotonic())
+    def _time(self, key: int | tuple[int, int] | None) -> None:
+        """Find out how long the answer takes, if there will be one, and no other one is awaited."""
+        now = time.monotonic()
+        if key is not None and (self._timed is None or self._timed.since < now - _NO_ANSWER):
+            self._timed = _Timed(key, now)
 
     def _answered(self, cmd: str, fields: dict[str, Any]) -> None:
         """An answer goes to the client."""
