@@ -132,11 +132,19 @@ class Sampler(threading.Thread):
             "page_failures": self._failures(),
             "records": sum(p["numInputRows"] for p in done),
             "java": memory.java,
+            "heap": self._heap(),
             "workers": memory.workers,
             "driver": of_this_process(),
             **files_of(self._store, self._checkpoint),
             **sizes.asDict(),
         }
+
+    def _heap(self) -> int:
+        """What the JVM's heap holds when its garbage is collected."""
+        java = self._spark._jvm.java.lang  # type: ignore[union-attr]
+        java.System.gc()
+        runtime = java.Runtime.getRuntime()
+        return int(runtime.totalMemory() - runtime.freeMemory())
 
     def _failures(self) -> int:
         before, self._failed = self._failed, len(self._visitor.failures)

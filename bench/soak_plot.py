@@ -35,7 +35,16 @@ class Quantity(NamedTuple):
 
 
 PANELS: list[tuple[str, list[Quantity]]] = [
-    ("memory, MB", [Quantity("java", MB), Quantity("workers", MB), Quantity("driver", MB)]),
+    # The JVM takes memory from the machine, and gives it back, in steps of some hundred MB. What it needs is on its heap.
+    (
+        "memory, MB",
+        [
+            Quantity("java", MB, growth=1.5),
+            Quantity("heap", MB),
+            Quantity("workers", MB),
+            Quantity("driver", MB),
+        ],
+    ),
     ("state of all partitions, kB", [Quantity("state", 1024)]),
     # It also depends on the load of the machine.
     ("micro-batch, s", [Quantity("batch_seconds", growth=1.5)]),

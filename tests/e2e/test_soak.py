@@ -28,5 +28,6 @@ def test_a_short_soak(tmp_path: Path) -> None:
     samples = [json.loads(line) for line in (tmp_path / "soak" / "samples.jsonl").read_text().splitlines()]
     assert sum(sample["records"] for sample in samples) > SECONDS * RATE / 4
     assert any(sample["page_seconds"] for sample in samples)
+    assert all(0 < sample["heap"] < sample["java"] for sample in samples)
     assert samples[-1]["backlog"] > 0  # of `idle`; `work` acknowledges
     assert all(sample["state"] < 100_000 for sample in samples)
