@@ -510,7 +510,12 @@ class Connection(asyncio.Protocol):
     def _answered(self, cmd: str, fields: dict[str, Any]) -> None:
         """An answer goes to the client."""
         send = cmd in ("SEND_RECEIPT", "SEND_ERROR")
-        key = (fields["producer_id"], fields["sequence_id"]) if send else fields.get("request_id")
+        self._timed_until(
+            (fields["producer_id"], fields["sequence_id"]) if send else fields.get("request_id")
+        )
+
+    def _timed_until(self, key: int | tuple[int, int] | None) -> None:
+        """The answer to a command goes to the client."""
         if self._timed is not None and self._timed.key == key:
             self._metrics.answers.add(time.monotonic() - self._timed.since)
             self._timed = None
@@ -717,9 +722,7 @@ class Connection(asyncio.Protocol):
         if effect.producer_id is None:  # the short form of publishing
             return b""
         sequence_id = effect.sequence_id & MINUS_ONE
-        if self._timed is not None and self._timed.key == (effect.producer_id, sequence_id):
-            self._metrics.answers.add(time.monotonic() - self._timed.since)
-            self._timed = None
+        self._timed_until((effect.producer_id, sequence_id))
         return send_receipt(
             effect.producer_id, sequence_id, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
             MINUS_ONE if highest is None else highest,
