@@ -102,11 +102,11 @@ class LiveQuery:
 
     def committed(self) -> int:
         """The last committed micro-batch, or −1."""
-        return max(_numbers(self.checkpoint / "commits"), default=-1)
+        return last_committed(self.checkpoint)
 
     def begun(self) -> int:
         """The last micro-batch that was planned."""
-        return max(_numbers(self.checkpoint / "offsets"), default=-1)
+        return last_begun(self.checkpoint)
 
     def stored(self) -> int:
         """The last micro-batch with entries in the store."""
@@ -132,6 +132,16 @@ class LiveQuery:
         lines = (self.checkpoint / "offsets" / str(last)).read_text().splitlines()
         offsets = json.loads(lines[-1])[self._topic]
         return {int(partition): offset for partition, offset in offsets.items()}
+
+
+def last_committed(checkpoint: Path) -> int:
+    """The last committed micro-batch of a checkpoint, or −1."""
+    return max(_numbers(checkpoint / "commits"), default=-1)
+
+
+def last_begun(checkpoint: Path) -> int:
+    """The last micro-batch of a checkpoint that was planned, or −1."""
+    return max(_numbers(checkpoint / "offsets"), default=-1)
 
 
 def _names(folder: Path) -> list[str]:
