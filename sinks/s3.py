@@ -16,6 +16,8 @@ ATTEMPTS = 5
 """Of a request that S3 does not answer, or answers with 503, unless ``AWS_MAX_ATTEMPTS`` says another number: after 8 s or so, it fails.
 The lease of a store is lost after 15 s (`sinks.lock`), so more attempts would help nobody."""
 
+_MOST_ATTEMPTS = 100
+
 _OPTIONS = {"region", "endpoint_override", "scheme"}
 
 
@@ -54,7 +56,8 @@ class S3Url(NamedTuple):
         )
 
     def filesystem(self, *, attempts: int | None = None, delayed: bool = True) -> fs.S3FileSystem:
-        """pyarrow's file system, on which `path` is a path. Raises `OSError`.
+        """pyarrow's file system, on which `path` is a path. Raises `OSError`, and `ValueError` for a wrong
+        ``AWS_MAX_ATTEMPTS``.
 
         `attempts`: of a request, None: see `ATTEMPTS`. `delayed`: a small file is one request instead of three. A large one needs it
         to be false: if S3 does not answer to its first request and does again to that with which the stream is closed, an empty
@@ -69,9 +72,7 @@ class S3Url(NamedTuple):
             region=region,
             endpoint_override=self.endpoint,
             allow_delayed_open=delayed,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(
-                max_attempts=attempts or int(environment("AWS_MAX_ATTEMPTS") or ATTEMPTS)
-            ),
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts or _attempts()),
         )
 
     def delta(self) -> dict[str, str]:
@@ -103,6 +104,13 @@ def failed(text: str) -> str | None:
     code, request, why = found.groups()
     why = why.rpartition("; Details: ")[2].rstrip(". ")
     return f"S3 {'did not answer' if code in _AWAY else 'refused a request'} ({request}: {code}, {why})"
+
+
+def _attempts() -> int:
+    given = environment("AWS_MAX_ATTEMPTS") or str(ATTEMPTS)
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given) <= _MOST_ATTEMPTS):
+        raise ValueError(f"AWS_MAX_ATTEMPTS is {given!r} and must be a number from 1 to {_MOST_ATTEMPTS}")
+    return int(given)
 
 
 def environment(*names: str) -> str | None:

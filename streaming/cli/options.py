@@ -182,7 +182,8 @@ def days(text: str) -> timedelta:
 
 
 def credentials(file: Path | None) -> KafkaConfig:
-    """The settings in a ``--kafka-config`` file, with a warning if every user of this machine can read it.
+    """The settings in a ``--kafka-config`` file, with a warning if every user of this machine can read a password
+    in it.
 
     Raises `KafkaConfigError`.
     """

@@ -72,8 +72,12 @@ class KafkaConfig(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether every user of this machine can read the file."""
-        return self.file is not None and bool(self.file.stat().st_mode & stat.S_IROTH)
+        """Whether every user of this machine can read a password in the file. Raises `KafkaConfigError`."""
+        return (
+            self.file is not None
+            and bool(self.file.stat().st_mode & stat.S_IROTH)
+            and not self._read().keys().isdisjoint(_SECRET)
+        )
 
     def client(self) -> dict[str, Any]:
         """Keyword arguments for kafka-python. The file is read on every call, so a changed password takes effect with the

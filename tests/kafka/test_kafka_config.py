@@ -55,6 +55,20 @@ def test_user_and_password(tmp_path: Path) -> None:
     }
 
 
+def test_only_a_password_needs_to_be_kept_from_others(tmp_path: Path) -> None:
+    secret = config(tmp_path, SASL + f"sasl.username=me\nsasl.password={PASSWORD}\n")
+    assert not secret.is_open
+    assert secret.file is not None
+    secret.file.chmod(0o644)
+    assert KafkaConfig(secret.file).is_open
+    other = tmp_path / "other"
+    other.mkdir()
+    harmless = config(other, "security.protocol=PLAINTEXT\n")
+    assert harmless.file is not None
+    harmless.file.chmod(0o644)
+    assert not harmless.is_open
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_the_form_of_java(tmp_path: Path, mechanism: str) -> None:
     module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE

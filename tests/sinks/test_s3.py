@@ -56,6 +56,13 @@ def test_a_wrong_address_is_refused(url: str, said: str) -> None:
         Storage(url).files("a")
 
 
+@pytest.mark.parametrize("given", ["many", "0", "-1", "1e9", "101", "²"])
+def test_a_wrong_number_of_attempts_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", given)
+    with pytest.raises(BadUrl, match=f"AWS_MAX_ATTEMPTS is '{given}' and must be a number from 1 to 100"):
+        Storage("s3://bucket/x?region=eu-west-1").files("a")
+
+
 @pytest.mark.parametrize(
     ("url", "inner"),
     [
