@@ -73,9 +73,15 @@ class Bench:
         size = self.scale
         small = size // 5
         many = {"topics": 10_000, "producers": 10_000}
+        fast = {"per_second": 10_000}
         contenders: dict[str, tuple[str, pa.Table]] = {
             "publish with dedup, 64 topics": ("≥ 0.9", logs.publishes(size)),
             "publish with dedup, 10,000 topics": ("≥ 0.7 of the 64-topic rate", logs.publishes(size, **many)),
+            "publish with dedup, 64 topics, 10,000/s": ("≥ 0.9", logs.publishes(size, **fast)),
+            "publish with dedup, 10,000 topics, 10,000/s": (
+                "≥ 0.7 of the 64-topic rate",
+                logs.publishes(size, **many, **fast),
+            ),
             "publish and ack, Exclusive": ("≥ 0.5", logs.delivered(small, "Exclusive")),
             "publish and ack, Shared, 8 consumers": ("≥ 0.35", logs.delivered(small, "Shared", consumers=8)),
             "the same, 20 % acked late": ("≥ 0.35", logs.delivered(small, "Shared", consumers=8, holes=0.2)),
@@ -107,9 +113,10 @@ class Bench:
                 "peak_worker": max(own.worker_peak for _, own in pairs),
             }
             if wanted.endswith("rate"):
+                few = costs[name.replace("10,000 topics", "64 topics")]
                 self.add(
-                    name, wanted, [a.seconds / b.seconds for (_, a), (_, b) in zip(costs[first], pairs, strict=True)],
-                    "of it", [a.processor / b.processor for (_, a), (_, b) in zip(costs[first], pairs, strict=True)], **peaks,
+                    name, wanted, [a.seconds / b.seconds for (_, a), (_, b) in zip(few, pairs, strict=True)],
+                    "of it", [a.processor / b.processor for (_, a), (_, b) in zip(few, pairs, strict=True)], **peaks,
                 )  # fmt: skip
             elif wanted:
                 self.add(

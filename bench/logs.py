@@ -26,7 +26,7 @@ from schemas.records import RECORD
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 
-TOPICS, PRODUCERS, PARTITIONS, PAYLOAD = 64, 1000, 16, 100
+TOPICS, PRODUCERS, PARTITIONS, PAYLOAD, PER_SECOND = 64, 1000, 16, 100, 1000
 START = 1_700_000_000_000
 PERMITS = 1000
 DEDUPLICATED = BrokerConfig(settings={"brokerDeduplicationEnabled": True})
@@ -38,10 +38,11 @@ def topic(number: int) -> str:
 
 
 def publishes(
-    count: int, *, topics: int = TOPICS, producers: int = PRODUCERS, partitions: int = PARTITIONS, payload: int = PAYLOAD
+    count: int, *, topics: int = TOPICS, producers: int = PRODUCERS, partitions: int = PARTITIONS, payload: int = PAYLOAD,
+    per_second: int = PER_SECOND,
 ) -> pa.Table:  # fmt: skip
-    """`count` plain publishes of `payload` bytes, one per millisecond, with deduplication. Each producer publishes on one
-    topic."""
+    """`count` plain publishes of `payload` bytes, `per_second` on all topics together, with deduplication. Each producer
+    publishes on one topic."""
     dice = np.random.default_rng(7)
     producers = max(producers, topics)
     chosen = dice.integers(producers, size=count)
@@ -58,7 +59,7 @@ def publishes(
     on = chosen % topics
     return _table(
         np.concatenate((np.arange(partitions), on % partitions)),
-        START + np.concatenate((np.zeros(partitions, int), np.arange(count))),
+        START + np.concatenate((np.zeros(partitions, int), np.arange(count) * 1000 // per_second)),
         [None] * partitions + names[on].tolist(),
         [to_binary(DEDUPLICATED)] * partitions + values,
     )

@@ -32,6 +32,16 @@ def test_publishes_are_stored_once_each() -> None:
     assert len({each.producer_name for each in receipts}) == 30
 
 
+@pytest.mark.parametrize(("per_second", "last"), [(100, 4990), (1000, 499), (10_000, 49)])
+def test_publishes_come_at_the_rate_asked_for(per_second: int, last: int) -> None:
+    times = sorted(logs.publishes(500, per_second=per_second)["timestamp"].to_pylist())
+    assert times[: logs.PARTITIONS] == [logs.START] * logs.PARTITIONS  # the configurations
+    since = [time - logs.START for time in times[logs.PARTITIONS :]]
+    assert since[0] == 0
+    assert since[-1] == last
+    assert since[250] == 250 * 1000 // per_second
+
+
 @pytest.mark.parametrize(
     ("type_", "consumers", "keys"), [("Exclusive", 1, 0), ("Shared", 8, 0), ("Key_Shared", 8, 50)]
 )
