@@ -133,8 +133,9 @@ class Standalone:
 
     def _start(self, name: str, main: str, options: list[str], *arguments: str) -> subprocess.Popen[bytes]:
         java = spark_java_home()
-        # Without PYTHONPATH: the executors must get Magnetar from the query.
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # The executors must get Magnetar from the query, and a test looks at the bytecode that they write of it.
+        left_out = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+        inherited = {name: value for name, value in os.environ.items() if name not in left_out}
         environment = inherited | self._environment | {
             "JAVA_HOME": str(java), "SPARK_HOME": str(_home()), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": _SCALA,
             "PYSPARK_PYTHON": sys.executable,
