@@ -10,12 +10,13 @@ An empty key counts as absent.
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from schemas.effects import KINDS, Quarantined
 from schemas.keys import key_of
-from schemas.outputs import Rows
+from schemas.outputs import IDENTITY, Rows
 from schemas.records import LARGEST
 from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
 
@@ -57,22 +58,29 @@ class KafkaDeadLetters(KafkaSink):
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Returns when Kafka has confirmed every letter. Raises `DeadLettersNotSent`."""
         bad = rows.get(KINDS[Quarantined])
-        for letters in () if bad is None else bad.to_batches(max_chunksize=_CHUNK):
-            self._send(batch_id, map(self._letter, letters.to_pylist()))
+        if bad is not None:
+            letters = bad.to_batches(max_chunksize=_CHUNK)
+            self._send(batch_id, (self._outgoing(partition, each) for each in letters))
 
-    def _letter(self, row: dict[str, Any]) -> Outgoing:
+    def _outgoing(self, partition: int, rows: pa.RecordBatch) -> Outgoing:
+        keys, values, headers = zip(*map(self._letter, rows.to_pylist()), strict=True)
+        identity = {name: rows[name] for name in IDENTITY}
+        to = partition % self._partitions
+        return Outgoing(identity, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, to)
+
+    def _letter(self, row: dict[str, Any]) -> tuple[bytes | None, bytes, dict[str, bytes]]:
         key = key_of(row["topic"])
         value = row["payload"]
-        headers = [
-            (f"magnetar.{name}", row[name][:_LONGEST].encode())
+        headers = {
+            f"magnetar.{name}": row[name][:_LONGEST].encode()
             for name in ("rule", "cause", "topic")
             if row[name] is not None
-        ]
-        room = self._most - _OVERHEAD - sum(len(text) for _, text in headers)
+        }
+        room = self._most - _OVERHEAD - sum(map(len, headers.values()))
         if len(key or b"") + len(value) > room:
-            headers.append(("magnetar.size", str(len(value)).encode()))
+            headers["magnetar.size"] = str(len(value)).encode()
             key, value = (key if len(key or b"") <= room else None), b""
-        return Outgoing(row, key, value, tuple(headers), row["partition"] % self._partitions)
+        return key, value, headers
 
 
 def read_dead_letters(

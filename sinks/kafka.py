@@ -7,13 +7,12 @@ of one micro-batch, see `drop_repeats`.
 """
 
 import base64
-from collections.abc import Hashable, Iterable, Iterator
-from heapq import merge
-from itertools import islice
-from operator import itemgetter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -24,20 +23,22 @@ from schemas.effects import KINDS, RESPONSES, AdminResponse, Message, SendReceip
 from schemas.entries import EntryNotFound
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
+from sinks.json_rows import encode_rows
 from sinks.ledger_reader import message_metadata
 from sinks.ledger_store import LedgerStore
-from sinks.record_batches import RecordBatches, encode_header, encode_headers
+from sinks.record_batches import RecordBatches, encode, encode_headers
 
 _BATCH = "magnetar.batch"
 _HEADERS = tuple(f"magnetar.{name}" for name in IDENTITY)
-_IDENTITY = tuple((header.encode(), name) for header, name in zip(_HEADERS, IDENTITY, strict=True))
 _PATIENCE_MS = 20_000  # enough for a broker's restart; after that, Spark retries
-_CHUNK = 4096  # rows of a kind with payloads in memory at a time
+_CHUNK = 4096  # answers, and
+_CHUNK_BYTES = 32 << 20  # bytes of them, that are encoded at a time
 
 _STORED = ["topic", "ledger_id", "entry_id", "producer_name", "sequence_id", "publish_time", "partition_key",
            "metadata", "payload"]  # fmt: skip
 
 _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
+_json = msgspec.json.Encoder().encode
 
 _Position = tuple[str, int, int]
 
@@ -63,12 +64,16 @@ class ResponsesNotSent(NotSent):
 
 
 class Outgoing(NamedTuple):
-    """A record to send for a row. Without `partition`, the key chooses the Kafka partition."""
+    """Records to send for some rows, in columns. Without `partition`, the key chooses the Kafka partition.
 
-    row: dict[str, Any]
-    key: bytes | None
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
+    `identity`: columns `IDENTITY`. `keys` (null for none) and `values` are bytes. `headers`: those that each has besides; empty:
+    none has.
+    """
+
+    identity: Mapping[str, pa.Array]
+    keys: pa.Array
+    values: pa.Array
+    headers: Sequence[Mapping[str, bytes]] = ()
     partition: int | None = None
 
 
@@ -109,15 +114,20 @@ class KafkaSink:
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
         """Send records and wait until Kafka has confirmed all of them. Raises `NotSent`."""
         try:
-            batches = RecordBatches(_producer(self._bootstrap, self._config), self._topic)
-            batch = encode_header(_BATCH.encode(), str(batch_id).encode())
-            for row, key, value, more, partition in records:
-                headers = [batch, *(encode_header(name, b"%d" % row[column]) for name, column in _IDENTITY)]
-                headers += [encode_header(name.encode(), said) for name, said in more]
-                if partition is None:
-                    partition = batches.partition_of(key or b"")
-                batches.add(partition, key, value, encode_headers(headers))
-            batches.confirm()
+            batches = None
+            for rows in records:
+                if batches is None:
+                    batches = RecordBatches(_producer(self._bootstrap, self._config), self._topic)
+                named = {_BATCH: pa.repeat(str(batch_id).encode(), len(rows.values))}
+                for header, name in zip(_HEADERS, IDENTITY, strict=True):
+                    named[header] = rows.identity[name].cast(pa.string()).cast(pa.binary())
+                encoded = encode(rows.keys, rows.values, encode_headers(named, rows.headers))
+                if rows.partition is None:
+                    batches.add_by_key(rows.keys, encoded)
+                else:
+                    batches.add(rows.partition, encoded)
+            if batches is not None:
+                batches.confirm()
         except KafkaError as error:
             self._fail(error)
 
@@ -169,19 +179,25 @@ class KafkaResponses(KafkaSink):
             stored = receipts.filter(pc.greater(receipts["ledger_id"], 0))
             positions = zip(*(stored[name].to_pylist() for name in _STORED[:3]), strict=True)
             own = {position: row for row, position in enumerate(positions)}
-        answers = _answers(rows)
-        while chunk := list(islice(answers, _CHUNK)):
-            self._send(batch_id, _outgoing(chunk, self._contents(partition, chunk, stored, own)))
+
+        def outgoing(chunk: _Chunk) -> Outgoing:
+            asked = {kind: _asked(batch) for kind, batch in chunk.of_kinds.items() if kind in _WITH_ENTRIES}
+            wanted = {_position(row) for each in asked.values() for row in each if _is_elsewhere(row)}
+            contents = self._contents(partition, wanted, stored, own)
+            values = [
+                _values(kind, batch, [_content(row, contents) for row in asked.get(kind, ())])
+                for kind, batch in chunk.of_kinds.items()
+            ]
+            connections = chunk.column("connection").cast(pa.binary())
+            identity = {name: chunk.column(name) for name in IDENTITY}
+            return Outgoing(identity, connections, chunk.in_order(values).cast(pa.binary()))
+
+        self._send(batch_id, map(outgoing, _chunks(_answers(rows))))
 
     def _contents(
-        self,
-        partition: int,
-        answers: list[dict[str, Any]],
-        stored: pa.Table | None,
-        own: dict[_Position, int],
+        self, partition: int, wanted: set[_Position], stored: pa.Table | None, own: dict[_Position, int]
     ) -> dict[_Position, _Content]:
-        """The entries that `answers` deliver or were asked for, except those in the rows themselves."""
-        wanted = {_position(each) for each in answers if _has_entry(each) and each.get("payload") is None}
+        """The entries at the positions `wanted`. Those of this micro-batch are `stored`, in the rows that `own` says."""
         here = sorted(own[p] for p in wanted & own.keys())
         contents = {}
         for entry in (
@@ -229,51 +245,117 @@ def _producer(bootstrap: str, config: ClientConfig | None) -> KafkaProducer:
     return _producers[bootstrap, config]
 
 
-def _outgoing(answers: Iterable[dict[str, Any]], contents: dict[_Position, _Content]) -> Iterator[Outgoing]:
-    for answer in answers:
-        value = {name: v for name, v in answer.items() if v is not None}
-        if "fields" in value:
-            value["fields"] = msgspec.Raw(value["fields"].encode())
-        if _has_entry(answer):
-            content = _carried(answer) or contents[_position(answer)]
-            value |= content._asdict()
-        yield Outgoing(answer, answer["connection"].encode(), msgspec.json.encode(value))
+class _Chunk(NamedTuple):
+    """Some answers: those of each kind, and in which order they follow by identity once the kinds are put together."""
+
+    of_kinds: Mapping[str, pa.RecordBatch]
+    order: pa.Array
+
+    def column(self, name: str) -> pa.Array:
+        """A column that all kinds have, in order."""
+        return self.in_order([batch[name] for batch in self.of_kinds.values()])
+
+    def in_order(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """A column for each kind as one."""
+        if len(columns) == 1:
+            return columns[0]
+        return pa.concat_arrays(columns).take(self.order)
 
 
-def _answers(rows: Rows) -> Iterator[dict[str, Any]]:
-    """The responses among the rows of all kinds, by identity, so that they keep their order per connection."""
-    of_kinds = [_answers_of(kind, rows[kind]) for kind in rows if kind in RESPONSES]
-    return merge(*of_kinds, key=itemgetter("offset", "ordinal"))
-
-
-def _answers_of(kind: str, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a kind, with the kind as in `OUTPUT`, and without columns that are null. Holds a few thousand in memory at a time."""
-    if kind == KINDS[SendReceipt]:
-        # Without the entry of a receipt: it is for the ledger store, and the client knows what it sent.
-        table = table.drop_columns(["metadata", "payload"])
-    before = table.column_names.index("clock") + 1  # no column before it is ever null
-    for batch in table.to_batches(max_chunksize=_CHUNK):
-        own = batch.filter(pc.greater(pc.utf8_length(batch["connection"]), 0))
-        if not len(own):
+def _answers(rows: Rows) -> dict[str, pa.Table]:
+    """The rows that respond to a client, by kind."""
+    answers = {}
+    for kind, table in rows.items():
+        if kind not in RESPONSES:
             continue
-        own = own.drop_columns([name for name in own.column_names if own[name].null_count == len(own)])
-        own = own.add_column(before, OUTPUT.field("kind"), pa.repeat(pa.scalar(kind), len(own)))
-        yield from own.to_pylist()
+        if kind == KINDS[SendReceipt]:
+            # Without the entry of a receipt: it is for the ledger store, and the client knows what it sent.
+            table = table.drop_columns(["metadata", "payload"])
+        answered = pc.not_equal(table["connection"], "")
+        if not pc.all(answered, skip_nulls=False).as_py():
+            table = table.filter(answered)
+        if len(table):
+            answers[kind] = table
+    return answers
+
+
+def _chunks(answers: Mapping[str, pa.Table]) -> Iterator[_Chunk]:
+    """The answers by identity, so that they keep their order per connection: a few thousand at a time, and not many more bytes than
+    `_CHUNK_BYTES`."""
+    if not answers:
+        return
+    tables = answers.values()
+    offsets, ordinals = (
+        np.concatenate([table[name].to_numpy() for table in tables]) for name in ("offset", "ordinal")
+    )
+    order = np.lexsort((ordinals, offsets))
+    kinds = np.repeat(np.arange(len(answers)), [len(table) for table in tables])[order]
+    ends = np.cumsum(np.concatenate([_sizes(*each) for each in answers.items()])[order])
+    done = dict.fromkeys(answers, 0)
+    start, size = 0, 0
+    while start < len(order):
+        most = int(np.searchsorted(ends, size + _CHUNK_BYTES, side="right"))
+        stop = max(start + 1, min(start + _CHUNK, most))
+        own = kinds[start:stop]
+        of_kinds = {}
+        for (kind, table), count in zip(answers.items(), np.bincount(own).tolist(), strict=False):
+            if count:
+                (of_kinds[kind],) = table.slice(done[kind], count).combine_chunks().to_batches()
+                done[kind] += count
+        yield _Chunk(of_kinds, pa.array(np.argsort(np.argsort(own, kind="stable"))))
+        start, size = stop, int(ends[stop - 1])
+
+
+def _sizes(kind: str, table: pa.Table) -> npt.NDArray[np.int64]:
+    """About how many bytes each answer has besides its short columns."""
+    sizes = np.zeros(len(table), np.int64)
+    for name in {"fields", "payload"}.intersection(table.column_names):
+        sizes += pc.fill_null(pc.binary_length(table[name]), 0).to_numpy()
+    if kind == KINDS[Message]:
+        sizes += table["size"].to_numpy()
+    if kind == KINDS[AdminResponse]:
+        sizes += np.where(table["ledger_id"].is_valid(), LARGEST, 0)
+    return sizes
+
+
+def _values(kind: str, batch: pa.RecordBatch, contents: Sequence[_Content | None]) -> pa.Array:
+    """The JSON of rows of a kind, with what they deliver. `contents`: empty, if no row of that kind ever delivers an entry."""
+    columns = {name: batch[name] for name in batch.schema.names} | {"kind": pa.repeat(kind, len(batch))}
+    if contents:
+        for place, name in enumerate(_Content._fields):
+            encoded = (None if each is None else _json(each[place]) for each in contents)
+            columns[name] = pa.array(encoded, pa.string())
+    ordered = {name: columns[name] for name in OUTPUT.names if name in columns}
+    return encode_rows(
+        {name: each for name, each in ordered.items() if each.null_count < len(batch)}, _AS_JSON
+    )
 
 
 _WITH_ENTRIES = (KINDS[Message], KINDS[AdminResponse])
+_AS_JSON = frozenset({"fields", "metadata", "payload"})
+_OF_ENTRIES = {"topic", "ledger_id", "entry_id", "metadata", "payload"}
 
 
-def _has_entry(answer: dict[str, Any]) -> bool:
-    """Does a row deliver an entry, or answer an admin call that asked for one?"""
-    return answer["kind"] in _WITH_ENTRIES and answer.get("ledger_id") is not None
+def _asked(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """What rows say of the entries that they deliver, or that an admin call asked for."""
+    rows: list[dict[str, Any]] = batch.select(
+        [name for name in batch.schema.names if name in _OF_ENTRIES]
+    ).to_pylist()
+    return rows
 
 
-def _carried(answer: dict[str, Any]) -> _Content | None:
-    """The entry in a row, or None if the row has none."""
-    if answer.get("payload") is None:
+def _is_elsewhere(row: dict[str, Any]) -> bool:
+    """Does a row deliver an entry that is not in the row itself?"""
+    return row["ledger_id"] is not None and row.get("payload") is None
+
+
+def _content(row: dict[str, Any], contents: dict[_Position, _Content]) -> _Content | None:
+    """The entry that a row delivers, of itself or among `contents`. None: it delivers none."""
+    if row["ledger_id"] is None:
         return None
-    return _Content(_decode(answer["metadata"]), answer["payload"])
+    if row.get("payload") is not None:
+        return _Content(_decode(row["metadata"]), row["payload"])
+    return contents[_position(row)]
 
 
 def _position(row: dict[str, Any]) -> _Position:

@@ -20,8 +20,9 @@ class Responses(KafkaResponses):
         """There is no broker."""
 
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
-        for record in records:
-            json.loads(record.value)
+        for each in records:
+            for value in each.values.to_pylist():
+                json.loads(value)
 
 
 class DeadLetters(KafkaDeadLetters):
@@ -29,8 +30,9 @@ class DeadLetters(KafkaDeadLetters):
         """There is no broker."""
 
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
-        for record in records:
-            assert len(record.value) + len(record.key or b"") <= self._most
+        for each in records:
+            for key, value in zip(each.keys.to_pylist(), each.values.to_pylist(), strict=True):
+                assert len(value) + len(key or b"") <= self._most
 
 
 def written(rows: Rows) -> dict[str, int]:

@@ -30,11 +30,18 @@ class Collected(KafkaResponses):
         self.values: list[bytes] = []
 
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
-        self.values += [record.value for record in records]
+        self.values += [value for each in records for value in each.values.to_pylist()]
 
 
 @pytest.mark.feature("J5", "K1")
-def test_each_row_is_read_as_it_was_written() -> None:
+@pytest.mark.parametrize(
+    ("rows_at_a_time", "bytes_at_a_time"), [(1 << 12, 1 << 25), (3, 1 << 25), (1 << 12, 100)]
+)
+def test_each_row_is_read_as_it_was_written(
+    rows_at_a_time: int, bytes_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.kafka._CHUNK", rows_at_a_time)
+    monkeypatch.setattr("sinks.kafka._CHUNK_BYTES", bytes_at_a_time)
     kinds = set()
     for theme, seed in NAMES[::12]:
         rows = [row for own in live(theme, seed).rows for row in own]

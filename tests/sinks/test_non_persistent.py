@@ -37,7 +37,7 @@ class Sent:
         self.values: list[dict[str, Any]] = []
 
     def send(self, sink: KafkaSink, batch_id: int, records: Iterable[Outgoing]) -> None:
-        self.values += [msgspec.json.decode(record.value) for record in records]
+        self.values += [msgspec.json.decode(value) for each in records for value in each.values.to_pylist()]
 
 
 @pytest.fixture
