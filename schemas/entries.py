@@ -1,12 +1,14 @@
 """Stored entries: what the broker reads back from a store. The columns that a store keeps: `schemas.outputs.ENTRY`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from schemas.commands import MessageMetadata
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque."""
 
     metadata: MessageMetadata

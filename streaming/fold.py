@@ -184,9 +184,11 @@ class PartitionFold:
 
     def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
         """Folds some records: runs of plain publishes or SENDs by `Broker.publish`, all others one by one."""
+        offsets, timestamps, topics, values = records
+        carry_out = self._broker.apply
 
         def one(record: int) -> None:
-            offset, topic, value = records.offsets[record], records.topics[record], records.values[record]
+            offset, topic, value = offsets[record], topics[record], values[record]
             if self._last is not None and offset <= self._last:
                 raise OffsetError(
                     f"partition {self._partition}: offset {offset} after {self._last}. Offsets must rise: the "
@@ -196,9 +198,9 @@ class PartitionFold:
             self._last = offset
             try:
                 if aside and (why := aside.get(offset)) is not None:
-                    self._broker.apply(offset, _NO_TIME, topic, why, value)
+                    carry_out(offset, _NO_TIME, topic, why, value)
                 else:
-                    self._broker.apply(offset, records.timestamps[record], topic, commands[record], value)
+                    carry_out(offset, timestamps[record], topic, commands[record], value)
             except Exception as error:
                 self._failed("carrying out the command", error, offset, topic, value)
 

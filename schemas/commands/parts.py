@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from schemas.units import Bytes32, EpochMillis, Int32, Int64, Messages
 
-_UINT64 = 2**64
+_UINT64, _INT64 = 2**64, -(2**63)
 
 LARGEST_BATCH = 10**6
 """The most messages that an entry can have under any configuration, the largest value of `maxMessagesPerBatch`."""
@@ -48,7 +48,7 @@ class FirstChunkMessageId(Part):
     """The number of messages in the batch. Recorded, not used."""
 
     def __post_init__(self) -> None:
-        if not (-_UINT64 // 2 <= self.ledgerId < _UINT64 and -_UINT64 // 2 <= self.entryId < _UINT64):
+        if not (_INT64 <= self.ledgerId < _UINT64 and _INT64 <= self.entryId < _UINT64):
             raise ValueError(f"message id {self.ledgerId}:{self.entryId} has more than 64 bits")
 
 

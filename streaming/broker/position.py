@@ -6,6 +6,11 @@ MAX = 2**63 - 1
 _UINT64 = 2**64
 
 
+from_tuple = tuple.__new__
+"""A named tuple of a tuple with all its fields: ``from_tuple(Position, (1, 0))``. Takes half of the time that its type takes, or less,
+and checks nothing, so it is for what a record needs."""
+
+
 class Position(NamedTuple):
     """``ledger:entry``. ``ledger:-1`` means "before the first entry of the ledger"."""
 
@@ -18,11 +23,7 @@ class Position(NamedTuple):
     def next(self) -> "Position":
         """The position with the next entry id. It may not exist."""
         ledger, entry = self
-        return _new(Position, (ledger, entry + 1 if entry >= 0 else 0))
-
-
-_new = tuple.__new__
-"""A position of a tuple, in a third of the time that `Position` takes."""
+        return from_tuple(Position, (ledger, entry + 1 if entry >= 0 else 0))
 
 
 EARLIEST = Position(-1, -1)
@@ -35,4 +36,4 @@ def from_wire(ledger_id: int, entry_id: int) -> Position:
         ledger_id -= _UINT64
     if entry_id > MAX:
         entry_id -= _UINT64
-    return _new(Position, (ledger_id, entry_id))
+    return from_tuple(Position, (ledger_id, entry_id))

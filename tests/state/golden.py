@@ -65,7 +65,10 @@ def record(life: Life) -> GoldenLife:
     for offset, (timestamp, topic, value) in enumerate(life.before):
         feed(broker, offset, timestamp, topic, value)
     store.add([row.effect for row in broker.take()])
-    state, entries = broker.encode(), [(*at, *entry) for at, entry in store.entries.items()]
+    state, entries = (
+        broker.encode(),
+        [(*at, *msgspec.structs.astuple(entry)) for at, entry in store.entries.items()],
+    )
     stats = broker.stats()
     outcome = go_on(Broker.decode(state, store), life.after)
     return GoldenLife(state, entries, stats, life.after, *outcome)

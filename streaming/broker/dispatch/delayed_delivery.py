@@ -13,8 +13,6 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.sorted_blocks import TimedPositions
 from streaming.broker.position import Position
 
-NO_DELAY = -1
-
 
 class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
     """`waiting` = positions by bucket, which is a time (ms). `timer` = when the timer fires (ms; −1 if not set), `fired` =
@@ -40,7 +38,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
     def add(
         self,
         position: Position,
-        deliver_at: int,
+        deliver_at: int | None,
         now: int,
         config: ServiceConfiguration,
         policy: int | None = None,
@@ -48,7 +46,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         """Keep a position until `deliver_at` (ms). Returns False if it should be delivered now. `policy`: the `tick` from
         now on."""
         self.tick = policy
-        if deliver_at < 0:
+        if deliver_at is None or deliver_at < 0:
             self.fixed = False
             return False
         tick, strict = self._tick(config), config.isDelayedDeliveryDeliverAtTimeStrict

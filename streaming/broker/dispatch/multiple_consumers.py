@@ -252,6 +252,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         owner = self._owner(sub, consumer, position)
         if owner is None:
             consumer.acks += 1
+            self._acknowledged_unowned()
             return None
         freed = self._unacked(sub, owner, position)
         self._release(sub, owner, position)
@@ -259,6 +260,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self.total_unacked -= freed
         consumer.acks += freed
         return owner
+
+    def _acknowledged_unowned(self) -> None:
+        """An entry was acked that no consumer has pending."""
 
     def acknowledged_partly(
         self,
@@ -525,7 +529,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self._forget_passed(sub)
         while self._round(sub):
             pass
-        self.delayed.arm(sub.ctx.clock, sub.ctx.config)
+        if self.delayed.waiting.length or self.delayed.timer >= 0:
+            self.delayed.arm(sub.ctx.clock, sub.ctx.config)
         if (due := self.due()) >= 0:
             sub.wake(due)
 
@@ -596,10 +601,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         else:
             return 0
         config = sub.ctx.config
-        permits = max(self.total_permits, first.permits)
+        permits, most = max(self.total_permits, first.permits), config.dispatcherMaxReadBatchSize
         if config.preciseDispatcherFlowControl and first.average:
             permits = -(-permits // first.messages_per_entry)
-        return max(min(permits, config.dispatcherMaxReadBatchSize), 1)
+        return most if permits >= most > 0 else max(min(permits, most), 1)
 
     def _deal_out(
         self,
@@ -633,7 +638,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         limit, most = sub.consumer_limit, sub.ctx.config.dispatcherMaxRoundRobinBatchSize
         done = 0
         while done < len(found) and (consumer := self.next_consumer(sub.consumers)) is not None:
-            turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
+            turn = 1
+            if len(found) - done > 1:
+                turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
             self.send(sub, consumer, found[done : done + turn])
             remaining -= sum(messages[done : done + turn])
             done += turn

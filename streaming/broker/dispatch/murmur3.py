@@ -5,4 +5,4 @@ import mmh3
 
 def murmur3_31(data: bytes) -> int:
     """A hash in [0, 2^31), with seed 0 and the sign bit cleared."""
-    return mmh3.hash(data, signed=False) & 0x7FFFFFFF
+    return mmh3.hash(data) & 0x7FFFFFFF

@@ -3,10 +3,10 @@
 from schemas.effects import Message
 from schemas.entries import Entry
 from streaming.broker import entry_filters
-from streaming.broker.dispatch.delayed_delivery import NO_DELAY, DelayedDeliveryTracker
+from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.ledger.ack_set import to_bits, to_words
 from streaming.broker.ledger.cursor_writes import change_cursor
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_tuple
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
@@ -27,6 +27,8 @@ def is_server_only(entry: Entry) -> bool:
 
 def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
     """The entries at `positions`."""
+    if len(positions) == 1:
+        return [(positions[0], sub.ctx.entries.get(sub.topic, positions[0]))]
     return list(zip(positions, sub.ctx.entries.get_all(sub.topic, positions), strict=True))
 
 
@@ -39,7 +41,7 @@ def filter_entries(
     None.
     """
     ctx = sub.ctx
-    config, tick = ctx.config, sub.tick
+    config = ctx.config
     filters, counts = config.entryFilterNames, sub.subscription.filtered
     if not sub.policies.delayedDelivery.value.active:
         delayed = None
@@ -63,11 +65,7 @@ def filter_entries(
         if metadata.marker_type is not None and is_server_only(entry):
             acked.append(position)
         elif delayed is None or not delayed.add(
-            position,
-            NO_DELAY if metadata.deliver_at_time is None else metadata.deliver_at_time,
-            ctx.clock,
-            config,
-            tick,
+            position, metadata.deliver_at_time, ctx.clock, config, sub.tick
         ):
             kept.append(each)
     if filters:
@@ -115,10 +113,10 @@ def send(
         size += entry.size
         if entry.metadata.chunk_id is not None:
             consumer.chunks_out += 1
-        message = Message(
+        message = from_tuple(Message, (
             topic, connection, id_, name, position.ledger, position.entry, in_entry, entry.size,
-            counts.get(position, 0) if counts else 0, ack_set, epoch,
-        )  # fmt: skip
+            counts.get(position, 0) if counts else 0, ack_set, epoch, None, None,
+        ))  # fmt: skip
         if ack_set is None:
             ctx.emit(message)
         else:

@@ -206,14 +206,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         else:
             self.dispatch(sub)
 
-    def acknowledged(
-        self, sub: SubscriptionContext, consumer: Consumer, position: Position
-    ) -> Consumer | None:
-        """Credit the owner. An entry without one may have blocked the replay set."""
-        owner = super().acknowledged(sub, consumer, position)
-        if owner is None:  # it may be in the replay set and take up room there
-            self.stuck = False
-        return owner
+    def _acknowledged_unowned(self) -> None:
+        self.stuck = False  # it may be in the replay set and take up room there
 
     def acknowledged_partly(
         self,
@@ -360,7 +354,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """
         if self.out_of_order or not self.replay.length:
             return self.replay.first(wanted)
-        budgets = Budgets(sub)
+        budgets = budgets_of(sub)
         taken: list[Position] = []
         blocked: set[int] = set()
         heads: list[tuple[Position, Handle | None, Iterator[Position]]] = []
@@ -492,7 +486,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         of_all = config.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(sub.consumers)
         of_one = config.keySharedLookAheadMsgInReplayThresholdPerSubscription
         if of_all > 0 and of_one > 0:
-            return min(of_all, of_one)
+            return of_all if of_all < of_one else of_one
         return max(of_all, of_one) if of_all > 0 or of_one > 0 else self._unacked_bound(sub)
 
     def _unacked_bound(self, sub: SubscriptionContext) -> int:
@@ -506,28 +500,26 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """Whether any consumer can take new entries."""
         limit = sub.consumer_limit
         for consumer in sub.consumers:  # the first one usually can
-            if not consumer.blocked and budget(consumer, limit) > 0:
-                break
-        else:
-            return False
-        return True
+            if not consumer.blocked and consumer.permits > 0 and (limit <= 0 or consumer.unacked < limit):
+                return True
+        return False
 
     def _must_wait(self, handle: Handle, position: Position, hash_: int) -> bool:
         """Whether an entry must wait although its consumer has room."""
-        return self._drains and self.draining.blocks(handle, hash_)
+        return bool(self.draining.hashes) and self._drains and self.draining.blocks(handle, hash_)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
-        slots = {position: self._slot(position, found_entry.metadata) for position, found_entry in found}
-        held_by_gone, budgets = bool(self._stale), Budgets(sub)
+        held_by_gone, budgets, select = bool(self._stale), budgets_of(sub), self.selector.select
+        slots: dict[Position, int] = {}
         runs: dict[Handle, Found] = {}
         left: list[Position] = []
         blocked: set[int] = set()
         seen: set[Handle] = set()
         blocked_by_hash: set[Handle] = set()
         for position, entry in found:
-            slot = slots[position]
-            handle = None if slot in blocked else self.selector.select(slot)
+            slot = slots[position] = self._slot(position, entry.metadata)
+            handle = None if slot in blocked else select(slot)
             if handle is not None:
                 seen.add(handle)
                 if budgets[handle] <= 0:
@@ -546,21 +538,20 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 runs.setdefault(handle, []).append((position, entry))
         if left and held_by_gone and not from_replay:
             self.stuck = False
-        receivers = [sub.subscription.consumer(*handle) for handle in runs]
+        receivers = [(sub.subscription.consumer(*handle), run) for handle, run in runs.items()]
         if len(receivers) > 1:
-            receivers = [consumer for consumer in sub.consumers if consumer.handle in runs]
-        for consumer in receivers:
-            run = runs[consumer.handle]
+            receivers = [(each, runs[each.handle]) for each in sub.consumers if each.handle in runs]
+        for consumer, run in receivers:
             self.send(sub, consumer, run)
             for position, _ in run:
                 if position in consumer.pending:
                     consumer.hashes[position] = slots[position]
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
-            if self.stuck:
+            if self.stuck and 0 in budgets.values():
                 limit = sub.consumer_limit
                 self.stuck = not any(
-                    budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer in receivers
+                    budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer, _ in receivers
                 )
         elif self._look_ahead(sub) > self.replay.length:
             self.skip_replay = any(
@@ -578,12 +569,20 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 class Budgets(dict[Handle, int]):
     """How many entries consumers can still take, for those that were asked for."""
 
-    def __init__(self, sub: SubscriptionContext) -> None:
-        self._consumer, self._limit = sub.subscription.consumer, sub.consumer_limit
+    __slots__ = ("sub",)
+    sub: SubscriptionContext
 
     def __missing__(self, handle: Handle) -> int:
-        self[handle] = found = budget(self._consumer(*handle), self._limit)
+        sub = self.sub
+        self[handle] = found = budget(sub.subscription.consumer(*handle), sub.consumer_limit)
         return found
+
+
+def budgets_of(sub: SubscriptionContext) -> Budgets:
+    """The budgets of a subscription's consumers."""
+    budgets = Budgets()
+    budgets.sub = sub
+    return budgets
 
 
 def budget(consumer: Consumer, limit: int) -> int:

@@ -12,7 +12,7 @@ from streaming.broker.errors import CursorError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.ledger.ack_set import first_unacked, to_bits, to_bytes
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.position import EARLIEST, LATEST, Position
+from streaming.broker.position import EARLIEST, LATEST, Position, from_tuple
 
 
 class Persisted(msgspec.Struct, array_like=True):
@@ -231,7 +231,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if batches:
             batches.pop(position, None)
         self.consumed += 1
-        if position == self.mark_delete.next():
+        if position.entry == self.mark_delete.entry + 1 and position.ledger == self.mark_delete.ledger:
             self._advance(ledger, position)
         else:
             acked.add(position)
@@ -340,13 +340,15 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         positions: list[Position] = []
         last, position, acked = ledger.last_confirmed, self.read_position, self.acked
         while len(positions) < n:
+            if position > last and not ledger.terminated:
+                break
             if position.entry < 0 or not ledger.valid(position):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
             if not acked.ledgers or position not in acked:
                 positions.append(position)
-                position = position.next()
+                position = from_tuple(Position, (position.ledger, position.entry + 1))
             elif self._has_acked_all(ledger, position.ledger):
                 position = Position(ledger.next_ledger(position.ledger) or position.ledger + 1, 0)
             else:

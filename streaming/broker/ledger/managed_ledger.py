@@ -10,7 +10,7 @@ import msgspec
 
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.entry_sizes import EntrySizes
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_tuple
 
 MEGABYTE = 1024 * 1024
 
@@ -85,7 +85,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
     def submit(self, size: int, now: int, config: ServiceConfiguration) -> tuple[Position, bool]:
         """Reserve the next position for an entry of `size` bytes. Also returns whether it fills the ledger (§2.1)."""
-        position = Position(self.current, self.current_entries)
+        position = from_tuple(Position, (self.current, self.current_entries))
         self.current_entries += 1
         self.current_size += size
         self.whole_ledgers = config.backlogSizeWholeLedgers

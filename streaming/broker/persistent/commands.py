@@ -109,7 +109,8 @@ def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
         return
     consumer = subscription.consumer(command.connection, command.consumer_id)
     former = subscription.acknowledge(topic.context_of(ctx, subscription), consumer, command)
-    free_ledgers(ctx, topic, topic.cursors[name], former)
+    if former is not None:
+        free_ledgers(ctx, topic, topic.cursors[name], former)
 
 
 def _refuse_ack_in_transaction(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:

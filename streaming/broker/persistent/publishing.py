@@ -15,7 +15,7 @@ from streaming.broker.persistent import backlog_quota, deduplication_snapshots, 
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import open_ledger, roll_over
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_tuple
 from streaming.broker.producer import creation, registration
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from streaming.broker.producer.publish_requests import (
@@ -150,14 +150,12 @@ def _receipt(
         ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
                              write.highest_sequence_id, -1, -1, cause))  # fmt: skip
         return
-    ctx.emit(
-        SendReceipt(
-            topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
-            write.highest_sequence_id, position.ledger, position.entry, cause, write.size, 1 if num is None else num,
-            metadata.publish_time, metadata.partition_key, None if write.plain else metadata, write.payload,
-            write.broker_timestamp,
-        )
+    receipt = (
+        topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id, write.highest_sequence_id,
+        position.ledger, position.entry, cause, write.size, 1 if num is None else num, metadata.publish_time,
+        metadata.partition_key, None if write.plain else metadata, write.payload, write.broker_timestamp,
     )  # fmt: skip
+    ctx.emit(from_tuple(SendReceipt, receipt))
 
 
 # -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------

@@ -17,14 +17,12 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.publish_run import plain_until
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.position import from_tuple
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size, varint
 
 _LOWEST = -(1 << 63) - 1
 _REQUIRED = 3
 """The fields that every metadata has: a plain one has no others but a key and the size before compression."""
-
-_new = tuple.__new__
-"""A named tuple of a tuple, in half of the time that its type takes."""
 
 
 class Sends(NamedTuple):
@@ -86,12 +84,12 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
         total += size
         messages += count
         sizes.append(size)
-        receipt = _new(
+        receipt = from_tuple(
             SendReceipt,
             (of_topic, connection, producer_id, name, sequence_id, None, id_, first + at - start, None, size, 1,
              metadata.publish_time, key, metadata, payload, None),
         )  # fmt: skip
-        rows.append(_new(Row, (offsets[at], 0, clock, receipt)))
+        rows.append(from_tuple(Row, (offsets[at], 0, clock, receipt)))
     if not (entries := len(rows)):
         return start
 

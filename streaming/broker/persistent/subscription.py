@@ -120,4 +120,5 @@ class PersistentSubscription(Subscription):
 
 
 def _acked(message_id: MessageIdData) -> Acked:
-    return from_wire(message_id.ledgerId, message_id.entryId), from_words(message_id.ack_set) or None
+    ack_set = from_words(message_id.ack_set) or None if message_id.ack_set else None
+    return from_wire(message_id.ledgerId, message_id.entryId), ack_set

@@ -167,6 +167,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A subscription of the topic, with all that its dispatcher needs."""
         cursor = self.cursors[subscription.name]
         policies = ctx.policies_of(self)
+        limit = max(policies.maxUnackedMessagesPerConsumer, 0) if subscription.durable else 0
         if policies.throttled and not (
             subscription.caught_up and not ctx.config.dispatchThrottlingOnNonBacklogConsumerEnabled
         ):
@@ -182,10 +183,19 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
                 if limiter is not None
             )
             return SubscriptionContext(
-                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, throttle, limiters
+                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, limit, throttle,
+                limiters,
             )  # fmt: skip
         return SubscriptionContext(
-            ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers
+            ctx,
+            self.name,
+            policies,
+            self.ledger,
+            cursor,
+            subscription,
+            subscription.consumers,
+            self.timers,
+            limit,
         )
 
     def record_move(

@@ -24,7 +24,8 @@ def _sized(length: int) -> int:
 
 
 def _text(value: str | bytes) -> int:
-    return _sized(len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode()))
+    length = len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
+    return length + 1 if length < 128 else _sized(length)
 
 
 def _key_value(pair: KeyValue) -> int:

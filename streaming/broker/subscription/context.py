@@ -1,6 +1,8 @@
 """What a dispatcher needs of its subscription while the broker folds a command."""
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
@@ -20,11 +22,11 @@ from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.subscription.timers import SubscriptionTimers
 
 
-class SubscriptionContext(NamedTuple):
+class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
     """A subscription and its cursor, with the name, policies and ledger of its topic. `consumers` are the subscription's.
 
     `throttle` is None if no dispatch rate limits the subscription, else `limiters` are those that do, as `permits` expects
-    them.
+    them. `consumer_limit`: how many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions.
 
     Created for each command. Do not keep one for longer.
     """
@@ -37,14 +39,9 @@ class SubscriptionContext(NamedTuple):
     subscription: Subscription
     consumers: list[Consumer]
     timers: SubscriptionTimers[Any]
+    consumer_limit: int
     throttle: ReadThrottle | None = None
     limiters: tuple[DispatchRateLimiter, ...] = ()
-
-    @property
-    def consumer_limit(self) -> int:
-        """How many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions."""
-        limit = self.policies.maxUnackedMessagesPerConsumer
-        return limit if limit > 0 and self.subscription.durable else 0
 
     @property
     def tick(self) -> int | None:
