@@ -233,6 +233,16 @@ def test_a_consumer_of_a_higher_priority_that_comes_later_is_served_first() -> N
     assert sent(run.publish(1), 1) == [1]
 
 
+def test_from_level_0_on_no_higher_level_is_looked_for() -> None:
+    """A quirk of Pulsar: an entry waits although a consumer of a negative level, thus a higher one, has permits."""
+    run = Run()
+    run.subscribe("s", "Shared", priority_level=-1, permits=2)
+    run.subscribe("s", "Shared", id_=2, priority_level=0)
+    assert sent(run.publish(0), 1) == [0]
+    assert of(run.publish(1), Message) == []
+    assert sent(run.flow("s", 1, id_=2), 2) == [1]
+
+
 def test_an_id_listed_twice_is_redelivered_once() -> None:
     run = Run()
     run.subscribe("s", "Shared", permits=9)

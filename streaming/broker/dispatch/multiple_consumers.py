@@ -573,7 +573,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """All entries have been read. Does what the next round would do, if that is at most to leave a read waiting."""
         if self.replay.length or self.delayed.waiting.length:
             return False
-        wanted = self._wanted(sub)
+        wanted = self._read_size(sub) if sub.throttle is None else self._wanted(sub)
         if wanted and not self.blocked and not sub.subscription.broker_blocked:
             self._wait(sub, wanted)
         return True
@@ -601,7 +601,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         else:
             return 0
         config = sub.ctx.config
-        permits, most = max(self.total_permits, first.permits), config.dispatcherMaxReadBatchSize
+        permits, most = self.total_permits, config.dispatcherMaxReadBatchSize
+        if first.permits > permits:
+            permits = first.permits
         if config.preciseDispatcherFlowControl and first.average:
             permits = -(-permits // first.messages_per_entry)
         return most if permits >= most > 0 else max(min(permits, most), 1)
@@ -632,15 +634,18 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                 else:
                     self.send(sub, owner, run)
             return left
+        if len(found) == 1:  # most often
+            if (consumer := self.next_consumer(sub.consumers)) is None:
+                return [found[0][0]]
+            self.send(sub, consumer, found)
+            return []
         messages = [entry.messages for _, entry in found]
         remaining = sum(messages)
         average = max(remaining // max(len(found), 1), 1)
         limit, most = sub.consumer_limit, sub.ctx.config.dispatcherMaxRoundRobinBatchSize
         done = 0
         while done < len(found) and (consumer := self.next_consumer(sub.consumers)) is not None:
-            turn = 1
-            if len(found) - done > 1:
-                turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
+            turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
             self.send(sub, consumer, found[done : done + turn])
             remaining -= sum(messages[done : done + turn])
             done += turn

@@ -116,17 +116,14 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         bounds = [(slot, self._handles[member]) for slot, member in self._ring.owners()]
         return _ranges(1, [*bounds, (self.size, bounds[0][1])])
 
-    @property
-    def _ring(self) -> Ring:
-        return self.__dict__.get("_own_ring") or self._shared_ring
-
     @cached_property
-    def _shared_ring(self) -> Ring:
+    def _ring(self) -> Ring:  # shared with others until the first change
         return _ring(tuple((name, index) for _, name, index in self.members), self.points, self.size)
 
     @cached_property
-    def _own_ring(self) -> Ring:  # from the first change on
-        return self._shared_ring.copy()
+    def _own_ring(self) -> Ring:  # from the first change on, also as `_ring`
+        self.__dict__["_ring"] = own = self._ring.copy()
+        return own
 
     @cached_property
     def _indexes(self) -> dict[str, set[int]]:

@@ -180,7 +180,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
             self._read_soon(sub)
-        super()._release(sub, consumer, position)
+        del consumer.pending[position]
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
         """Schedule one dispatch a little later, however many events ask for it."""
@@ -596,4 +596,7 @@ def budget(consumer: Consumer, limit: int) -> int:
     if limit <= 0:
         return permits
     left = limit - consumer.unacked
-    return min(permits, -(-left // max(consumer.messages_per_entry, 1))) if left > 0 else 0
+    if left <= 0:
+        return 0
+    entries = -(-left // (consumer.messages_per_entry or 1))
+    return permits if permits < entries else entries

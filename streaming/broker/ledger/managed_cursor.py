@@ -398,7 +398,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             return math.inf
         if not self.tokens_at:
             return max(1.0, rate / 1000)  # one millisecond's worth, since the clock is no finer
-        return min(max(rate, 1.0), self.tokens + rate * (now - self.tokens_at) / 1000)
+        most, permits = rate if rate >= 1 else 1.0, self.tokens + rate * (now - self.tokens_at) / 1000
+        return most if most <= permits else permits
 
     def written(self, now: int, permits: float) -> None:
         """Record a write, which takes one of `permits`."""

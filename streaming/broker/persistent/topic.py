@@ -167,7 +167,9 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """A subscription of the topic, with all that its dispatcher needs."""
         cursor = self.cursors[subscription.name]
         policies = ctx.policies_of(self)
-        limit = max(policies.maxUnackedMessagesPerConsumer, 0) if subscription.durable else 0
+        limit = policies.maxUnackedMessagesPerConsumer
+        if limit < 0 or not subscription.durable:
+            limit = 0
         if policies.throttled and not (
             subscription.caught_up and not ctx.config.dispatchThrottlingOnNonBacklogConsumerEnabled
         ):
