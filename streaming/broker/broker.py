@@ -607,8 +607,8 @@ class Broker:
         return Summary(
             self.clock,
             len(self._state.topics),
-            sum(b.backlog for b in blocks),
-            sum(b.storage for b in blocks),
+            sum([b.backlog for b in blocks]),
+            sum([b.storage for b in blocks]),
         )
 
     def metrics(self, *, everything: bool) -> PartitionMetrics:

@@ -56,7 +56,7 @@ class Rates(msgspec.Struct, array_like=True, gc=False):
         if seconds <= 0:
             return self.per_second
         counted = self.counted or (0,) * len(totals)
-        return tuple((now - before) / seconds for now, before in zip(totals, counted, strict=True))
+        return tuple([(now - before) / seconds for now, before in zip(totals, counted, strict=True)])
 
     def named(self, *names: str) -> dict[str, float]:
         """The rates by names, in the order of the totals."""

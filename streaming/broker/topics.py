@@ -185,7 +185,7 @@ class PersistentTopics(Topics[PersistentTopic]):
             if block is None or block.closed or is_non_persistent(name):  # type: ignore[arg-type]
                 return None
             topic = self.load(name)  # type: ignore[arg-type]
-        return None if topic.connected else self.touch(name)  # type: ignore[arg-type]
+        return None if topic.subscriptions and topic.connected else self.touch(topic.name)
 
     def _wake(self, name: str) -> PersistentTopic:
         topic = self._awake[name] = self.load(name)
@@ -204,7 +204,8 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _settle(self, topic: PersistentTopic, block: TopicBlock, until: int) -> None:
         if 0 < block.settled < until:
-            self._rounds.skipped(self._ctx, topic, block.settled, until)
+            if self._rounds.first_after(block.settled) <= until:
+                self._rounds.skipped(self._ctx, topic, block.settled, until)
             block.settled = until
 
     def _schedule(self, name: str, block: TopicBlock, at: int) -> None:
@@ -418,10 +419,8 @@ class PersistentTopics(Topics[PersistentTopic]):
             self._let_lie(topic.name, block)
 
     def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
-        ctx = self._ctx
-        commands.carry_out(ctx, topic, command)
-        if ctx.config.maxUnackedMessagesPerBroker > 0:
-            self.check_unacked(topic)
+        commands.carry_out(self._ctx, topic, command)
+        self.check_unacked(topic)
 
     def _missing(self, name: str, former: DeletedTopic) -> PersistentTopic:
         return lifecycle.empty(self._ctx, name, former)
@@ -434,7 +433,8 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def check_unacked(self, topic: PersistentTopic) -> None:
         """Something happened on the topic: enforce maxUnackedMessagesPerBroker."""
-        unacked_limit.check(self._ctx, self._state.unacked, topic, self.touch)
+        if self._ctx.config.maxUnackedMessagesPerBroker > 0:
+            unacked_limit.check(self._ctx, self._state.unacked, topic, self.touch)
 
     def recount_unacked(self) -> None:
         """The configuration is new: apply its maxUnackedMessagesPerBroker to the topics, which are loaded."""

@@ -150,6 +150,26 @@ def test_plain_publishes_take_the_run() -> None:
     assert steps_of([deduplicated, *ones[:900], *ones[:900]]) == 1 + 1  # duplicates, too
 
 
+@pytest.mark.parametrize("cuts", [[], [150, 151, 400]])
+def test_a_run_goes_on_when_an_interval_of_the_rates_ends(cuts: list[int]) -> None:
+    # An interval each second, a round of checks each minute. Topics and producers take turns of different lengths, so that
+    # the first publish after an end comes now from one that the run knows, now from one that it doesn't.
+    every_second: Record = (
+        0, None, BrokerConfig(settings={"statsUpdateFrequencyInSecs": 1, "brokerDeduplicationEnabled": True})
+    )  # fmt: skip
+    log: list[Record] = [
+        (
+            n % 17 * 50,
+            QUIET_TOPICS[n * n % 3],
+            Publish(producer=f"p{n % 5}", sequence_id=n // 2, payload="x" * n),
+        )
+        for n in range(500)
+    ]
+    assert sum(jump for jump, _, _ in log) > 180_000
+    same([every_second, *log], cuts, shortest=1)
+    assert steps_of([every_second, *log]) < 40  # each producer's first on a topic, and one a round
+
+
 def test_few_publishes_in_a_row_do_not() -> None:
     tick: Record = (0, None, BrokerConfig())
     assert steps_of([each for publish in PLAIN for each in (publish, tick)]) == 600

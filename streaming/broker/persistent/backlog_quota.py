@@ -25,12 +25,11 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
     topic.oldest = oldest_position(ctx, topic)
     if topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics:
         return
-    size = ctx.policies_of(topic).destination_storage_quota
+    policies = ctx.policies_of(topic)
+    size, age = policies.destination_storage_quota, policies.message_age_quota
     if size_exceeded(topic, size.value):
         _act(ctx, topic, "destination_storage", size)
-        return
-    age = ctx.policies_of(topic).message_age_quota
-    if time_exceeded(ctx, topic.oldest, age.value):
+    elif time_exceeded(ctx, topic.oldest, age.value):
         _act(ctx, topic, "message_age", age)
 
 
@@ -51,7 +50,9 @@ def oldest_position(ctx: Context, topic: PersistentTopic) -> OldestPosition | No
     ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
     ledger = topic.ledger
-    if not any(topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions):
+    if not topic.subscriptions or not any(
+        topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions
+    ):
         return None
     cursor, known = topic.slowest_cursor(), topic.oldest
     if cursor is None:

@@ -50,10 +50,10 @@ def empty(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
 
 def next_due(ctx: Context, topic: PersistentTopic) -> int:
     """When the first of the topic's own timers fires (ms), −1: none."""
-    due = [topic.timers.first(), rate_limits.next_look(ctx, topic)]
-    if not topic.ledger.rollover_checked:
-        due.append(rollover_due(ctx, topic))
-    return min((at for at in due if at >= 0), default=-1)
+    due = [] if topic.ledger.rollover_checked else [rollover_due(ctx, topic)]
+    if topic.subscriptions:
+        due += [topic.timers.first(), rate_limits.next_look(ctx, topic)]
+    return min([at for at in due if at >= 0], default=-1)
 
 
 def run_timers(ctx: Context, topic: PersistentTopic) -> bool:
@@ -74,7 +74,7 @@ def run_timers(ctx: Context, topic: PersistentTopic) -> bool:
 
 def resume_retries(ctx: Context, topic: PersistentTopic) -> None:
     """Something happens on the topic: entries that filters rescheduled are judged again when they are due next."""
-    if asleep := topic.timers.take_asleep():
+    if topic.subscriptions and (asleep := topic.timers.take_asleep()):
         for subscription in asleep:
             assert subscription.dispatcher is not None
             subscription.dispatcher.resume_retries(subscription, ctx.clock, retry_delay(ctx.config))

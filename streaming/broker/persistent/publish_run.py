@@ -5,7 +5,7 @@ truth).
 messages and has no consumers, limits or faults; its producer is known; no check or timer is due, no ledger gets
 full, and no snapshot is due. Every other record takes the scalar step. A property test holds rows and state equal.
 
-While a run lasts, positions, sizes and sequence ids count up in a `_Topic` and its `_Lane`s. `_settle` writes them to the
+While a run lasts, positions, sizes and sequence ids count up in a `_Topic` and its `_Lane`s. `_write` writes them to the
 topic before anything else looks at it.
 """
 
@@ -68,31 +68,31 @@ class Receipts(NamedTuple):
 class _Topic:
     """A topic in a run: where its next entry goes, and the rows that it took.
 
-    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due.
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. `until`: see `plain_until`.
     """
 
-    __slots__ = ("duplicates", "enabled", "entry", "lanes", "ledger", "rows", "stop", "topic")
+    __slots__ = ("duplicates", "enabled", "entry", "lanes", "ledger", "rows", "stop", "topic", "until")
 
-    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int) -> None:
+    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int, until: int) -> None:
         """`largest`: the size of the largest entry (bytes)."""
+        self.until = until
         ledger, config, dedup = topic.ledger, ctx.config, topic.dedup
         self.topic = topic
         self.enabled = dedup.status == "Enabled"
         self.ledger, self.entry = ledger.current, ledger.current_entries
-        self.stop = config.managedLedgerMaxEntriesPerLedger - 1
-        if self.enabled:
-            left = config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter
-            self.stop = min(self.stop, self.entry + left)
         room = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE - ledger.current_size
-        self.stop = min(self.stop, self.entry + (room - 1) // largest)
+        stops = [config.managedLedgerMaxEntriesPerLedger - 1, self.entry + (room - 1) // largest]
+        if self.enabled:
+            stops.append(self.entry + config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter)
+        self.stop = min(stops)
         self.duplicates = 0
         self.rows: list[int] = []
         self.lanes: list[_Lane] = []
 
 
 class _Lane:
-    """A producer of a topic in a run. `mark`: its highest sequence id, `former` before the run. `messages`, `size`: what it
-    published in the run, with duplicates."""
+    """A producer of a topic in a run. `mark`: its highest sequence id, `former` the one that the topic knows. `messages`, `size`:
+    what it published since then, with duplicates."""
 
     __slots__ = ("counters", "former", "key", "mark", "messages", "producer", "run", "size")
 
@@ -131,11 +131,11 @@ class PublishRun:
         columns = (islice(column, start, stop) for column in (rows.sequence_ids, rows.sizes, rows.clocks))
         for row, key, id_, size, clock in zip(range(start, stop), keys, *columns, strict=True):
             lane = lanes.get(key)
-            if lane is None or clock >= limit:
+            if lane is None or clock >= limit or clock >= lane.run.until:
                 lane = self._open(key, clock)
                 limit = self._limit
             if lane is None or (entry := (run := lane.run).entry) >= run.stop:
-                self._settle(key[0])
+                self._close(key[0])
                 if row > start:
                     ctx.clock = rows.clocks[row - 1]
                 step(row)
@@ -157,7 +157,7 @@ class PublishRun:
             run.rows.append(row)
             run.entry = entry + 1
         for name in list(self._topics):
-            self._settle(name)
+            self._close(name)
         if stepped < stop - 1:
             ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, rows.clocks[stop - 1]
 
@@ -165,19 +165,26 @@ class PublishRun:
         """The lane of a topic and producer. None: their next record takes the scalar step."""
         if clock >= self._limit:
             for name in list(self._topics):
-                self._settle(name)
+                self._close(name)
             self._limit = min(self._next_due(), self._end)
             if clock >= self._limit:
                 return None
         name, sender = key
         run = self._topics.get(name)
-        if run is None:
+        if run is None or clock >= run.until:
+            if run is not None:
+                self._write(run)
             self._ctx.clock = clock
             topic = self._touch(name)
             if topic is None or (until := plain_until(self._ctx, topic)) <= clock:
                 return None
-            self._limit = min(self._limit, until, self._next_due())
-            run = self._topics[name] = _Topic(topic, self._ctx, self._largest)
+            if run is None:
+                run = self._topics[name] = _Topic(topic, self._ctx, self._largest, until)
+                self._limit = min(self._limit, self._next_due())
+            else:
+                run.until = until
+                if (lane := self._lanes.get(key)) is not None:
+                    return lane
         topic = run.topic
         if isinstance(sender, str):
             producer = sender
@@ -192,37 +199,43 @@ class PublishRun:
         run.lanes.append(lane)
         return lane
 
-    def _settle(self, name: str | None) -> None:
-        """Write what a topic took in the run to its state, and forget its lanes."""
-        run = self._topics.pop(name, None)
-        if run is None:
-            return
+    def _close(self, name: str | None) -> None:
+        """Write what a topic took to its state, and forget the topic and its lanes."""
+        if (run := self._topics.pop(name, None)) is not None:
+            self._write(run)
+            for lane in run.lanes:
+                del self._lanes[lane.key]
+
+    def _write(self, run: _Topic) -> None:
+        """Write what a topic took to its state."""
         topic, ledger, dedup = run.topic, run.topic.ledger, run.topic.dedup
         for lane in run.lanes:
-            del self._lanes[lane.key]
-            lane.counters.messages_in += lane.messages
-            lane.counters.bytes_in += lane.size
-            topic.counters.messages_in += lane.messages
-            topic.counters.bytes_in += lane.size
-            if lane.mark > lane.former:
-                dedup.persisted[lane.producer] = lane.mark
+            if lane.messages:
+                lane.counters.messages_in += lane.messages
+                lane.counters.bytes_in += lane.size
+                topic.counters.messages_in += lane.messages
+                topic.counters.bytes_in += lane.size
+                lane.messages = lane.size = 0
+                if lane.mark > lane.former:
+                    dedup.persisted[lane.producer] = lane.former = lane.mark
         topic.counters.duplicates += run.duplicates
-        entries = len(run.rows)
-        if not entries:
+        run.duplicates = 0
+        if not (rows := run.rows):
             return
+        run.rows = []
         ctx, publishes = self._ctx, self._publishes
-        sizes = [*map(publishes.sizes.__getitem__, run.rows)]
-        ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, publishes.entry, run.rows)
+        sizes = [*map(publishes.sizes.__getitem__, rows)]
+        ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, publishes.entry, rows)
         if run.enabled:
-            dedup.snapshot_counter += entries
-        ledger.add_all(sizes, publishes.clocks[run.rows[-1]], ctx.config)
+            dedup.snapshot_counter += len(rows)
+        ledger.add_all(sizes, publishes.clocks[rows[-1]], ctx.config)
 
 
 def plain_until(ctx: Context, topic: PersistentTopic) -> int:
     """Until when (ms) nothing special can come of a plain publish by a known producer, −1: it can."""
     config, policies = ctx.config, ctx.policies_of(topic)
     if (
-        topic.connected
+        (topic.subscriptions and topic.connected)
         or topic.pending
         or topic.fail_writes
         or topic.delay_writes

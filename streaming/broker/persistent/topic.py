@@ -138,8 +138,11 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
         super().end_intervals(ctx, until, count)
         self.ledger.entry_sizes.end_interval()
-        rates = [counters.rates.per_second for counters in self.producer_counters.values()]
-        messages, size = (sum((each[index] for each in rates if each), 0.0) for index in (0, 1))
+        messages = size = 0.0
+        for counters in self.producer_counters.values():
+            if rates := counters.rates.per_second:
+                messages += rates[0]
+                size += rates[1]
         half = 0.5 ** min(count - 1, 1074)
         self.check_backlogged(ctx)
         self.publish_rates = (
