@@ -180,7 +180,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         hash_ = consumer.hashes.pop(position, None)
         if hash_ is not None and self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
             self._read_soon(sub)
-        del consumer.pending[position]
+        super()._release(sub, consumer, position)
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
         """Schedule one dispatch a little later, however many events ask for it."""

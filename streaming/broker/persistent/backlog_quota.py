@@ -50,9 +50,7 @@ def oldest_position(ctx: Context, topic: PersistentTopic) -> OldestPosition | No
     ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
     ledger = topic.ledger
-    if not topic.subscriptions or not any(
-        topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions
-    ):
+    if not any(topic.cursors[name].backlog(ledger, precise=precise) for name in topic.subscriptions):
         return None
     cursor, known = topic.slowest_cursor(), topic.oldest
     if cursor is None:
