@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from bench.logs import PARTITIONS
 from bench.memory import Cost, Meter
 from schemas.commands import decode_or_refuse, to_json
 from schemas.records import RECORD
@@ -49,7 +50,8 @@ def identity(spark: SparkSession, records: pa.Table, folder: Path, batches: int)
         state.update((seen,))
 
     def out(stream: DataFrame) -> DataFrame:
-        keyed = stream.withColumn("slot", slot(stream["partition"]))
+        slots = F.lit([slot(partition) for partition in range(PARTITIONS)])
+        keyed = stream.withColumn("slot", F.get(slots, stream["partition"]))
         return keyed.groupBy("partition", "slot").applyInPandasWithState(
             give_back, RECORDS, "seen bigint", "append", GroupStateTimeout.NoTimeout
         )

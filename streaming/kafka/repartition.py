@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from schemas.keys import topic_of
 from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_set_aside
 from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
+from streaming.kafka.records import COLUMNS, MS, ingress_records
 from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
-from streaming.log.partition import ingress_partition, topic_in_value
+from streaming.log.partition import ingress_partition
 from streaming.log.table import LogError
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
+_READ = pa.schema(zip(COLUMNS, (pa.int32(), pa.int64(), MS, pa.binary(), pa.binary()), strict=True))
 _CHUNK = 1 << 16
 _POLL_MS = 1000
 _EMPTY_POLLS = 30
@@ -169,20 +170,8 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
         while any(consumer.position(part) < end for part, end in ends.items()):
             rows = [record for own in consumer.poll(_POLL_MS).values() for record in own]
             if rows:
-                yield pa.table(
-                    [
-                        [record.partition for record in rows],
-                        [record.offset for record in rows],
-                        [record.timestamp for record in rows],
-                        [
-                            topic_of(record.key)
-                            or topic_in_value(record.value or b"", record.partition, len(offsets))
-                            for record in rows
-                        ],
-                        [record.value or b"" for record in rows],
-                    ],
-                    schema=RECORD,
-                )
+                read = {name: [getattr(record, name) for record in rows] for name in COLUMNS}
+                yield pa.Table.from_batches([ingress_records(pa.record_batch(read, _READ), len(offsets))])
             empty = 0 if rows else empty + 1
             if empty == _EMPTY_POLLS:
                 raise KafkaUnreachable(

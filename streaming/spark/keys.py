@@ -13,32 +13,25 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 MODULUS = 240
 BALANCED = 1024
 """Ingress partitions with this number or higher have slot 0."""
 
+_Ints = np.ndarray[Any, np.dtype[np.int32]]
+_CANDIDATES = np.arange(4096)
 _Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 @cache
-def slots() -> tuple[int, ...]:
-    """The slot of each ingress partition below `BALANCED`. The first call takes 0.1 s."""
-    candidates = np.arange(4096)
-    return tuple(
-        int(np.argmax(spark_hash(partition, candidates) % MODULUS == partition % MODULUS))
-        for partition in range(BALANCED)
-    )
+def slot(partition: int) -> int:
+    """The slot of an ingress partition."""
+    if partition >= BALANCED:
+        return 0
+    return int(np.argmax(spark_hash(partition, _CANDIDATES) % MODULUS == partition % MODULUS))
 
 
-def slot(partition: Column) -> Column:
-    """The slot of an ingress partition, as a Spark expression."""
-    return F.coalesce(F.get(F.lit(list(slots())), partition), F.lit(0))
-
-
-def spark_hash(partition: int, slots: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.int32]]":
+def spark_hash(partition: int, slots: "np.ndarray[Any, Any]") -> _Ints:
     """Spark's ``hash(partition, slot)`` of two ints: Murmur3 with seed 42, then with the first hash as the seed."""
     with np.errstate(over="ignore"):
         seed = _murmur3(np.array([partition], np.uint32), np.array([42], np.uint32))

@@ -11,19 +11,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from schemas.records import RECORD
 from streaming.fold import Records
+from streaming.spark.keys import slot
 
 PIECE_BYTES = 32 << 10
 """The bytes of records in a packed value, unless one record has more. Spark's JVM passes on up to 10,000 values at a time
 (``spark.sql.execution.arrow.maxRecordsPerBatch``), however large they are."""
 
-PACKED = "partition int, records binary"
-"""The columns of packed records, as Spark has them."""
+PACKED = "partition int, slot int NOT NULL, records binary"
+"""The columns of packed records, as Spark has them. The first two are the key of the state, see `streaming.spark.keys`."""
 
-ARROW = pa.schema([("partition", pa.int32()), ("records", pa.binary())])
+ARROW = pa.schema([("partition", pa.int32()), ("slot", pa.int32()), ("records", pa.binary())])
 """The same, as Arrow has them."""
 
 _PARTITION = RECORD.field("partition").name
@@ -31,13 +31,8 @@ _SCHEMA = pa.schema([field.remove_metadata() for field in RECORD if field.name !
 _FIXED_BYTES = 20  # of a record: offset, timestamp, and an index per text
 
 
-def packed(source: DataFrame) -> DataFrame:
-    """The records of `source` (columns `RECORD`) as columns `PACKED`."""
-    return source.mapInArrow(pack, PACKED)
-
-
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function for mapInArrow: columns `RECORD` in, `PACKED` out."""
+    """The records in `batches` (columns `RECORD`) as columns `ARROW`."""
     for batch in filter(len, batches):
         partition = batch[_PARTITION].to_numpy()
         if np.any(partition[1:] < partition[:-1]):
@@ -51,9 +46,9 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             records.slice(start, stop - start).serialize().to_pybytes()
             for start, stop in pairwise([*starts, len(records)])
         ]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(partition[starts], pa.int32()), pa.array(values, pa.binary())], schema=ARROW
-        )
+        own = partition[starts].tolist()
+        columns = zip((own, map(slot, own), values), ARROW.types, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(column, type_) for column, type_ in columns], schema=ARROW)
 
 
 def _sizes(records: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -15,7 +15,6 @@ from sinks.base import CommittingSink, Sink
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, SetAside, Store
 from streaming.quality.gate import Judge, judge
-from streaming.spark.keys import slot
 from streaming.spark.operator import Clock, FirstState, operator
 from streaming.spark.schema import METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
@@ -108,7 +107,6 @@ def operate(
 ) -> DataFrame:
     """Fold packed records (`packing.PACKED`) and write the output rows, by ingress partition. The result counts them (`WRITTEN`)."""
     timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
-    keyed = source.withColumn("slot", slot(source["partition"]))
     function = operator(
         sinks=sinks,
         store=store,
@@ -120,7 +118,7 @@ def operate(
         measured=measured,
         first_state=first_state,
     )
-    return keyed.groupBy("partition", "slot").applyInPandasWithState(
+    return source.groupBy("partition", "slot").applyInPandasWithState(
         function, WRITTEN, STATE, "append", timeout
     )
 

@@ -2,18 +2,17 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from schemas.keys import NOT_UTF8
 from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.records import COLUMNS, ingress_records
 from streaming.log.table import ordered, slices
-from streaming.spark.packing import ARROW, PACKED, PIECE_BYTES, pack, packed
+from streaming.spark.packing import ARROW, PACKED, PIECE_BYTES, pack
 
 _BATCH_ROWS = 1 << 16
 _ROW_GROUP = (8 << 20) // PIECE_BYTES
@@ -61,15 +60,15 @@ def kafka(
     *,
     max_offsets_per_trigger: int | None = None,
     config: KafkaConfig = PLAIN,
-    partitions: int | None = None,
+    partitions: int,
     offsets: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """The stream of a Kafka topic, from its earliest record, from `offsets` (by partition, in decimal), or from the checkpoint.
 
-    Records of a transaction count when it is committed. A record with an absent or empty key has no topic. A record whose key is not UTF-8 goes to quarantine, as does a record
-    without a value. If Kafka deleted records before they were read, the query stops, because
+    Records of a transaction count when it is committed. `streaming.kafka.records` says which topics they have. A record
+    without a value goes to quarantine. If Kafka deleted records before they were read, the query stops, because
     the log would have a gap. `max_offsets_per_trigger` applies to all partitions of the topic together.
-    `partitions`: their number, so that the field `topic` of a record's value may stand in for its key.
+    `partitions`: how many there are.
     """
     options = config.spark() | {
         "kafka.bootstrap.servers": bootstrap,
@@ -80,24 +79,10 @@ def kafka(
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
-    return packed(records(spark.readStream.format("kafka").options(**options).load(), partitions))
 
+    def from_kafka(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return pack(ingress_records(batch, partitions) for batch in batches)
 
-def records(read: DataFrame, partitions: int | None = None) -> DataFrame:
-    """Convert the rows of Spark's Kafka source, streaming or batch, to columns `RECORD`. Topics are as `topic_of` gives
-    them, and without a key, if the number of `partitions` is given, as `topic_in_value` does."""
-    key = F.col("key").cast("string")
-    is_text = F.is_valid_utf8(key) & ~F.startswith(F.col("key"), F.lit(NOT_UTF8.encode()))
-    topic = F.when(is_text, key).otherwise(F.concat(F.lit(NOT_UTF8), F.lower(F.hex("key"))))
-    topic = F.when(F.length("key") > 0, topic)
-    if partitions is not None:
-        named = F.get_json_object(F.col("value").cast("string"), "$.topic")
-        own = F.crc32(named.cast("binary")) % partitions == F.col("partition")
-        topic = topic.otherwise(F.when((named != "") & own, named))
-    return read.select(
-        F.col("partition"),
-        F.col("offset"),
-        F.unix_millis("timestamp").alias("timestamp"),
-        topic.alias("topic"),
-        F.coalesce("value", F.lit(b"")).alias("value"),
-    )
+    # Conversions as expressions would be planned again in each micro-batch, which took longer than a small one takes here.
+    read = spark.readStream.format("kafka").options(**options).load()
+    return read.select(*COLUMNS).mapInArrow(from_kafka, PACKED)

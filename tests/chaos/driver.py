@@ -96,7 +96,13 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
     own.journal.note("start", job.start)
     running = query.start(
         spark,
-        source.kafka(spark, commands.bootstrap, commands.topic, max_offsets_per_trigger=chaos.cut(job.start)),
+        source.kafka(
+            spark,
+            commands.bootstrap,
+            commands.topic,
+            partitions=PARTITIONS,
+            max_offsets_per_trigger=chaos.cut(job.start),
+        ),
         sinks=[FaultySink(sabotage(name, sink), name, own) for name, sink in zip(SINKS, sinks, strict=True)],
         store=ledgers,
         checkpoint=checkpoint,

@@ -23,9 +23,8 @@ from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LogError
 from streaming.replay import replay_log
-from streaming.spark import source
 from tests.e2e.outcome import of_log
-from tests.spark.helpers import log_of
+from tests.spark.helpers import log_of, read_with_spark
 from tests.state.by_topic import by_topic
 from tests.state.test_other_partitions import made_log
 
@@ -90,8 +89,7 @@ def test_a_topic_is_read_as_sparks_source_reads_it(spark: SparkSession, kafka: L
     for key, value in ((b"", b"1"), (None, b"2"), (b"\xff", b"3"), ("ü".encode(), None), (b"a\xc3", b"5")):
         producer.send("odd-ones", value, key=key, partition=1, timestamp_ms=5)
     producer.close()
-    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    expected = source.records(batch.option("subscribe", "odd-ones").load()).toArrow().cast(RECORD)
+    expected = read_with_spark(spark, kafka.bootstrap, "odd-ones", 2)
     found = read_topic(KafkaUrl(kafka.bootstrap, "odd-ones")).records
     assert found.sort_by("offset").to_pylist() == expected.sort_by("offset").to_pylist()
     assert found["topic"].null_count == 2

@@ -22,7 +22,6 @@ from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.spark.source import records
 from tests.kafka.secured import PASSWORD, USER, WRONG, SecuredKafka, secured_kafka
 from tests.sinks.helpers import TOPIC, output
 
@@ -97,7 +96,7 @@ def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "Spa
     def read(config: KafkaConfig) -> list[bytes]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "fetchOffset.numRetries": "1"}
         options |= config.spark()
-        found = records(spark.read.format("kafka").options(**options).load())
+        found = spark.read.format("kafka").options(**options).load()
         shown = found._jdf.queryExecution().toString()
         assert PASSWORD not in shown
         assert WRONG not in shown

@@ -5,11 +5,14 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from schemas.entries import EntryReader
 from schemas.outputs import IDENTITY, OUTPUT, Rows
+from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
 from streaming.broker.entries import NoEntries
+from streaming.kafka.records import COLUMNS, ingress_records
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 from tests.rows import together
@@ -22,6 +25,13 @@ class Nowhere:
 
     def reader(self, partition: int) -> EntryReader:
         return NoEntries()
+
+
+def read_with_spark(spark: SparkSession, bootstrap: str, topic: str, partitions: int) -> pa.Table:
+    """What a Kafka topic holds, as the query reads it (columns `RECORD`)."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    read = spark.read.format("kafka").options(**options).load().select(*COLUMNS).toArrow()
+    return pa.Table.from_batches([ingress_records(b, partitions) for b in read.to_batches()], RECORD)
 
 
 class FolderSink:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -14,29 +15,30 @@ from pyspark.sql import SparkSession
 from schemas.commands import Decoded, Publish
 from schemas.keys import NOT_UTF8, topic_of
 from schemas.outputs import OUTPUT
-from schemas.records import RECORD, Coordinates
+from schemas.records import Coordinates
 from sinks.quarantine import read_quarantine, read_set_aside
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.fold import NoSuchRecord
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
+from streaming.kafka.records import COLUMNS, MS, ingress_records
 from streaming.kafka.repartition import read_topic, repartition_topic
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
-from streaming.log.partition import topic_in_value
+from streaming.log.partition import ingress_partition
 from streaming.log.table import LogError
 from streaming.replay import replay_in_process
 from streaming.rows import to_tables
 from streaming.run import run_query
-from streaming.spark import source, state
+from streaming.spark import state
 from streaming.spark.failure import explanation
 from streaming.spark.operator import Clock
 from streaming.spark.query import Written
 from tests.broker.kit import feed
 from tests.rows import together
 from tests.spark.fake import FakeBroker
-from tests.spark.helpers import START, Nowhere, log_of, traffic
+from tests.spark.helpers import START, Nowhere, log_of, read_with_spark, traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -48,10 +50,9 @@ def test_a_log_is_in_kafka_as_it_was(spark: SparkSession, kafka: LocalKafka) -> 
     calls: list[tuple[int, int]] = []
     assert produce_log(records, url, progress=lambda *now: calls.append(now)) == len(records)
     assert calls[-1] == (len(records), len(records))
-    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    stored = source.records(batch.option("subscribe", "as-it-was").load()).toArrow()
+    stored = read_with_spark(spark, kafka.bootstrap, "as-it-was", 4)
     order = [("partition", "ascending"), ("offset", "ascending")]
-    assert stored.cast(RECORD).sort_by(order).equals(records.sort_by(order).combine_chunks())
+    assert stored.sort_by(order).equals(records.sort_by(order).combine_chunks())
     with pytest.raises(LogError, match="topic as-it-was has 4"):
         produce_log(traffic(partitions=7), url)
 
@@ -82,14 +83,13 @@ def test_odd_keys_and_values(spark: SparkSession, kafka: LocalKafka) -> None:
     for key, value in ((b"", b"1"), (None, b"2"), *((each, b"3") for each in keys), ("ü".encode(), None)):
         producer.send("odd", value, key=key, timestamp_ms=5)
     producer.close()
-    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    rows = source.records(batch.option("subscribe", "odd").load()).orderBy("offset").collect()
-    assert [(row.topic, bytes(row.value), row.timestamp) for row in rows] == [
+    rows = read_with_spark(spark, kafka.bootstrap, "odd", 1).sort_by("offset").to_pylist()
+    assert [(row["topic"], row["value"], row["timestamp"]) for row in rows] == [
         (None, b"1", 5), (None, b"2", 5), *((topic_of(each), b"3", 5) for each in keys), ("ü", b"", 5),
     ]  # fmt: skip
 
 
-def test_a_topic_in_the_value_stands_in_for_a_key(spark: SparkSession) -> None:
+def test_a_topic_in_the_value_stands_in_for_a_key() -> None:
     topics = [f"persistent://public/default/{n}" for n in range(9)]
     values = [b'{"topic": "%s", "producer": "p", "sequence_id": 1}' % topic.encode() for topic in topics]
     values += [
@@ -100,15 +100,23 @@ def test_a_topic_in_the_value_stands_in_for_a_key(spark: SparkSession) -> None:
         b'{"topic',
     ]
     rows = [
-        (key, value, partition) for key in (None, b"", b"key") for value in values for partition in range(4)
+        (partition, key, value)
+        for partition in range(4)
+        for key in (None, b"", b"key")
+        for value in [*values, None]
     ]
-    sent = spark.createDataFrame(rows, "key binary, value binary, partition int").selectExpr(
-        "*", "0L AS offset", "TIMESTAMP '2026-01-01' AS timestamp"
-    )
-    found = [row.topic for row in source.records(sent, 4).select("topic").collect()]
-    assert found == [topic_of(key) or topic_in_value(value, partition, 4) for key, value, partition in rows]
-    assert {topic for topic in found if topic} == {*topics, "key"}
-    assert {row.topic for row in source.records(sent).select("topic").collect()} == {None, "key"}
+    partitions, keys, sent = zip(*rows, strict=True)
+    columns = [partitions, [0] * len(rows), [START] * len(rows), keys, sent]
+    types = (pa.int32(), pa.int64(), MS, pa.binary(), pa.binary())
+    read = pa.record_batch([pa.array(*each) for each in zip(columns, types, strict=True)], list(COLUMNS))
+    found = ingress_records(read, 4)
+    assert found["value"].to_pylist() == [value or b"" for value in sent]
+    named = {
+        (ingress_partition(topic, 4), value): topic for topic, value in zip(topics, values, strict=False)
+    }
+    assert found["topic"].to_pylist() == [
+        key.decode() if key else named.get((partition, value or b"")) for partition, key, value in rows
+    ]
 
 
 @pytest.mark.feature("J1")
@@ -142,15 +150,14 @@ def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) 
 
     rows = read_table(str(tmp_path / "store" / "tables"))
     states = state.partition_states(spark, tmp_path / "checkpoint")
-    batch = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
-    records = source.records(batch.option("subscribe", "live-query").load()).orderBy("offset").collect()
+    records = read_with_spark(spark, kafka.bootstrap, "live-query", 2).sort_by("offset").to_pylist()
     for each in states:
         broker = FakeBroker(each.partition, Nowhere().reader(each.partition))
         own = [row for row in rows.to_pylist() if row["partition"] == each.partition]
-        for record in (record for record in records if record.partition == each.partition):
-            feed(broker, record.offset, record.timestamp, record.topic, bytes(record.value))
+        for record in (record for record in records if record["partition"] == each.partition):
+            feed(broker, record["offset"], record["timestamp"], record["topic"], record["value"])
             for row in own:
-                if row["kind"] == "TICK" and row["offset"] == record.offset:
+                if row["kind"] == "TICK" and row["offset"] == record["offset"]:
                     broker.tick(row["clock"])
         assert broker.encode() == each.broker
         again = together(to_tables(each.partition, broker.take())).to_pylist()
