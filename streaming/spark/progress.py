@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -32,18 +35,33 @@ def listening(spark: SparkSession, name: str, report: Callable[[Progress], None]
 
 class _Listener(StreamingQueryListener):
     def __init__(self, name: str, report: Callable[[Progress], None]) -> None:
-        self._name, self._report = name, report
+        self.name, self.report = name, report
+
+    @cached_property
+    def _jlistener(self) -> Any:
+        """What Java calls, instead of pyspark's own."""
+        return SparkContext._jvm.PythonStreamingQueryListenerWrapper(_Fast(self))  # type: ignore[union-attr]
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch is done."""
-        if event.progress.name == self._name:
-            self._report(parsed(json.loads(event.progress.json)))
+        """Nothing: see `_Fast`."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Nothing."""
+
+
+class _Fast(JStreamingQueryListener):
+    """pyspark's own asks Java for each field of a progress by itself, which slows the next micro-batch down."""
+
+    pylistener: _Listener
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        """A micro-batch is done."""
+        progress = json.loads(jevent.progress().json())
+        if progress["name"] == self.pylistener.name:
+            self.pylistener.report(parsed(progress))
 
 
 def parsed(progress: dict[str, Any]) -> Progress:
