@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Decoded, Refused, Send
+from schemas.commands import Decoded, Refused, Send, decode
 from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Quarantined, Row
 from schemas.entries import EntryNotFound, EntryReader
 from schemas.metrics import PartitionMetrics
@@ -31,8 +31,15 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish_run import Receipts
 from streaming.broker.persistent.send_run import Sends
-from streaming.publish_columns import RECEIPTS, PublishColumns, publish_columns, send_columns
-from streaming.quality.gate import Judge, judge
+from streaming.plain_publishes import PlainPublishes, plain_publishes
+from streaming.publish_columns import (
+    RECEIPTS,
+    PublishColumns,
+    plain_columns,
+    publish_columns,
+    send_columns,
+)
+from streaming.quality.gate import Judge, judge, passes
 from streaming.rows import SpooledRows, concat, merged, to_tables
 
 CHUNK_RECORDS = 1 << 14
@@ -144,6 +151,7 @@ class PartitionFold:
         self._last = None if before is None else before.offset
         self._ticking = False
         self._spool = SpooledRows()
+        self._plain: PlainPublishes | None = None
         self._publishes: PublishColumns | None = None
         self._receipts, self._converted = Receipts([], [], []), 0
         entries = store.reader(partition)
@@ -173,16 +181,42 @@ class PartitionFold:
     def apply(self, records: Records) -> Iterator[Rows]:
         """Folds `records` and gives their output rows, some thousand at a time. Also raises `OffsetError`."""
         aside = self._aside(records)
-        judged = self._judged(records, aside)
         with _without_gc():
             for piece in _pieces(records):
-                commands = list(islice(judged, len(piece.offsets)))
-                self._fold(piece, commands, aside)
+                self._plain = self._plain_publishes(piece, aside)
+                self._fold(piece, self._commands(piece, aside), aside)
                 self._convert()
-                self._publishes = None
+                self._publishes = self._plain = None
                 yield from self._spool.take()
 
-    def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
+    def _plain_publishes(self, records: Records, aside: Mapping[int, Refused]) -> PlainPublishes | None:
+        """Those among the records that were read by column and that the gate passes."""
+        plain = None if aside else plain_publishes(records.values)
+        if plain is None:
+            return None
+        sizes = pc.binary_length(plain.payloads)
+        ids = pa.array(plain.sequence_ids)
+        return plain if passes(self._judge, records.topics, plain.names, ids, sizes) else None
+
+    def _commands(self, records: Records, aside: Mapping[int, Refused]) -> Sequence[Decoded | None]:
+        """The commands of the records, None for plain publishes that were read by column."""
+        if self._plain is None:
+            return list(self._judged(records, aside))
+        mask = np.ones(len(records.offsets), bool)
+        mask[self._plain.rows] = False
+        others = mask.tolist()
+        judged = self._judged_where(records, aside, others)
+        return [next(judged) if other else None for other in others]
+
+    def _judged_where(
+        self, records: Records, aside: Mapping[int, Refused], mask: Sequence[bool]
+    ) -> Iterator[Decoded]:
+        of_those: Any = (list(compress(column, mask)) for column in records)
+        return self._judged(Records(*of_those), aside)
+
+    def _fold(
+        self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
+    ) -> None:
         """Folds some records: runs of plain publishes or SENDs by `Broker.publish`, all others one by one."""
         offsets, timestamps, topics, values = records
         carry_out = self._broker.apply
@@ -200,7 +234,8 @@ class PartitionFold:
                 if aside and (why := aside.get(offset)) is not None:
                     carry_out(offset, _NO_TIME, topic, why, value)
                 else:
-                    carry_out(offset, timestamps[record], topic, commands[record], value)
+                    command = commands[record] or decode(value)
+                    carry_out(offset, timestamps[record], topic, command, value)
             except Exception as error:
                 self._failed("carrying out the command", error, offset, topic, value)
 
@@ -221,7 +256,7 @@ class PartitionFold:
             one(record)
 
     def _columns(
-        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+        self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
     ) -> PublishColumns | None:
         offsets = records.offsets
         if (
@@ -231,8 +266,12 @@ class PartitionFold:
             or (self._last is not None and offsets[0] <= self._last)
         ):
             return None
-        those = offsets, records.timestamps, records.topics, commands, self._broker.clock
-        return publish_columns(*those) or send_columns(*those)
+        coordinates = offsets, records.timestamps, records.topics
+        clock = self._broker.clock
+        if self._plain is not None:
+            return plain_columns(*coordinates, self._plain, clock)
+        decoded: Any = commands
+        return publish_columns(*coordinates, decoded, clock) or send_columns(*coordinates, decoded, clock)
 
     def tick(self, timestamp: int) -> Iterator[Rows]:
         """Advances the clock to `timestamp` (ms), as a TICK record would, and gives the output rows."""
@@ -360,7 +399,7 @@ class LiveFold(PartitionFold):
     """
 
     _answers: list[Row]
-    _known: Sequence[Decoded | None] | None
+    _known: Iterator[Decoded | None] | None
 
     def answer(self, records: Records, known: Sequence[Decoded | None] | None = None) -> list[Row]:
         """Folds `records` and gives their effects in order. From the next call on, the store must have their entries.
@@ -368,7 +407,7 @@ class LiveFold(PartitionFold):
         `known`: of each record, what the gate would say of it. None: ask the gate.
         """
         self._broker.stored()
-        self._answers, self._known = [], known
+        self._answers, self._known = [], None if known is None else iter(known)
         for _ in self.apply(records):
             raise AssertionError("effects became columns")
         return self._answers
@@ -378,15 +417,19 @@ class LiveFold(PartitionFold):
         """The broker as it is between two calls, to look at."""
         return self._broker
 
-    def _judged(self, records: Records, aside: Mapping[int, Refused]) -> Iterator[Decoded]:
-        if self._known is None:
-            return super()._judged(records, aside)
-        unknown = [each is None for each in self._known]
-        of_those: Any = (list(compress(column, unknown)) for column in records)
-        judged = super()._judged(Records(*of_those), aside)
-        return (next(judged) if each is None else each for each in self._known)
+    def _plain_publishes(self, records: Records, aside: Mapping[int, Refused]) -> PlainPublishes | None:
+        return None  # each effect is a row
 
-    def _fold(self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]) -> None:
+    def _commands(self, records: Records, aside: Mapping[int, Refused]) -> Sequence[Decoded]:
+        if self._known is None:
+            return list(self._judged(records, aside))
+        known = list(islice(self._known, len(records.offsets)))
+        judged = self._judged_where(records, aside, [each is None for each in known])
+        return [next(judged) if each is None else each for each in known]
+
+    def _fold(  # type: ignore[override]
+        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+    ) -> None:
         """Folds runs of SENDs by `Broker.send`, all other records one by one."""
         done, offsets = 0, records.offsets
         is_special = aside or any(map(ge, offsets, offsets[1:]))
@@ -413,7 +456,7 @@ class LiveFold(PartitionFold):
         return stop - start
 
     def _columns(
-        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+        self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
     ) -> PublishColumns | None:
         return None  # each effect is a row
 
@@ -451,7 +494,7 @@ class SharedFold(PartitionFold):
         self._convert()
 
     def _columns(
-        self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]
+        self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
     ) -> PublishColumns | None:
         return self._shared
 

@@ -17,6 +17,7 @@ from schemas.outputs import SCHEMAS
 from streaming.broker.persistent.publish_run import Publishes, Receipts
 from streaming.broker.persistent.publishing import DUPLICATE
 from streaming.broker.producer.message_size import HEADER
+from streaming.plain_publishes import PlainPublishes
 
 RECEIPTS = KINDS[SendReceipt]
 
@@ -37,15 +38,12 @@ T = TypeVar("T")
 
 
 class PublishColumns(NamedTuple):
-    """The plain publishes among some records that follow each other. `records`: which records they are.
-
-    `answered`: what only the receipts of SENDs have, by column.
-    """
+    """The plain publishes among some records that follow each other. `records`: which records they are. `columns`: of their
+    receipts, what doesn't depend on the fold."""
 
     records: list[int]
     rows: Publishes
-    payloads: pa.Array
-    answered: dict[str, pa.Array]
+    columns: dict[str, pa.Array]
 
     def runs(self) -> list[tuple[int, int]]:
         """The rows, each run from its first row to before its last, of records without a gap."""
@@ -56,22 +54,11 @@ class PublishColumns(NamedTuple):
         """Those of `receipts` from number `start` on, as a table of SEND_RECEIPT."""
         rows = receipts.rows[start:]
         ledgers = pa.array(receipts.ledgers[start:], pa.int64())
-        columns: dict[str, Any] = {
-            "offset": pa.array(self.rows.offsets),
-            "clock": pa.array(self.rows.clocks),
-            "topic": pa.array(self.rows.topics, pa.string()),
-            "producer_name": pa.array(self.rows.producers, pa.string()),
-            "sequence_id": pa.array(self.rows.sequence_ids, pa.int64()),
-            "size": pa.array(self.rows.sizes),
-            "publish_time": pa.array(self.rows.publish_times, pa.int64()),
-            "partition_key": pa.array(self.rows.keys, pa.string()),
-            "payload": self.payloads,
-            **self.answered,
-        }
+        columns: dict[str, Any] = self.columns
         if len(rows) < len(self.records):
             taken = pa.array(rows, pa.int64())
             columns = {name: column.take(taken) for name, column in columns.items()}
-        columns |= {
+        columns = columns | {
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
             "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(rows)),
             "messages": pa.repeat(pa.scalar(1, pa.int32()), len(rows)),
@@ -123,13 +110,57 @@ def publish_columns(
         times = clock_list
     elif None in times:
         times = [now if time is None else time for time, now in zip(times, clock_list, strict=True)]
-    payloads = _payloads(own)
-    sizes, largest = _sizes(producers, ids, clocks if times is clock_list else times, keys, payloads)
+    payloads, names = _payloads(own), pa.array(producers, pa.string())
+    sizes, largest = _sizes(_texts(names), ids, clocks if times is clock_list else times, keys, payloads)
     rows = Publishes(
         _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         producers,
     )  # fmt: skip
-    return PublishColumns(records, rows, payloads, {})
+    return PublishColumns(records, rows, _columns(rows, names, payloads))
+
+
+def plain_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    topics: Sequence[str | None],
+    publishes: PlainPublishes,
+    clock: int,
+) -> PublishColumns | None:
+    """`publish_columns` of publishes that were read by column."""
+    records = _in_runs(publishes.rows.tolist())
+    if not records:
+        return None
+    _, names, producers, ids, payloads = publishes
+    if len(records) < len(publishes.rows):
+        taken = np.searchsorted(publishes.rows, records)
+        producers, ids, payloads = producers[taken], ids[taken], payloads.take(pa.array(taken))
+    clocks = _clocks(timestamps, clock)[records]
+    keys: list[str | None] = [None] * len(records)
+    sizes, largest = _sizes(_texts(names)[producers], ids, clocks, keys, payloads)
+    clock_list = clocks.tolist()
+    senders = _taken(names.to_pylist(), producers.tolist())
+    rows = Publishes(
+        _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys, sizes.tolist(),
+        largest, senders,
+    )  # fmt: skip
+    return PublishColumns(records, rows, _columns(rows, names.take(pa.array(producers)), payloads))
+
+
+def _columns(rows: Publishes, producers: pa.StringArray, payloads: pa.Array) -> dict[str, pa.Array]:
+    clocks = pa.array(rows.clocks)
+    return {
+        "offset": pa.array(rows.offsets),
+        "clock": clocks,
+        "topic": pa.array(rows.topics, pa.string()),
+        "producer_name": producers,
+        "sequence_id": pa.array(rows.sequence_ids, pa.int64()),
+        "size": pa.array(rows.sizes),
+        "publish_time": clocks
+        if rows.publish_times is rows.clocks
+        else pa.array(rows.publish_times, pa.int64()),
+        "partition_key": pa.array(rows.keys, pa.string()),
+        "payload": payloads,
+    }
 
 
 def send_columns(
@@ -166,17 +197,19 @@ def send_columns(
         list(map(attrgetter(name), own)) for name in ("connection", "producer_id", "sequence_id")
     )
     payloads = _payloads(own)
-    sizes, largest = _sizes(producers, numbers, times, keys, payloads, uncompressed)
+    names = pa.array(producers, pa.string())
+    sizes, largest = _sizes(_texts(names), numbers, times, keys, payloads, uncompressed)
     rows = Publishes(
         _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         list(zip(connections, producer_ids, producers, strict=True)), metadata,
     )  # fmt: skip
-    answered = {
+    columns = {
+        **_columns(rows, names, payloads),
         "connection": pa.array(connections, pa.string()),
         "producer_id": pa.array(producer_ids, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
     }
-    return PublishColumns(records, rows, payloads, answered)
+    return PublishColumns(records, rows, columns)
 
 
 def _taken(column: Sequence[T], records: list[int]) -> list[T]:
@@ -217,18 +250,16 @@ def _payloads(commands: Sequence[Any]) -> pa.Array:
 
 
 def _sizes(
-    producers: list[str],
-    ids: list[int],
+    producers: _Integers,
+    ids: list[int] | _Integers,
     times: list[int] | _Integers,
     keys: list[str | None],
     payloads: pa.Array,
     uncompressed: list[int | None] | None = None,
 ) -> tuple[_Integers, tuple[int, int]]:
-    """The stored sizes of entries in bytes, and the largest of them and of their payloads."""
+    """The stored sizes of entries in bytes, and the largest of them and of their payloads. `producers`: `_texts` of them."""
     lengths = pc.binary_length(payloads).to_numpy()
-    sizes = (
-        HEADER + 3 + _texts(pa.array(producers, pa.string())) + _varints(np.array(ids, np.int64)) + lengths
-    )
+    sizes = HEADER + 3 + producers + _varints(np.array(ids, np.int64)) + lengths
     sizes += _varints(np.array(times, np.int64))
     if keys.count(None) < len(keys):
         keyed = pa.array(keys, pa.string())

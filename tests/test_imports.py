@@ -82,7 +82,8 @@ ROOMS = {
     "streaming.dump": Room("streaming.broker", "msgspec"),
     "streaming.states": Room("streaming.fold", "msgspec pyarrow"),
     "streaming.fold": Room(
-        "streaming.quality streaming.publish_columns streaming.broker streaming.rows schemas", "pyarrow numpy"
+        "streaming.quality streaming.publish_columns streaming.plain_publishes streaming.broker streaming.rows schemas",
+        "pyarrow numpy",
     ),
     "streaming.traces": Room("streaming.protocol streaming.broker schemas", "msgspec"),
     "streaming.protocol": Room("streaming.broker schemas", "crc32c google msgspec pyarrow"),
@@ -93,9 +94,12 @@ ROOMS = {
     ),
     "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
     "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec ruamel"),
-    "streaming.publish_columns": Room("streaming.broker schemas", "pyarrow numpy msgspec"),
+    "streaming.publish_columns": Room(
+        "streaming.plain_publishes streaming.broker schemas", "pyarrow numpy msgspec"
+    ),
     "streaming.broker": Room("schemas", "msgspec mmh3"),
     "streaming.rows": Room("schemas", "pyarrow numpy msgspec"),
+    "streaming.plain_publishes": Room("", "pyarrow numpy"),
     "sinks": Room("schemas", "cachetools deltalake kafka pyarrow numpy msgspec"),
     "schemas": Room("", "pyarrow msgspec"),
     "streaming.runtime": Room("", "filelock platformdirs"),

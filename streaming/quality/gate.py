@@ -5,7 +5,7 @@ The result for a record depends only on that record, not on batches or slices.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from schemas.commands import Decoded, Line, Refused, decode_all, decode_or_refuse
+from schemas.commands import Decoded, Line, Publish, Refused, decode_all, decode_or_refuse
 from schemas.records import RECORD as RECORDS
 from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
@@ -71,6 +71,19 @@ class Gate:
         slices = (self._judge(topics[at : at + SLICE], values[at : at + SLICE]) for at in starts)
         return chain.from_iterable(slices)
 
+    def passes(
+        self, topics: Iterable[str | None], producers: pa.StringArray, ids: pa.Array, sizes: pa.Array
+    ) -> bool:
+        """Whether `judge` would refuse none of these publishes, which have nothing but a producer, a sequence id and a payload of
+        so many bytes."""
+        names = [name for name in set(topics) if name is not None]
+        publish = self.kinds[Publish].suite
+        return (
+            publish.masks({"producer": producers}, len(producers)) is None
+            and publish.masks({"sequence_id": ids, "payload.size": sizes}, len(ids)) is None
+            and self.record.masks({"topic": pa.array(names, pa.string())}, len(names)) is None
+        )
+
     def _judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> list[Decoded]:
         judged: list[Any] = decode_all(values)
         lines: dict[int, Line] = {}
@@ -116,6 +129,13 @@ def judge(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Dec
 def decode_only(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
     """A gate without rules: it refuses only what is not a command."""
     return map(decode_or_refuse, values)
+
+
+def passes(
+    by: Judge, topics: Iterable[str | None], producers: pa.StringArray, ids: pa.Array, sizes: pa.Array
+) -> bool:
+    """`Gate.passes`, if `by` is `judge` or `decode_only`; no other judge is known to pass anything."""
+    return by is decode_only or (by is judge and gate().passes(topics, producers, ids, sizes))
 
 
 def _by_kind(commands: list[Any]) -> Mapping[type[Any], Sequence[int]]:

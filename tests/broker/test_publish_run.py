@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, MessageMetadata, Publish, to_binary
+from schemas.commands import BrokerConfig, MessageMetadata, Publish, decode, to_binary
 from schemas.effects import Row
 from schemas.entries import Entry
 from streaming import publish_columns
@@ -36,6 +36,17 @@ def bursts() -> st.SearchStrategy[list[Record]]:
     return st.lists(
         st.tuples(jumps, st.sampled_from([*QUIET_TOPICS * 4, *TOPICS]), publish), min_size=5, max_size=60
     )
+
+
+def plain_bursts() -> st.SearchStrategy[list[Record]]:
+    """The same with nothing but a payload in bytes, which are read by column. Without any, a value has another layout."""
+    publish = st.builds(
+        Publish, producer=st.sampled_from(["p", "r", "é" * 70]), sequence_id=st.integers(-1, 300),
+        payload_bytes=st.sampled_from([*[b"x"] * 9, b"", b"\xff" * 300]),
+    )  # fmt: skip
+    jumps = st.sampled_from([*[0] * 20, 1, 1, 7, -3, 1_000, 61_000])
+    topics = st.sampled_from([*QUIET_TOPICS * 4, *TOPICS])
+    return st.lists(st.tuples(jumps, topics, publish), min_size=20, max_size=60)
 
 
 def more_settings() -> st.SearchStrategy[dict[str, Any]]:
@@ -91,12 +102,12 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     before: StateRow | None = None
     with mock.patch.object(publish_columns, "_SHORTEST", shortest):
         for rows, start, stop in zip(expected, [0, *cuts], [*cuts, len(log)], strict=True):
-            fold = PartitionFold(0, store, before, judge=decode_only)
-            tables = concat(fold.apply(Records(*(column[start:stop] for column in records))))  # type: ignore[arg-type]
+            own = PartitionFold(0, store, before, judge=decode_only)
+            tables = concat(own.apply(Records(*(column[start:stop] for column in records))))  # type: ignore[arg-type]
             assert {kind: table.to_pylist() for kind, table in tables.items()} == {
                 kind: table.to_pylist() for kind, table in to_tables(0, rows).items()
             }
-            before = fold.state()
+            before = own.state()
             store.stored.add([row.effect for row in rows])
     assert before is not None
     assert before.broker == state
@@ -106,7 +117,10 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
 @given(
     settings_of_a_broker(),
     more_settings(),
-    st.lists(st.one_of(bursts(), bursts(), st.lists(record(), max_size=10)), min_size=1, max_size=6),
+    st.one_of(
+        st.lists(st.one_of(bursts(), bursts(), st.lists(record(), max_size=10)), min_size=1, max_size=6),
+        st.lists(st.one_of(plain_bursts(), st.lists(record(), max_size=4)), min_size=2, max_size=6),
+    ),
     st.sets(st.integers(1, 60), max_size=3),
     st.booleans(),
 )
@@ -134,8 +148,7 @@ def steps_of(log: list[Record]) -> int:
             steps += 1
             super().apply(*args)
 
-    fold = PartitionFold(0, Store(), None, broker=Counting)
-    list(fold.apply(records_of(log)))
+    list(PartitionFold(0, Store(), None, broker=Counting).apply(records_of(log)))
     return steps
 
 
@@ -148,6 +161,28 @@ def test_plain_publishes_take_the_run() -> None:
     ones: list[Record] = [(0, QUIET_TOPICS[0], Publish(producer="p", sequence_id=n)) for n in range(5_000)]
     assert steps_of([deduplicated, *ones]) == 1 + 1 + 5
     assert steps_of([deduplicated, *ones[:900], *ones[:900]]) == 1 + 1  # duplicates, too
+
+
+def test_only_publishes_that_take_the_scalar_step_are_decoded() -> None:
+    plain: list[Record] = [
+        (0, topic, Publish(producer=publish.producer, sequence_id=publish.sequence_id, payload_bytes=b"\xff"))
+        for _, topic, publish in PLAIN
+        if isinstance(publish, Publish)
+    ]
+    with mock.patch("streaming.fold.decode", wraps=decode) as decoding:
+        assert steps_of(plain) == 21
+        assert decoding.call_count == 21
+        # One name that is not UTF-8, one that is too long: each value is decoded and judged by itself.
+        for name in (b"\xff", b"x" * 1025):
+            records = records_of(
+                [*plain, (0, QUIET_TOPICS[0], Publish(producer="long", sequence_id=0, payload_bytes=b"x"))]
+            )
+            records.values[-1] = records.values[-1].replace(
+                b"\xa4long", b"\xda" + len(name).to_bytes(2) + name
+            )
+            tables = concat(PartitionFold(0, Store(), None).apply(records))
+            assert len(tables["QUARANTINED"]) == 1
+        assert decoding.call_count == 21
 
 
 @pytest.mark.parametrize("cuts", [[], [150, 151, 400]])
