@@ -30,7 +30,7 @@ from schemas.commands import decode_or_refuse, to_json
 from schemas.records import RECORD
 from sinks.parquet import options
 from streaming.log.table import slices
-from streaming.replay import RECORDS_PER_BATCH, replay_log
+from streaming.replay import micro_batches, replay_log
 from streaming.spark.keys import slot
 
 RECORDS = from_arrow_schema(RECORD)
@@ -110,7 +110,7 @@ def magnetar(spark: SparkSession, records: pa.Table, folder: Path, batches: int)
 def run(operator: Operator, spark: SparkSession, records: pa.Table, folder: Path) -> Cost:
     """Fold a log in micro-batches of the usual size. The folder is deleted afterwards."""
     try:
-        return operator(spark, records, folder, max(1, round(len(records) / RECORDS_PER_BATCH)))
+        return operator(spark, records, folder, micro_batches(records))
     finally:
         shutil.rmtree(folder)
 

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from streaming.spark.query import Written
     from streaming.spark.session import SparkSession
 
-RECORDS_PER_BATCH = 250_000
-"""A micro-batch's records are in memory at once; so many make batches short against what they cost to start."""
+RECORDS_PER_BATCH, LEAST_PER_BATCH, RECORDS_PER_PARTITION = 1 << 20, 1 << 18, 1 << 16
+BYTES_PER_BATCH = 256 << 20
+"""The most that a micro-batch has by default. It costs half a second besides what its records cost, so it should have many. But
+the JVM has all of their values, and a worker those of an ingress partition, in memory at once."""
 
 STAGED, BASELINE, STATE = "staged", "baseline", "state"
 
@@ -116,8 +118,8 @@ def replay_log(
         out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
         policies: a file of policies in YAML (see `streaming.log.policy_files`), or a small log of ADMIN and BROKER_CONFIG
             commands. They override those in the log, see `streaming.log.policies`.
-        batches: the number of micro-batches; by default one per `RECORDS_PER_BATCH` records. The result does not depend
-            on it.
+        batches: the number of micro-batches; by default as few as memory allows, see `micro_batches`. The result does not
+            depend on it.
         partitions: spread the log over this many ingress partitions, even if it has partitions already. By default a log
             keeps its own, and one without gets `PARTITIONS`.
         cores: the cores of the session that is created if `spark` is None.
@@ -281,7 +283,7 @@ class _Replay(ABC):
 
     def count_batches(self) -> int:
         """The number of micro-batches, if there are as many records."""
-        return self.batches or -(-len(self.log.records) // RECORDS_PER_BATCH) or 1
+        return self.batches or micro_batches(self.log.records)
 
 
 class _ReplayInProcess(_Replay):
@@ -342,6 +344,14 @@ class _ReplayWithSpark(_Replay):
         self.seconds += time.perf_counter() - begun
         shutil.rmtree(staged)
         return state.partition_states(self.spark, checkpoint)
+
+
+def micro_batches(records: pa.Table) -> int:
+    """In how many micro-batches a log (columns `RECORD`) is folded by default."""
+    partitions: int = pc.count_distinct(records["partition"]).as_py()
+    most = min(max(RECORDS_PER_PARTITION * partitions, LEAST_PER_BATCH), RECORDS_PER_BATCH)
+    size: int = records["value"].nbytes
+    return max(1, -(-len(records) // most), -(-size // BYTES_PER_BATCH))
 
 
 def load(

@@ -42,8 +42,8 @@ def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
 def write(records: pa.Table, file: Path) -> None:
     """Write `records` (columns `RECORD`) to a file for `staged`."""
     packed_records = pa.Table.from_batches(pack(records.to_batches(max_chunksize=_BATCH_ROWS)), ARROW)
-    # A task reads at least a row group, so several of them let all cores read a large file.
-    pq.write_table(packed_records, file, row_group_size=_ROW_GROUP, compression="lz4", use_dictionary=False)
+    # A task reads at least a row group, so several of them let all cores read a large file. Java takes long to decompress it.
+    pq.write_table(packed_records, file, row_group_size=_ROW_GROUP, compression="none", use_dictionary=False)
 
 
 def staged(spark: SparkSession, folder: Path) -> DataFrame:

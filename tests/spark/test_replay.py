@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -13,7 +15,7 @@ from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
 from streaming.fold import BrokerType
 from streaming.log.files import write_log
-from streaming.replay import NotEmptyError, ReplayResult, replay_in_process, replay_log
+from streaming.replay import NotEmptyError, ReplayResult, micro_batches, replay_in_process, replay_log
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import log_of, traffic
 
@@ -105,6 +107,23 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
     with pytest.raises(NotEmptyError, match=r"what no replay wrote \(thesis.txt\)"):
         replay_in_process(traffic(), out, overwrite=True)
     assert (out / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("records", "partitions", "bytes_", "batches"),
+    [
+        (0, 1, 0, 1),
+        (1 << 18, 1, 0, 1),  # a worker has all of a partition's records in memory
+        ((1 << 18) + 1, 1, 0, 2),
+        (1 << 20, 16, 0, 1),
+        ((1 << 20) + 1, 64, 0, 2),
+        (300, 16, 1 << 20, 2),  # and the JVM all of their values
+    ],
+)
+def test_micro_batches_are_few_but_bounded(records: int, partitions: int, bytes_: int, batches: int) -> None:
+    value = pa.array([bytes(bytes_)]).take(pa.array(np.zeros(records, np.int64)))
+    partition = pa.array(np.arange(records) % partitions, pa.int32())
+    assert micro_batches(pa.table({"partition": partition, "value": value})) == batches
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
