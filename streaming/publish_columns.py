@@ -116,7 +116,7 @@ def publish_columns(
         _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         producers,
     )  # fmt: skip
-    return PublishColumns(records, rows, _columns(rows, names, payloads))
+    return PublishColumns(records, rows, _columns(rows, producer_name=names, payload=payloads))
 
 
 def plain_columns(
@@ -143,24 +143,30 @@ def plain_columns(
         _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys, sizes.tolist(),
         largest, senders,
     )  # fmt: skip
-    return PublishColumns(records, rows, _columns(rows, names.take(pa.array(producers)), payloads))
-
-
-def _columns(rows: Publishes, producers: pa.StringArray, payloads: pa.Array) -> dict[str, pa.Array]:
-    clocks = pa.array(rows.clocks)
-    return {
-        "offset": pa.array(rows.offsets),
-        "clock": clocks,
-        "topic": pa.array(rows.topics, pa.string()),
-        "producer_name": producers,
-        "sequence_id": pa.array(rows.sequence_ids, pa.int64()),
-        "size": pa.array(rows.sizes),
-        "publish_time": clocks
-        if rows.publish_times is rows.clocks
-        else pa.array(rows.publish_times, pa.int64()),
-        "partition_key": pa.array(rows.keys, pa.string()),
+    known = {
+        "clock": pa.array(clocks),
+        "producer_name": names.take(pa.array(producers)),
+        "sequence_id": pa.array(ids),
+        "size": pa.array(sizes),
+        "publish_time": pa.array(clocks),
+        "partition_key": pa.nulls(len(records), pa.string()),
         "payload": payloads,
     }
+    return PublishColumns(records, rows, _columns(rows, **known))
+
+
+def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
+    """What receipts have of `rows`. `known`: columns that are arrays already."""
+    columns: dict[str, tuple[Sequence[Any], pa.DataType]] = {
+        "offset": (rows.offsets, pa.int64()),
+        "clock": (rows.clocks, pa.int64()),
+        "topic": (rows.topics, pa.string()),
+        "sequence_id": (rows.sequence_ids, pa.int64()),
+        "size": (rows.sizes, pa.int64()),
+        "publish_time": (rows.publish_times, pa.int64()),
+        "partition_key": (rows.keys, pa.string()),
+    }
+    return known | {name: pa.array(*column) for name, column in columns.items() if name not in known}
 
 
 def send_columns(
@@ -204,7 +210,7 @@ def send_columns(
         list(zip(connections, producer_ids, producers, strict=True)), metadata,
     )  # fmt: skip
     columns = {
-        **_columns(rows, names, payloads),
+        **_columns(rows, producer_name=names, payload=payloads),
         "connection": pa.array(connections, pa.string()),
         "producer_id": pa.array(producer_ids, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
