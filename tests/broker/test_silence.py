@@ -159,6 +159,21 @@ def test_skipping_makes_no_difference(log: list[Record]) -> None:
     assert folded(Broker, log) == folded(Patient, log)
 
 
+@pytest.mark.parametrize("silence", [61_000, 17 * 3_600_000, 17 * 3_600_000 + 1_200_000, 18 * 3_600_000])
+def test_rates_vanish_alike(silence: int) -> None:
+    # A rate is halved with each interval, until a float can be halved no more.
+    topic, config = TOPICS[0], BrokerConfig(settings={"brokerDeduplicationEnabled": True})
+    log: list[Record] = [
+        (0, None, config),
+        *[(0, topic, Publish(producer="p", sequence_id=n, payload="xxx")) for n in range(7)],
+    ]
+    log += [(30 * 60_000, topic, Publish(producer="p", sequence_id=n, payload="xx")) for n in range(7, 9)]
+    log += [(silence, None, Tick()), (61_000, None, Tick())]
+    whole, patient = folded(Broker, log), folded(Patient, log)
+    assert whole == patient
+    assert (whole[1][topic].publish_rates == (0.0, 0.0)) == (silence > 17 * 3_600_000)
+
+
 @given(lives(), st.data())
 @slow(60)
 def test_restarts_make_no_difference(log: list[Record], data: st.DataObject) -> None:

@@ -26,9 +26,14 @@ from streaming.broker.token_bucket import TokenBucket
 P = ParamSpec("P")
 
 
-def _average(before: float, rate: float) -> float:
-    """A rate that falls is halfway between the last two."""
-    return rate if rate > before else (rate + before) / 2
+_LEAST = 2.0**-1022
+"""Below this, a float that is halved is rounded, so that it matters how many intervals end at once."""
+
+
+def _average(before: float, rate: float, half: float) -> float:
+    """A rate that falls is halfway between the last two. `half`: a half for each empty interval that follows."""
+    average = (rate if rate > before else (rate + before) / 2) * half
+    return average if average >= _LEAST else 0.0
 
 
 class Reason(NamedTuple):
@@ -146,7 +151,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         half = 0.5 ** min(count - 1, 1074)
         self.check_backlogged(ctx)
         self.publish_rates = (
-            _average(self.publish_rates[0], messages) * half, _average(self.publish_rates[1], size) * half
+            _average(self.publish_rates[0], messages, half), _average(self.publish_rates[1], size, half)
         )  # fmt: skip
 
     def check_backlogged(self, ctx: Context) -> None:
