@@ -148,10 +148,7 @@ class Broker:
 
         Receipts are added to `receipts`, not to the effects. `step` must `apply` the record of a row that needs it.
         """
-        topics = self._persistent
-        PublishRun(self._ctx, topics.touch_without_effects, topics.next_due, rows).fold(
-            start, stop, step, receipts
-        )
+        PublishRun(self._ctx, self._persistent, rows).fold(start, stop, step, receipts)
 
     def send(self, topic: str | None, sends: Sends, start: int) -> int:
         """Fold the SENDs from number `start` on, as `apply` would, but faster. Returns the number of the first that needs `apply`."""

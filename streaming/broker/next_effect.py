@@ -34,6 +34,27 @@ NEVER = 1 << 62
 """The check has no effect before the next command."""
 
 
+def of_publishes(ctx: Context, topic: PersistentTopic) -> int:
+    """When a check first has an effect on a topic, if nothing but publishes of its producers happens there until then. −1: it may have
+    one at any time, or one that is not on the topic's own state alone."""
+    policies = ctx.policies_of(topic)
+    if (
+        topic.subscriptions
+        or topic.oldest is not None
+        or not topic.producers
+        or topic.dedup.inactive
+        or len(topic.ledger.ledgers) > 1
+        or ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds > 0
+        or policies.destination_storage_quota.value.limitSize >= 0
+        or any(cursor.persisted is not None for cursor in topic.cursors.values())
+    ):
+        return -1
+    interval = policies.deduplicationSnapshotInterval
+    if topic.dedup.status != "Enabled" or interval <= 0:
+        return NEVER
+    return topic.dedup.last_snapshot + interval * 1000
+
+
 def cursor_flush(ctx: Context, topic: PersistentTopic) -> int:
     """At once if a cursor has changes that are not persisted."""
     return NEVER if all(cursor.persisted is None for cursor in topic.cursors.values()) else ctx.clock

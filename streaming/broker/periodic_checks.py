@@ -127,8 +127,10 @@ class Rounds:
 
     def next_of(self, name: str, after: int) -> int | None:
         """The first round of a check after `after` (ms), or None if it is turned off."""
-        found = (interval for check, interval in self._checks if check is CHECKS[name])
-        return next((self._next(interval, after) for interval in found), None)
+        for check, interval in self._checks:
+            if check is CHECKS[name]:
+                return self._next(interval, after)
+        return None
 
     def next_effect(self, ctx: Context, topic: PersistentTopic, after: int) -> int:
         """The first round after `after` in which a check has an effect on the topic, or `NEVER`."""
@@ -142,8 +144,10 @@ class Rounds:
         """No round after `since` and up to `until` was run on the topic. Make up for what they would have left behind."""
         clock = ctx.clock
         for check, interval in self._checks:
+            if check.skipped is None:
+                continue
             rounds = (until - self._origin) // interval - (since - self._origin) // interval
-            if rounds > 0 and check.skipped is not None:
+            if rounds > 0:
                 ctx.clock = until - (until - self._origin) % interval
                 check.skipped(ctx, topic, rounds)
         ctx.clock = clock

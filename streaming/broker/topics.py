@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from schemas.metrics import TopicMetrics
-from streaming.broker import inactive_topics, partitioned_topics
+from streaming.broker import inactive_topics, next_effect, partitioned_topics
 from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
 from streaming.broker.codec import (
     PartitionState,
@@ -29,6 +29,7 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_per
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
 from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.stats import internal_stats
 from streaming.broker.topic_commands import TopicCommand
@@ -155,6 +156,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
+        self._put_off: dict[str, int] = {}  # topics that rounds leave out, and the first such round (ms)
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
         ctx.timers = [(block.due, name) for name, block in state.topics.items() if block.due >= 0]
@@ -227,9 +229,47 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def next_due(self) -> int:
         """The time before which no timer fires and no round runs (ms), or `NEVER`."""
-        timers, rounds = self._ctx.timers, self._queue
+        timers, rounds, topics = self._ctx.timers, self._queue, self._state.topics
+        while rounds and ((block := topics.get(rounds[0][1])) is None or block.next_round != rounds[0][0]):
+            heapq.heappop(rounds)  # it no longer holds
         timer = timers[0][0] if timers else NEVER
         return rounds[0][0] if rounds and rounds[0][0] < timer else timer
+
+    def put_rounds_off(self, topic: PersistentTopic) -> int:
+        """Leave a topic out of the rounds, on which something happens now, and then nothing but publishes until `make_up_rounds`.
+
+        Returns when the round comes that takes a snapshot (ms), `NEVER` if none does; other rounds only do what
+        `Rounds.skipped` makes up for. −1: that isn't so, and the topic is not left out.
+        """
+        ctx, name = self._ctx, topic.name
+        at = next_effect.of_publishes(ctx, topic)
+        if at < 0:
+            return -1
+        if at < NEVER:
+            at = self._rounds.next_of("deduplicationSnapshot", max(ctx.clock, at - 1)) or NEVER
+            rate = ctx.config.managedLedgerDefaultMarkDeleteRateLimit
+            if topic.cursors[DEDUP_CURSOR].permits_at(at, rate) < 1:
+                return -1
+        if name not in self._put_off:
+            self._put_off[name] = self._rounds.first_after(ctx.clock)
+            self._state.topics[name].next_round = -1
+        return at
+
+    def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
+        """Do what rounds would have done on a topic up to now that were put off. `happened`: when something happened there last, before
+        which snapshots were taken that were due. Times are in ms."""
+        ctx, rounds, name, now = self._ctx, self._rounds, topic.name, self._ctx.clock
+        due = self._put_off.pop(name)
+        if due <= happened:
+            if topic.cursors:  # it was not idle
+                rounds.skipped(ctx, topic, due - 1, happened)
+            due = rounds.first_after(happened)
+        block = self._state.topics[name]
+        self._schedule(name, block, due)
+        while 0 <= (due := block.next_round) <= now:
+            ctx.clock, self._passed = due, due - 1
+            self._run_checks(name, rounds.due(due))
+        ctx.clock, self._passed = now, None
 
     def next_round(self, check: str) -> int | None:
         """When a check has its next round (ms), or None if it is turned off."""

@@ -14,8 +14,10 @@ from schemas.entries import Entry
 from streaming import publish_columns
 from streaming.broker.broker import Broker
 from streaming.broker.entries import Entries
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
+from streaming.broker.topics import PersistentTopics
 from streaming.fold import PartitionFold, Records, StateRow
 from streaming.quality.gate import decode_only
 from streaming.rows import concat, to_tables
@@ -203,6 +205,56 @@ def test_a_run_goes_on_when_an_interval_of_the_rates_ends(cuts: list[int]) -> No
     assert sum(jump for jump, _, _ in log) > 180_000
     same([every_second, *log], cuts, shortest=1)
     assert steps_of([every_second, *log]) < 40  # each producer's first on a topic, and one a round
+
+
+DEDUPLICATED: dict[str, Any] = {"brokerDeduplicationEnabled": True}
+
+
+@pytest.mark.parametrize("cuts", [[], [150, 151, 400]])
+@pytest.mark.parametrize("longest", [3_000, 20_000, 400_000])
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {},
+        DEDUPLICATED,
+        DEDUPLICATED | {"brokerDeduplicationSnapshotFrequencyInSeconds": 0},
+        DEDUPLICATED | {"brokerDeduplicationSnapshotIntervalSeconds": 0},
+        DEDUPLICATED | {"managedLedgerDefaultMarkDeleteRateLimit": 0.005},
+        DEDUPLICATED | {"managedLedgerMaxLedgerRolloverTimeMinutes": 30, "managedLedgerMinLedgerRolloverTimeMinutes": 0},
+        {"managedLedgerInactiveLedgerRolloverTimeSeconds": 100},
+        {"backlogQuotaDefaultLimitBytes": 2_000},
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_over_rounds_of_checks(broker: dict[str, Any], longest: int, cuts: list[int]) -> None:
+    # Topics and producers take turns of different lengths, a third topic comes late, and there are duplicates. With the longest
+    # jumps, several rounds pass between two publishes on a topic, snapshots are due, and ledgers get too old.
+    log: list[Record] = [
+        (
+            n * n % 11 * longest // 10,
+            QUIET_TOPICS[n * n % (2 + (n > 300))],
+            Publish(producer=f"p{n % 5}", sequence_id=n // 2 - n % 7 // 6 * 9, payload="x" * n),
+        )
+        for n in range(500)
+    ]
+    same([(0, None, BrokerConfig(settings=broker)), *log], cuts, shortest=1)
+
+
+def test_rounds_of_checks_do_not_end_a_run() -> None:
+    # 3,000 publishes in 50 minutes: but for each topic's first, only that with which a round comes on which a topic was not in the run.
+    log: list[Record] = [
+        (1_000, QUIET_TOPICS[n % 3], Publish(producer="p", sequence_id=n)) for n in range(3_000)
+    ]
+    assert steps_of([(0, None, BrokerConfig(settings=DEDUPLICATED)), *log]) < 10
+    opened: list[str | None] = []
+    touch = PersistentTopics.touch_without_effects
+
+    def counted(self: PersistentTopics, name: str | None) -> PersistentTopic | None:
+        opened.append(name)
+        return touch(self, name)
+
+    with mock.patch.object(PersistentTopics, "touch_without_effects", counted):
+        steps_of([(0, None, BrokerConfig(settings=DEDUPLICATED)), *log])
+    assert len(opened) < 10
 
 
 def test_few_publishes_in_a_row_do_not() -> None:

@@ -4,7 +4,7 @@ It holds positions, counts and sizes, never entries. The topic holds the cursors
 `trimming` and `managed_cursor`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -100,10 +100,9 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.last_confirmed = position
         self.last_add = now
 
-    def add_all(self, sizes: Sequence[int], now: int, config: ServiceConfiguration) -> None:
-        """Submit and confirm entries of these sizes (bytes), of which none fills the ledger. `now` (ms): the time of the last
-        one."""
-        entries, size = len(sizes), self.entry_sizes.add_all(sizes)
+    def add_all(self, entries: int, size: int, now: int, config: ServiceConfiguration) -> None:
+        """Submit and confirm so many entries of `size` bytes in all, of which none fills the ledger. `now` (ms): the time of the last
+        one. `entry_sizes` has them already."""
         self.current_entries += entries
         self.current_size += size
         self.whole_ledgers = config.backlogSizeWholeLedgers

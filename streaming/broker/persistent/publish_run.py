@@ -6,17 +6,19 @@ messages and has no consumers, limits or faults; its producer is known; no check
 full, and no snapshot is due. Every other record takes the scalar step. A property test holds rows and state equal.
 
 While a run lasts, positions, sizes and sequence ids count up in a `_Topic` and its `_Lane`s. `_write` writes them to the
-topic before anything else looks at it.
+topic before anything else looks at it. Rounds of checks that would only take a snapshot of sequence ids there pass a topic of the run
+by: the run takes the snapshot, with the topic's next record.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from schemas.commands import MessageMetadata
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.persistent.deduplication_snapshots import timed_snapshot
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.rate import ProducerCounters
 
@@ -65,19 +67,44 @@ class Receipts(NamedTuple):
     entries: list[int]
 
 
+class Topics(Protocol):
+    """The persistent topics, as a run needs them: see `streaming.broker.topics.PersistentTopics`."""
+
+    def touch_without_effects(self, name: str | None) -> PersistentTopic | None:
+        """The topic of that name, as something happens on it now; None if that can have effects."""
+        ...
+
+    def next_due(self) -> int:
+        """When the next check or timer is due (ms)."""
+        ...
+
+    def put_rounds_off(self, topic: PersistentTopic) -> int:
+        """Leave the topic out of the rounds of checks. Returns when its next snapshot is due (ms), −1: it can't be left out."""
+        ...
+
+    def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
+        """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
+        ...
+
+
 class _Topic:
     """A topic in a run: where its next entry goes, and the rows that it took.
 
-    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. `until`: see `plain_until`.
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `until` is the first of
+    when an interval of its rates ends, `snapshot`, and `end`, which is `plain_until`. `snapshot`: see `Topics.put_rounds_off`.
+    `counted`: how many of the rows its counts have, and their `size` (bytes). `last`: the last row that touched the topic, if it is
+    after `rows`.
     """
 
-    __slots__ = ("duplicates", "enabled", "entry", "lanes", "ledger", "rows", "stop", "topic", "until")
+    __slots__ = (
+        "counted", "duplicates", "enabled", "end", "entry", "lanes", "last", "ledger", "rows", "size", "snapshot", "stop", "topic", "until",
+    )  # fmt: skip
 
-    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int, until: int) -> None:
-        """`largest`: the size of the largest entry (bytes)."""
-        self.until = until
+    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int, end: int, row: int) -> None:
+        """`largest`: the size of the largest entry (bytes). `row`: the one that opens it."""
+        self.topic, self.end, self.snapshot, self.last = topic, end, -1, row
+        self.look_again()
         ledger, config, dedup = topic.ledger, ctx.config, topic.dedup
-        self.topic = topic
         self.enabled = dedup.status == "Enabled"
         self.ledger, self.entry = ledger.current, ledger.current_entries
         room = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE - ledger.current_size
@@ -85,9 +112,15 @@ class _Topic:
         if self.enabled:
             stops.append(self.entry + config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter)
         self.stop = min(stops)
-        self.duplicates = 0
+        self.counted = self.size = self.duplicates = 0
         self.rows: list[int] = []
         self.lanes: list[_Lane] = []
+
+    def look_again(self) -> None:
+        """Find out `until`."""
+        self.until = min(self.end, self.topic.rates_until)
+        if 0 <= self.snapshot < self.until:
+            self.until = self.snapshot
 
 
 class _Lane:
@@ -105,16 +138,8 @@ class _Lane:
 class PublishRun:
     """A run over some rows of `Publishes`. Use it once."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        touch: Callable[[str | None], PersistentTopic | None],
-        next_due: Callable[[], int],
-        rows: Publishes,
-    ) -> None:
-        """`touch`: the topic of that name, as something happens on it now; None if that can have effects. `next_due`: when
-        the next check or timer is due (ms)."""
-        self._ctx, self._touch, self._next_due, self._publishes = ctx, touch, next_due, rows
+    def __init__(self, ctx: Context, topics: Topics, rows: Publishes) -> None:
+        self._ctx, self._all, self._publishes = ctx, topics, rows
         self._topics: dict[str | None, _Topic] = {}
         self._lanes: dict[_Key, _Lane] = {}
         self._largest, payload = rows.largest
@@ -132,14 +157,16 @@ class PublishRun:
         for row, key, id_, size, clock in zip(range(start, stop), keys, *columns, strict=True):
             lane = lanes.get(key)
             if lane is None or clock >= limit or clock >= lane.run.until:
-                lane = self._open(key, clock)
-                limit = self._limit
-            if lane is None or (entry := (run := lane.run).entry) >= run.stop:
-                self._close(key[0])
                 if row > start:
                     ctx.clock = rows.clocks[row - 1]
+                lane = self._open(key, row, clock)
+                limit = self._limit
+            if lane is None or (entry := (run := lane.run).entry) >= run.stop:
+                if row > start:
+                    ctx.clock = rows.clocks[row - 1]
+                self._close(key[0])
                 step(row)
-                limit = self._limit = min(limit, self._next_due())
+                limit = self._limit = min(limit, self._all.next_due())
                 stepped = row
                 continue
             lane.messages += 1
@@ -147,6 +174,7 @@ class PublishRun:
             add_row(row)
             if id_ <= lane.mark:
                 run.duplicates += 1
+                run.last = row
                 add_ledger(-1)
                 add_entry(-1)
                 continue
@@ -156,35 +184,36 @@ class PublishRun:
             add_entry(entry)
             run.rows.append(row)
             run.entry = entry + 1
-        for name in list(self._topics):
-            self._close(name)
         if stepped < stop - 1:
             ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, rows.clocks[stop - 1]
+        for name in list(self._topics):
+            self._close(name)
 
-    def _open(self, key: _Key, clock: int) -> "_Lane | None":
-        """The lane of a topic and producer. None: their next record takes the scalar step."""
+    def _open(self, key: _Key, row: int, clock: int) -> "_Lane | None":
+        """The lane of a topic and producer. None: their next record, which is in this row, takes the scalar step."""
         if clock >= self._limit:
-            for name in list(self._topics):
-                self._close(name)
-            self._limit = min(self._next_due(), self._end)
+            for each in list(self._topics.values()):
+                if clock >= each.end or (each.snapshot < 0 and not self._put_rounds_off(each)):
+                    self._close(each.topic.name)
+            self._limit = min(self._all.next_due(), self._end)
             if clock >= self._limit:
                 return None
         name, sender = key
         run = self._topics.get(name)
-        if run is None or clock >= run.until:
-            if run is not None:
-                self._write(run)
+        if run is not None and clock >= run.until:
             self._ctx.clock = clock
-            topic = self._touch(name)
-            if topic is None or (until := plain_until(self._ctx, topic)) <= clock:
+            if clock >= run.end or not self._goes_on(run, row):
+                self._close(name)
+                run = None
+        if run is None:
+            self._ctx.clock = clock
+            topic = self._all.touch_without_effects(name)
+            if topic is None or (end := plain_until(self._ctx, topic)) <= clock:
                 return None
-            if run is None:
-                run = self._topics[name] = _Topic(topic, self._ctx, self._largest, until)
-                self._limit = min(self._limit, self._next_due())
-            else:
-                run.until = until
-                if (lane := self._lanes.get(key)) is not None:
-                    return lane
+            run = self._topics[name] = _Topic(topic, self._ctx, self._largest, end, row)
+            self._limit = min(self._limit, self._all.next_due())
+        if (lane := self._lanes.get(key)) is not None:
+            return lane
         topic = run.topic
         if isinstance(sender, str):
             producer = sender
@@ -203,36 +232,71 @@ class PublishRun:
         """Write what a topic took to its state, and forget the topic and its lanes."""
         if (run := self._topics.pop(name, None)) is not None:
             self._write(run)
+            run.topic.counters.duplicates += run.duplicates
             for lane in run.lanes:
                 del self._lanes[lane.key]
+            if run.snapshot >= 0:
+                self._all.make_up_rounds(run.topic, self._publishes.clocks[run.last])
 
-    def _write(self, run: _Topic) -> None:
-        """Write what a topic took to its state."""
-        topic, ledger, dedup = run.topic, run.topic.ledger, run.topic.dedup
+    def _goes_on(self, run: _Topic, row: int) -> bool:
+        """An interval of a topic's rates ended, or a snapshot is due, before this row. Returns False if the topic must be opened anew."""
+        ctx, topic = self._ctx, run.topic
+        now = ctx.clock
+        self._count(run)
+        if 0 <= run.snapshot <= now:
+            self._write(run)
+            ctx.clock = run.snapshot
+            timed_snapshot(ctx, topic)
+            ctx.clock = now
+            if not self._put_rounds_off(run):
+                return False
+        topic.update_rates(ctx)
+        run.look_again()
+        run.last = row
+        return True
+
+    def _put_rounds_off(self, run: _Topic) -> bool:
+        """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
+        if (snapshot := self._all.put_rounds_off(run.topic)) < 0:
+            return False
+        run.snapshot = snapshot
+        run.look_again()
+        return True
+
+    def _count(self, run: _Topic) -> None:
+        """Write what a topic took to the counts of which rates are made."""
+        topic, counters, rows = run.topic, run.topic.counters, run.rows
         for lane in run.lanes:
             if lane.messages:
                 lane.counters.messages_in += lane.messages
                 lane.counters.bytes_in += lane.size
-                topic.counters.messages_in += lane.messages
-                topic.counters.bytes_in += lane.size
+                counters.messages_in += lane.messages
+                counters.bytes_in += lane.size
                 lane.messages = lane.size = 0
-                if lane.mark > lane.former:
-                    dedup.persisted[lane.producer] = lane.former = lane.mark
-        topic.counters.duplicates += run.duplicates
-        run.duplicates = 0
+        if run.counted < len(rows):
+            sizes = [*map(self._publishes.sizes.__getitem__, rows[run.counted :])]
+            run.size += topic.ledger.entry_sizes.add_all(sizes)
+            run.counted = len(rows)
+
+    def _write(self, run: _Topic) -> None:
+        """Write what a topic took to its state."""
+        self._count(run)
         if not (rows := run.rows):
             return
-        run.rows = []
-        ctx, publishes = self._ctx, self._publishes
-        sizes = [*map(publishes.sizes.__getitem__, rows)]
-        ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, publishes.entry, rows)
+        ctx, topic, ledger, dedup = self._ctx, run.topic, run.topic.ledger, run.topic.dedup
+        ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, self._publishes.entry, rows)
+        ledger.add_all(len(rows), run.size, self._publishes.clocks[rows[-1]], ctx.config)
         if run.enabled:
             dedup.snapshot_counter += len(rows)
-        ledger.add_all(sizes, publishes.clocks[rows[-1]], ctx.config)
+            for lane in run.lanes:
+                if lane.mark > lane.former:
+                    dedup.persisted[lane.producer] = lane.former = lane.mark
+        run.last = max(run.last, rows[-1])
+        run.rows, run.counted, run.size = [], 0, 0
 
 
 def plain_until(ctx: Context, topic: PersistentTopic) -> int:
-    """Until when (ms) nothing special can come of a plain publish by a known producer, −1: it can."""
+    """Until when (ms) nothing special can come of a plain publish by a known producer, apart from rates, −1: it can."""
     config, policies = ctx.config, ctx.policies_of(topic)
     if (
         (topic.subscriptions and topic.connected)
@@ -247,5 +311,4 @@ def plain_until(ctx: Context, topic: PersistentTopic) -> int:
         or config.maxUnackedMessagesPerBroker > 0
     ):
         return -1
-    oldest = topic.ledger.created + config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000
-    return min(topic.rates_until, int(oldest))
+    return int(topic.ledger.created + config.managedLedgerMaxLedgerRolloverTimeMinutes * 60_000)

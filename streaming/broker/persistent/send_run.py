@@ -45,7 +45,8 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     if name is None or counters is None or name in topic.closing_producers:
         return start
     config, ledger, dedup, of_topic, clock = ctx.config, topic.ledger, topic.dedup, topic.name, ctx.clock
-    limit, largest, fields_of = min(due, plain_until(ctx, topic)), config.maxMessageSize, msgspec.to_builtins
+    limit = min(due, plain_until(ctx, topic), topic.rates_until)
+    largest, fields_of = config.maxMessageSize, msgspec.to_builtins
     known, fixed = None, 0
     mark, room = _LOWEST, config.managedLedgerMaxEntriesPerLedger - 1 - ledger.current_entries
     if enabled := dedup.status == "Enabled":
@@ -99,7 +100,7 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     ctx.rows += rows
     ctx.offset, ctx.ordinal, ctx.clock = offsets[start + entries - 1], 1, clock
     ctx.entries.add_all(of_topic, id_, first, entry, range(entries))
-    ledger.add_all(sizes, clock, config)
+    ledger.add_all(entries, ledger.entry_sizes.add_all(sizes), clock, config)
     topic.counters.messages_in += messages
     topic.counters.bytes_in += total
     counters.messages_in += entries
