@@ -147,7 +147,7 @@ def replay_log(
         aside = _set_aside(loaded, set_aside, quarantined)
         _clear(out)
 
-        from streaming.spark.session import spark_session
+        from streaming.spark.session import spark_session, warm_workers
 
         count = pc.count_distinct(loaded.records["partition"]).as_py() or 1
         shuffle_partitions = shuffle_partitions or min(cores, count)
@@ -155,6 +155,7 @@ def replay_log(
             spark = spark_session(
                 "magnetar replay", shuffle_partitions=shuffle_partitions, master=f"local[{cores}]"
             )
+            warm_workers(spark)
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
         return _ReplayWithSpark(loaded, aside, out, batches, broker, gates, progress, spark, clock).run()
 
