@@ -100,6 +100,7 @@ class Broker:
     def _start(self, state: PartitionState, entries: EntryReader) -> None:
         self._state = state
         self._topics_of: Counter[str] | None = None  # by namespace; counted where there is a limit
+        self._run: PublishRun | None = None  # one that a record interrupts
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
@@ -138,6 +139,8 @@ class Broker:
             refused = self._fold(topic, command)
         if refused is not None:
             ctx.emit(Quarantined(topic, refused.rule, refused.cause, value))
+        if ctx.lost and self._run is not None:
+            self._run.close()
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
 
@@ -148,7 +151,9 @@ class Broker:
 
         Receipts are added to `receipts`, not to the effects. `step` must `apply` the record of a row that needs it.
         """
-        PublishRun(self._ctx, self._persistent, rows).fold(start, stop, step, receipts)
+        self._run = PublishRun(self._ctx, self._persistent, rows)
+        self._run.fold(start, stop, step, receipts)
+        self._run = None
 
     def send(self, topic: str | None, sends: Sends, start: int) -> int:
         """Fold the SENDs from number `start` on, as `apply` would, but faster. Returns the number of the first that needs `apply`."""

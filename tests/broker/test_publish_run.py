@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, MessageMetadata, Publish, decode, to_binary
+from schemas.commands import BrokerConfig, MessageMetadata, Producer, Publish, Send, decode, to_binary
 from schemas.effects import Row
 from schemas.entries import Entry
 from streaming import publish_columns
@@ -237,6 +237,38 @@ def test_a_run_goes_on_over_rounds_of_checks(broker: dict[str, Any], longest: in
         for n in range(500)
     ]
     same([(0, None, BrokerConfig(settings=broker)), *log], cuts, shortest=1)
+
+
+def sends(*numbers: tuple[str, int, int]) -> list[Record]:
+    """SENDs on one connection: topic, producer id, sequence id. Producer 1 is p, 2 is q."""
+    return [
+        (0, topic, Send(connection="x", producer_id=id_, sequence_id=number, metadata=MessageMetadata("pq"[id_ - 1], number, START)))
+        for topic, id_, number in numbers
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("late", [0, 200_000])
+def test_a_send_that_closes_its_connection_ends_the_run_of_every_topic(late: int) -> None:
+    # The third SEND is of a producer that the connection has not created. Then none of the connection's producers is left.
+    here, there = QUIET_TOPICS[:2]
+    producers: list[Record] = [
+        (0, topic, Producer(connection="x", producer_id=1, request_id=1, producer_name="p")) for topic in (here, there)
+    ]  # fmt: skip
+    log = sends((here, 1, 0), (here, 1, 1), (there, 2, 0), (here, 1, 2), (there, 1, 0))
+    log[2] = (late, *log[2][1:])
+    same([(0, None, BrokerConfig(settings=DEDUPLICATED)), *producers, *log], [], shortest=1)
+
+
+def test_the_short_form_by_the_name_of_a_connected_producer() -> None:
+    # Its receipt is that producer's, and names the connection.
+    here = QUIET_TOPICS[0]
+    log = [
+        (0, here, Producer(connection="x", producer_id=1, request_id=1, producer_name="p")),
+        *sends((here, 1, 0)),
+        (0, here, Publish(producer="p", sequence_id=1)),
+        (0, here, Publish(producer="p", sequence_id=2)),
+    ]
+    same(log, [], shortest=1)
 
 
 def test_rounds_of_checks_do_not_end_a_run() -> None:

@@ -186,6 +186,10 @@ class PublishRun:
             run.entry = entry + 1
         if stepped < stop - 1:
             ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, rows.clocks[stop - 1]
+        self.close()
+
+    def close(self) -> None:
+        """Write what the topics took to their states, and forget them. Do it before something happens on other topics than a record's own."""
         for name in list(self._topics):
             self._close(name)
 
@@ -222,7 +226,10 @@ class PublishRun:
             if topic.producer_handles.get((connection, producer_id)) != producer:
                 return None
         counters = topic.producer_counters.get(producer)
-        if counters is None or producer not in topic.producers or producer in topic.closing_producers:
+        known = topic.producers.get(producer)
+        if counters is None or known is None or producer in topic.closing_producers:
+            return None
+        if isinstance(sender, str) and known.producer_id is not None:  # the receipts name its connection
             return None
         lane = self._lanes[key] = _Lane(run, key, producer, counters)
         run.lanes.append(lane)
