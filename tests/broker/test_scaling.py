@@ -20,7 +20,9 @@ from streaming.broker.broker import Broker
 from streaming.broker.dispatch.chunked_messages import _choose, _Permits
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
+from streaming.broker.persistent.publish_run import Receipts
 from streaming.broker.subscription.consumer import Consumer
+from streaming.publish_columns import publish_columns
 from tests.broker.kit import START, TOPIC, Run, of
 
 N = 250
@@ -360,6 +362,28 @@ def producers_under_a_limit(run: Direct, n: int) -> None:
 def producers_with_deduplication(run: Direct, n: int) -> None:
     for id_ in range(n):
         run.publish(0, producer=f"p{id_}")
+
+
+@load()
+def quiet_topics_in_a_publish_run_between_timers(run: Direct, n: int) -> None:
+    # All topics are in the run when the first of n delayed messages of another topic is due.
+    run.subscribe("s", "Shared", permits=n)
+    for second in range(1, n + 1):
+        run.publish(second, deliver_at_time=START + second * 1000)
+    topics = [f"{TOPIC}-{number}" for number in range(4 * n)]
+    for topic in topics:
+        run.publish(0, topic=topic)
+    after = run.broker.offset + 1
+    own = topics + topics[:n]
+    times = [START] * (4 * n) + [START + second * 1000 for second in range(1, n + 1)]
+    publishes = [Publish(producer="p", sequence_id=1)] * len(own)
+    columns = publish_columns(range(after, after + len(own)), times, own, publishes, START)
+    assert columns is not None
+
+    def step(row: int) -> None:
+        run.broker.apply(after + row, times[row], own[row], publishes[row], b"")
+
+    run.broker.publish(columns.rows, 0, len(own), step, Receipts([], [], []))
 
 
 @pytest.mark.parametrize("name", LOADS)

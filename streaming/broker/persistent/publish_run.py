@@ -11,6 +11,7 @@ by: the run takes the snapshot, with the topic's next record.
 """
 
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -141,6 +142,8 @@ class PublishRun:
     def __init__(self, ctx: Context, topics: Topics, rows: Publishes) -> None:
         self._ctx, self._all, self._publishes = ctx, topics, rows
         self._topics: dict[str | None, _Topic] = {}
+        self._opened: list[_Topic] = []  # since a check or timer was due; some are closed again
+        self._ends: list[tuple[int, int, _Topic]] = []  # heap: when each ends (ms), the row that opened it
         self._lanes: dict[_Key, _Lane] = {}
         self._largest, payload = rows.largest
         self._end = _NEVER if payload <= ctx.config.maxMessageSize else -1
@@ -196,8 +199,13 @@ class PublishRun:
     def _open(self, key: _Key, row: int, clock: int) -> "_Lane | None":
         """The lane of a topic and producer. None: their next record, which is in this row, takes the scalar step."""
         if clock >= self._limit:
-            for each in list(self._topics.values()):
-                if clock >= each.end or (each.snapshot < 0 and not self._put_rounds_off(each)):
+            opened, self._opened = self._opened, []
+            while self._ends and self._ends[0][0] <= clock:
+                opened.append(heappop(self._ends)[-1])
+            for each in opened:
+                if each is self._topics.get(each.topic.name) and (
+                    clock >= each.end or not self._put_rounds_off(each)
+                ):
                     self._close(each.topic.name)
             self._limit = min(self._all.next_due(), self._end)
             if clock >= self._limit:
@@ -215,6 +223,8 @@ class PublishRun:
             if topic is None or (end := plain_until(self._ctx, topic)) <= clock:
                 return None
             run = self._topics[name] = _Topic(topic, self._ctx, self._largest, end, row)
+            self._opened.append(run)
+            heappush(self._ends, (end, row, run))
             self._limit = min(self._limit, self._all.next_due())
         if (lane := self._lanes.get(key)) is not None:
             return lane
