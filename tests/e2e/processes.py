@@ -62,16 +62,16 @@ def session(leader: int) -> list[int]:
 
 def workers(leader: int) -> list[int]:
     """Spark's Python workers among a session's processes, and the daemon that forks them."""
-    return [p.pid for p in _members(leader) if "streaming.spark.worker_daemon" in _arguments(p)]
+    return [p.pid for p in _members(leader) if "streaming.spark.worker_daemon" in arguments(p)]
 
 
 def jvm(leader: int) -> int:
     """Spark's JVM in a session."""
-    (java,) = (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in _arguments(p))
+    (java,) = (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in arguments(p))
     return java.pid
 
 
-def _arguments(process: psutil.Process) -> list[str]:
+def arguments(process: psutil.Process) -> list[str]:
     """The command line, or empty if the process is gone."""
     try:
         return process.cmdline()

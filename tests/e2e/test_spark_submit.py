@@ -24,7 +24,7 @@ from streaming.kafka.produce import produce_log
 from streaming.runtime.jars import spark_kafka_jars
 from streaming.runtime.java import spark_java_home
 from tests.e2e.live import last_begun, last_committed
-from tests.e2e.processes import kill_session, wait_until
+from tests.e2e.processes import arguments, kill_session, wait_until
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = Path(str(pyspark.__path__[0])) / "bin" / "spark-submit"
@@ -74,7 +74,8 @@ class Submitted:
         (found,) = (
             each
             for each in psutil.Process(self.process.pid).children(recursive=True)
-            if str(ROOT / "deploy" / "spark_submit.py") in each.cmdline() and "java" not in each.name()
+            if str(ROOT / "deploy" / "spark_submit.py") in (said := arguments(each))
+            and Path(said[0]).name != "java"
         )
         return found
 
