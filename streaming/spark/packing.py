@@ -21,7 +21,8 @@ PIECE_BYTES = 32 << 10
 (``spark.sql.execution.arrow.maxRecordsPerBatch``), however large they are."""
 
 PACKED = "partition int, slot int NOT NULL, records binary"
-"""The columns of packed records, as Spark has them. The first two are the key of the state, see `streaming.spark.keys`."""
+"""The columns of packed records, as Spark has them. The first two are the key of the state, see `streaming.spark.keys`. Which of them
+may be null is in every checkpoint, too."""
 
 ARROW = pa.schema([("partition", pa.int32()), ("slot", pa.int32()), ("records", pa.binary())])
 """The same, as Arrow has them."""

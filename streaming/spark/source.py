@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.records import COLUMNS, ingress_records
@@ -50,7 +51,9 @@ def staged(spark: SparkSession, folder: Path) -> DataFrame:
     """The stream of what `stage` wrote: one file per micro-batch, in order."""
     # Staged files have artificial times. Spark must not drop "old" ones.
     options = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d", "pathGlobFilter": "*.parquet"}
-    return spark.readStream.schema(PACKED).options(**options).parquet(folder.absolute().as_uri())
+    read = spark.readStream.schema(PACKED).options(**options).parquet(folder.absolute().as_uri())
+    # Spark takes any column of a file for nullable, and refuses a checkpoint if one of its key wasn't.
+    return read.withColumn("slot", F.coalesce("slot", F.lit(0)))
 
 
 def kafka(

@@ -31,7 +31,7 @@ from streaming.log.table import LogError
 from streaming.replay import replay_in_process
 from streaming.rows import to_tables
 from streaming.run import run_query
-from streaming.spark import state
+from streaming.spark import source, state
 from streaming.spark.failure import explanation
 from streaming.spark.operator import Clock
 from streaming.spark.query import Written
@@ -117,6 +117,19 @@ def test_a_topic_in_the_value_stands_in_for_a_key() -> None:
     assert found["topic"].to_pylist() == [
         key.decode() if key else named.get((partition, value or b"")) for partition, key, value in rows
     ]
+
+
+def test_the_key_of_the_state_has_the_columns_of_old_checkpoints(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    # Spark refuses a checkpoint if another column of the key may be null.
+    source.stage(traffic(), tmp_path / "staged", batches=1)
+    files, topic = (
+        source.staged(spark, tmp_path / "staged"),
+        source.kafka(spark, kafka.bootstrap, "any", partitions=1),
+    )
+    for each in files.schema, topic.schema:
+        assert (each["partition"].nullable, each["slot"].nullable) == (True, False)
 
 
 @pytest.mark.feature("J1")
