@@ -19,6 +19,8 @@ _SEQUENCE_ID = b"\xabsequence_id"
 _PAYLOAD = b"\xadpayload_bytes"
 _OTHERS = 0.2
 """The share of values that may be something else. All are looked at."""
+_MOST = 1 << 26
+"""The bytes of values that are copied to be read. More are few values, whose payloads take the time and the memory."""
 _WORD = 8
 _PADDING = bytes(2 * _WORD)
 """Behind the last value, so that a field can be looked for wherever the one before it may end."""
@@ -59,9 +61,9 @@ def plain_publishes(values: Sequence[bytes]) -> PlainPublishes | None:
     can't be read like this."""
     if not values[len(values) // 2].startswith(_PRODUCER):  # nor will most others
         return None
-    data = b"".join([*values, _PADDING])
-    if len(data) > np.iinfo(np.int32).max:
+    if sum(map(len, values)) > _MOST:
         return None
+    data = b"".join([*values, _PADDING])
     found = _Finder(data, values)
     found.constant(_PRODUCER)
     names = found.content(found.number(_TEXT))

@@ -82,6 +82,13 @@ def test_other_values_may_be_a_fifth(others: int) -> None:
     assert (found is None) == (others > 20)
 
 
+def test_a_large_value_is_not_copied() -> None:
+    few = [START] * 3
+    with mock.patch.object(plain, "_MOST", 3 * len(START)):
+        assert plain.plain_publishes(few) is not None
+        assert plain.plain_publishes([*few, b"x"]) is None
+
+
 @given(
     st.sampled_from(["", "p", "é" * 1024, "x" * 1025]), st.sampled_from([0, 2**62]), st.sampled_from([None, "t", "t" * 4096, "t" * 4097])
 )  # fmt: skip
