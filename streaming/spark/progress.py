@@ -60,7 +60,7 @@ class _Fast(JStreamingQueryListener):
     def onQueryProgress(self, jevent: Any) -> None:
         """A micro-batch is done."""
         progress = json.loads(jevent.progress().json())
-        if progress["name"] == self.pylistener.name:
+        if progress.get("name") == self.pylistener.name:
             self.pylistener.report(parsed(progress))
 
 
