@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, compress, islice
+from itertools import accumulate, compress, islice, repeat
 from operator import ge
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 from weakref import WeakMethod
@@ -204,15 +204,15 @@ class PartitionFold:
             return list(self._judged(records, aside))
         mask = np.ones(len(records.offsets), bool)
         mask[self._plain.rows] = False
-        others = mask.tolist()
-        judged = self._judged_where(records, aside, others)
-        return [next(judged) if other else None for other in others]
+        return self._judged_where(records, aside, mask.tolist(), repeat(None))
 
     def _judged_where(
-        self, records: Records, aside: Mapping[int, Refused], mask: Sequence[bool]
-    ) -> Iterator[Decoded]:
+        self, records: Records, aside: Mapping[int, Refused], mask: Sequence[bool], others: Iterable[Any]
+    ) -> list[Any]:
+        """The commands of the records where `mask` is true, and `others` where it isn't."""
         of_those: Any = (list(compress(column, mask)) for column in records)
-        return self._judged(Records(*of_those), aside)
+        judged = self._judged(Records(*of_those), aside)
+        return [next(judged) if asked else other for asked, other in zip(mask, others, strict=False)]
 
     def _fold(
         self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
@@ -424,8 +424,7 @@ class LiveFold(PartitionFold):
         if self._known is None:
             return list(self._judged(records, aside))
         known = list(islice(self._known, len(records.offsets)))
-        judged = self._judged_where(records, aside, [each is None for each in known])
-        return [next(judged) if each is None else each for each in known]
+        return self._judged_where(records, aside, [each is None for each in known], known)
 
     def _fold(  # type: ignore[override]
         self, records: Records, commands: Sequence[Decoded], aside: Mapping[int, Refused]

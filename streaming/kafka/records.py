@@ -10,14 +10,16 @@ from schemas.keys import topic_of
 from schemas.records import RECORD
 from streaming.log.partition import topic_in_value
 
-COLUMNS = ("partition", "offset", "timestamp", "key", "value")
-"""What is read of a record in Kafka, by the names of Spark's Kafka source."""
+_MS = pa.timestamp("ms", "UTC")
 
-MS = pa.timestamp("ms", "UTC")
+READ = pa.schema(
+    [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", _MS), ("key", pa.binary()), ("value", pa.binary())]
+)  # fmt: skip
+"""What is read of a record in Kafka, by the names of Spark's Kafka source. That has timestamps in µs."""
 
 
 def ingress_records(read: pa.RecordBatch, partitions: int) -> pa.RecordBatch:
-    """Records in Kafka (`COLUMNS`; `timestamp` has a type of Arrow's timestamps) as columns `RECORD`.
+    """Records in Kafka (columns `READ`, with timestamps of any unit) as columns `RECORD`.
 
     `partitions`: how many the Kafka topic has.
     """
@@ -28,7 +30,7 @@ def ingress_records(read: pa.RecordBatch, partitions: int) -> pa.RecordBatch:
         rows = zip(topics, values, read["partition"].to_pylist(), strict=True)
         found = (key.as_py() or topic_in_value(value.as_py(), own, partitions) for key, value, own in rows)
         topics = pa.array(found, pa.string())
-    time = read["timestamp"].cast(MS).cast(pa.int64())
+    time = read["timestamp"].cast(_MS).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [read["partition"], read["offset"], time, topics, values], schema=RECORD
     )

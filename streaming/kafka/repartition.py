@@ -17,7 +17,7 @@ from sinks.quarantine import read_set_aside
 from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
-from streaming.kafka.records import COLUMNS, MS, ingress_records
+from streaming.kafka.records import READ, ingress_records
 from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
@@ -27,7 +27,6 @@ from streaming.log.table import LogError
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-_READ = pa.schema(zip(COLUMNS, (pa.int32(), pa.int64(), MS, pa.binary(), pa.binary()), strict=True))
 _CHUNK = 1 << 16
 _POLL_MS = 1000
 _EMPTY_POLLS = 30
@@ -170,8 +169,8 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
         while any(consumer.position(part) < end for part, end in ends.items()):
             rows = [record for own in consumer.poll(_POLL_MS).values() for record in own]
             if rows:
-                read = {name: [getattr(record, name) for record in rows] for name in COLUMNS}
-                yield pa.Table.from_batches([ingress_records(pa.record_batch(read, _READ), len(offsets))])
+                read = {name: [getattr(record, name) for record in rows] for name in READ.names}
+                yield pa.Table.from_batches([ingress_records(pa.record_batch(read, READ), len(offsets))])
             empty = 0 if rows else empty + 1
             if empty == _EMPTY_POLLS:
                 raise KafkaUnreachable(

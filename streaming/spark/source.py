@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.records import COLUMNS, ingress_records
+from streaming.kafka.records import READ, ingress_records
 from streaming.log.table import ordered, slices
 from streaming.spark.packing import ARROW, PACKED, PIECE_BYTES, pack
 
@@ -88,4 +88,4 @@ def kafka(
 
     # Conversions as expressions would be planned again in each micro-batch, which took longer than a small one takes here.
     read = spark.readStream.format("kafka").options(**options).load()
-    return read.select(*COLUMNS).mapInArrow(from_kafka, PACKED)
+    return read.select(*READ.names).mapInArrow(from_kafka, PACKED)

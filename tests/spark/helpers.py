@@ -12,7 +12,7 @@ from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
 from streaming.broker.entries import NoEntries
-from streaming.kafka.records import COLUMNS, ingress_records
+from streaming.kafka.records import READ, ingress_records
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 from tests.rows import together
@@ -30,7 +30,7 @@ class Nowhere:
 def read_with_spark(spark: SparkSession, bootstrap: str, topic: str, partitions: int) -> pa.Table:
     """What a Kafka topic holds, as the query reads it (columns `RECORD`)."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
-    read = spark.read.format("kafka").options(**options).load().select(*COLUMNS).toArrow()
+    read = spark.read.format("kafka").options(**options).load().select(*READ.names).toArrow()
     return pa.Table.from_batches([ingress_records(b, partitions) for b in read.to_batches()], RECORD)
 
 

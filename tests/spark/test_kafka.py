@@ -22,7 +22,7 @@ from streaming.broker.broker import Broker
 from streaming.fold import NoSuchRecord
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
-from streaming.kafka.records import COLUMNS, MS, ingress_records
+from streaming.kafka.records import READ, ingress_records
 from streaming.kafka.repartition import read_topic, repartition_topic
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -107,8 +107,7 @@ def test_a_topic_in_the_value_stands_in_for_a_key() -> None:
     ]
     partitions, keys, sent = zip(*rows, strict=True)
     columns = [partitions, [0] * len(rows), [START] * len(rows), keys, sent]
-    types = (pa.int32(), pa.int64(), MS, pa.binary(), pa.binary())
-    read = pa.record_batch([pa.array(*each) for each in zip(columns, types, strict=True)], list(COLUMNS))
+    read = pa.record_batch([pa.array(*each) for each in zip(columns, READ.types, strict=True)], READ)
     found = ingress_records(read, 4)
     assert found["value"].to_pylist() == [value or b"" for value in sent]
     named = {
