@@ -229,11 +229,16 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def next_due(self) -> int:
         """The time before which no timer fires and no round runs (ms), or `NEVER`."""
-        timers, rounds, topics = self._ctx.timers, self._queue, self._state.topics
-        while rounds and ((block := topics.get(rounds[0][1])) is None or block.next_round != rounds[0][0]):
-            heapq.heappop(rounds)  # it no longer holds
+        timers, rounds = self._ctx.timers, self._queue
+        while rounds and not self._holds(*rounds[0]):
+            heapq.heappop(rounds)
         timer = timers[0][0] if timers else NEVER
         return rounds[0][0] if rounds and rounds[0][0] < timer else timer
+
+    def _holds(self, at: int, name: str) -> bool:
+        """Whether a topic still has its next round then (ms)."""
+        block = self._state.topics.get(name)
+        return block is not None and block.next_round == at
 
     def put_rounds_off(self, topic: PersistentTopic) -> int:
         """Leave a topic out of the rounds, on which something happens now, and then nothing but publishes until `make_up_rounds`.
@@ -277,11 +282,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def pending(self) -> list[tuple[int, str]]:
         """The timers and the rounds of checks to come: (time in ms, topic), sorted."""
-        rounds = {
-            (at, name)
-            for at, name in self._queue
-            if name in self._state.topics and self._state.topics[name].next_round == at
-        }
+        rounds = {(at, name) for at, name in self._queue if self._holds(at, name)}
         timers = {(at, name) for at, name in self._ctx.timers if name in self._state.topics}
         return sorted(rounds | timers)
 
@@ -337,7 +338,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         self._passed = due - 1
         while self._queue and self._queue[0][0] == due:
             _, name = heapq.heappop(self._queue)
-            if name in self._state.topics and self._state.topics[name].next_round == due:
+            if self._holds(due, name):
                 self._running = name
                 self._run_checks(name, checks)
         self._passed, self._running = due, ""
