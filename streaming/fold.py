@@ -40,9 +40,9 @@ from streaming.publish_columns import (
     send_columns,
 )
 from streaming.quality.gate import Judge, judge, passes
-from streaming.rows import SpooledRows, concat, merged, to_tables
+from streaming.rows import SpooledRows, concat, to_tables
 
-CHUNK_RECORDS = 1 << 14
+CHUNK_RECORDS = 1 << 16
 CHUNK_BYTES = 1 << 25
 """After so many records, or bytes of their values, the effects so far are handed on, even if they are few (see
 `streaming.broker.context.ROWS`): they take more room as Python objects than as Arrow columns."""
@@ -153,7 +153,8 @@ class PartitionFold:
         self._spool = SpooledRows()
         self._plain: PlainPublishes | None = None
         self._publishes: PublishColumns | None = None
-        self._receipts, self._converted = Receipts([], [], []), 0
+        self._receipts = Receipts([], [], [])
+        self._held: list[pa.Table] = []  # receipts of the piece at hand, but for those of runs
         entries = store.reader(partition)
         try:
             self._broker = (
@@ -186,6 +187,7 @@ class PartitionFold:
                 self._plain = self._plain_publishes(piece, aside)
                 self._fold(piece, self._commands(piece, aside), aside)
                 self._convert()
+                self._convert_receipts()
                 self._publishes = self._plain = None
                 yield from self._spool.take()
 
@@ -241,16 +243,14 @@ class PartitionFold:
 
         done = 0
         columns = self._publishes = self._columns(records, commands, aside)
-        self._receipts, self._converted = Receipts([], [], []), 0
+        self._receipts = Receipts([], [], [])
         if columns is not None:
-            for start, stop in columns.runs():
-                first = columns.records[start]
+            for run in columns.runs():
+                first = columns.records[run.start]
                 for record in range(done, first):
                     one(record)
-                done = first + stop - start
-                self._broker.publish(
-                    columns.rows, start, stop, lambda row: one(columns.records[row]), self._receipts
-                )
+                done = first + run.stop - run.start
+                self._broker.publish(columns.rows, run, lambda row: one(columns.records[row]), self._receipts)
                 self._last = records.offsets[done - 1]
         for record in range(done, len(commands)):
             one(record)
@@ -336,20 +336,24 @@ class PartitionFold:
 
     def _convert(self) -> None:
         """Turn the effects so far into columns, which take less memory. They wait until the record at hand is done."""
-        tables: Rows = {}
+        tables: dict[str, pa.Table] = {}
         if rows := self._broker.take():
             try:
-                tables = to_tables(self._partition, rows)
+                tables |= to_tables(self._partition, rows)
             except Exception as error:
                 self._not_converted(rows, error)
         if _QUARANTINED in tables:
             self._quarantined.update(tables[_QUARANTINED]["rule"].to_pylist())
-        if self._publishes is not None and self._converted < len(self._receipts.rows):
-            receipts = self._publishes.receipts(self._partition, self._receipts, self._converted)
-            self._converted = len(self._receipts.rows)
-            tables = {**tables, RECEIPTS: merged(receipts, tables.get(RECEIPTS))}
+        if self._publishes is not None and RECEIPTS in tables:
+            self._held.append(tables.pop(RECEIPTS))
         if tables:
             self._spool.append(tables)
+
+    def _convert_receipts(self) -> None:
+        """The same for the receipts of a piece, of which runs give theirs by topic."""
+        held, self._held = self._held, []
+        if self._publishes is not None and (held or self._receipts.rows):
+            self._spool.append({RECEIPTS: self._publishes.receipts(self._partition, self._receipts, held)})
 
     def _not_converted(self, rows: Sequence[Row], error: Exception) -> NoReturn:
         for row in rows:

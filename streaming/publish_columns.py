@@ -1,7 +1,7 @@
 """Plain publishes as columns, for `Broker.publish`, and its receipts as a table."""
 
-from collections.abc import Sequence
-from itertools import compress
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import compress, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from schemas.commands import Decoded, MessageMetadata, Publish, Send
 from schemas.effects import KINDS, SendReceipt
 from schemas.outputs import SCHEMAS
-from streaming.broker.persistent.publish_run import Publishes, Receipts
+from streaming.broker.persistent.publish_run import Publishes, Receipts, RowsOfTopic, Run
 from streaming.broker.persistent.publishing import DUPLICATE
 from streaming.broker.producer.message_size import HEADER
 from streaming.plain_publishes import PlainPublishes
@@ -38,44 +38,69 @@ T = TypeVar("T")
 
 
 class PublishColumns(NamedTuple):
-    """The plain publishes among some records that follow each other. `records`: which records they are. `columns`: of their
-    receipts, what doesn't depend on the fold."""
+    """The plain publishes among some records that follow each other. `records`: which records they are. `senders`: a number for the
+    sender of each. `columns`: of their receipts, what doesn't depend on the fold."""
 
     records: list[int]
     rows: Publishes
+    senders: _Integers
     columns: dict[str, pa.Array]
 
-    def runs(self) -> list[tuple[int, int]]:
-        """The rows, each run from its first row to before its last, of records without a gap."""
+    def runs(self) -> Iterator[Run]:
+        """The rows, each run of records without a gap."""
         starts, stops = _runs(np.array(self.records))
-        return list(zip(starts.tolist(), stops.tolist(), strict=True))
+        runs = np.repeat(np.arange(len(starts)), stops - starts)
+        topics = _codes(self.columns["topic"])
+        rows = np.argsort(_small(runs * (int(topics.max()) + 1) + topics), kind="stable")
+        runs, topics, senders = runs[rows], topics[rows], self.senders[rows]
+        clocks, ids, sizes = (
+            self.columns[name].to_numpy()[rows] for name in ("clock", "sequence_id", "size")
+        )
+        firsts = np.flatnonzero((np.diff(runs, prepend=-1) != 0) | (np.diff(topics, prepend=-1) != 0))
+        rises = np.append(True, (ids[1:] > ids[:-1]) & (senders[1:] == senders[:-1]))
+        rises[firsts] = True
+        bounds = zip(
+            firsts.tolist(),
+            [*firsts[1:].tolist(), len(rows)],
+            np.logical_and.reduceat(rises, firsts).tolist(),
+            strict=True,
+        )
+        columns = [column.tolist() for column in (rows, clocks, ids, sizes, senders)]
+        by_topic = (
+            RowsOfTopic(rise, *(column[first:stop] for column in columns)) for first, stop, rise in bounds
+        )
+        topics_of = np.bincount(runs[firsts]).tolist()
+        for start, stop, count in zip(starts.tolist(), stops.tolist(), topics_of, strict=True):
+            yield Run(start, stop, list(islice(by_topic, count)))
 
-    def receipts(self, partition: int, receipts: Receipts, start: int) -> pa.Table:
-        """Those of `receipts` from number `start` on, as a table of SEND_RECEIPT."""
-        rows = receipts.rows[start:]
-        ledgers = pa.array(receipts.ledgers[start:], pa.int64())
-        columns: dict[str, Any] = self.columns
-        if len(rows) < len(self.records):
-            taken = pa.array(rows, pa.int64())
-            columns = {name: column.take(taken) for name, column in columns.items()}
-        columns = columns | {
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
-            "ordinal": pa.repeat(pa.scalar(0, pa.int32()), len(rows)),
-            "messages": pa.repeat(pa.scalar(1, pa.int32()), len(rows)),
-            "ledger_id": ledgers,
-            "entry_id": pa.array(receipts.entries[start:], pa.int64()),
+    def receipts(self, partition: int, receipts: Receipts, others: Sequence[pa.Table]) -> pa.Table:
+        """`receipts` and `others`, which have those of other records by offset, as one table of SEND_RECEIPT by offset."""
+        count = len(self.records)
+        rows, ledger_ids, entry_ids = (np.array(column, np.int64) for column in receipts)
+        ledgers, entries = np.zeros((2, count), np.int64)
+        ledgers[rows], entries[rows] = ledger_ids, entry_ids
+        columns: dict[str, Any] = self.columns | {
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+            "ordinal": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "messages": pa.repeat(pa.scalar(1, pa.int32()), count),
+            "ledger_id": pa.array(ledgers),
+            "entry_id": pa.array(entries),
         }
-        columns.setdefault("connection", pa.repeat(pa.scalar(""), len(rows)))
-        stored = pc.greater_equal(ledgers, 0)
-        if not pc.all(stored).as_py():
+        columns.setdefault("connection", pa.repeat(pa.scalar(""), count))
+        if (ledgers < 0).any():
+            stored = pa.array(ledgers >= 0)
             for name in columns.keys() & _OF_AN_ENTRY:
                 columns[name] = pc.if_else(stored, columns[name], None)
             columns["cause"] = pc.if_else(stored, None, DUPLICATE)
         arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type)
-            for field in _SCHEMA
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in _SCHEMA
         ]
-        return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+        table = pa.Table.from_arrays(arrays, schema=_SCHEMA)
+        if len(rows) == count and not others:
+            return table
+        table = pa.concat_tables([table, *others])
+        rows = np.append(rows, np.arange(count, len(table)))
+        return table.take(rows[np.argsort(table["offset"].to_numpy()[rows])])
 
 
 def publish_columns(
@@ -116,7 +141,8 @@ def publish_columns(
         _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         producers,
     )  # fmt: skip
-    return PublishColumns(records, rows, _columns(rows, producer_name=names, payload=payloads))
+    columns = _columns(rows, producer_name=names, payload=payloads)
+    return PublishColumns(records, rows, _codes(names), columns)
 
 
 def plain_columns(
@@ -152,7 +178,7 @@ def plain_columns(
         "partition_key": pa.nulls(len(records), pa.string()),
         "payload": payloads,
     }
-    return PublishColumns(records, rows, _columns(rows, **known))
+    return PublishColumns(records, rows, producers, _columns(rows, **known))
 
 
 def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
@@ -215,7 +241,24 @@ def send_columns(
         "producer_id": pa.array(producer_ids, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
     }
-    return PublishColumns(records, rows, columns)
+    return PublishColumns(records, rows, _numbered(rows.senders), columns)
+
+
+def _numbered(values: Sequence[Hashable]) -> _Integers:
+    """A number for each, the same for equal values."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values])
+
+
+def _codes(texts: pa.Array) -> _Integers:
+    """The same for texts that may be null."""
+    codes: _Integers = pc.fill_null(texts.dictionary_encode().indices, -1).to_numpy().astype(np.int64) + 1
+    return codes
+
+
+def _small(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers from 0 on, as short as they can be: short ones are sorted faster."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max())))
 
 
 def _taken(column: Sequence[T], records: list[int]) -> list[T]:

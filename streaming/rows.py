@@ -7,7 +7,6 @@ from mmap import ACCESS_READ, mmap
 from typing import IO, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from schemas.effects import KINDS, Effect, Row
@@ -43,14 +42,6 @@ def _table(partition: int, kind: type[Effect], rows: list[Row]) -> pa.Table:
             own = [None if value is None else encode(value) for value in own]
         columns[name] = pa.array(own, schema.field(name).type)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-
-def merged(rows: pa.Table, others: pa.Table | None) -> pa.Table:
-    """Two tables of a kind, each in identity order and with offsets of its own, as one in that order."""
-    if others is None:
-        return rows
-    both = pa.concat_tables([rows, others])
-    return both.take(np.argsort(both["offset"].to_numpy(), kind="stable"))
 
 
 SPOOL_BYTES = 32 << 20

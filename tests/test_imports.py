@@ -98,7 +98,7 @@ ROOMS = {
         "streaming.plain_publishes streaming.broker schemas", "pyarrow numpy msgspec"
     ),
     "streaming.broker": Room("schemas", "msgspec mmh3"),
-    "streaming.rows": Room("schemas", "pyarrow numpy msgspec"),
+    "streaming.rows": Room("schemas", "pyarrow msgspec"),
     "streaming.plain_publishes": Room("", "pyarrow numpy"),
     "sinks": Room("schemas", "cachetools deltalake kafka pyarrow numpy msgspec"),
     "schemas": Room("", "pyarrow msgspec"),

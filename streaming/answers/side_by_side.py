@@ -22,7 +22,7 @@ from streaming.answers.projection import Start
 from streaming.answers.reactive import Reacted
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.publish_run import Publishes, Receipts
+from streaming.broker.persistent.publish_run import Publishes, Receipts, Run
 from streaming.broker.position import Position
 from streaming.fold import Records, SharedFold, SharedRecords
 from streaming.log.policies import PartitionPins
@@ -102,17 +102,15 @@ class ObservedBroker(Broker):
         self.unmatched += not translated.complete
         return translated.command or c.Tick()
 
-    def publish(
-        self, rows: Publishes, start: int, stop: int, step: Callable[[int], object], receipts: Receipts
-    ) -> None:
+    def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """See `Broker.publish`."""
         done = len(receipts.rows)
-        super().publish(rows, start, stop, step, receipts)
+        super().publish(rows, run, step, receipts)
         numbers, plain = self._observer.numbers, self._observer.plain
         acks, effects = self.take_acks(), self.take()
         at = 0
         # In the order of the records: entries of a topic rise.
-        for row, ledger, entry in zip(*(column[done:] for column in receipts), strict=True):
+        for row, ledger, entry in sorted(zip(*(column[done:] for column in receipts), strict=True)):
             offset = rows.offsets[row]
             if at < len(effects) and effects[at].offset < offset:
                 before = at

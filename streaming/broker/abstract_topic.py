@@ -11,7 +11,7 @@ from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import ProducerCounters, Rates, end_of_interval, seconds_of_interval
+from streaming.broker.rate import ProducerCounters, Rates, seconds_of_interval
 from streaming.broker.subscription.consumer import Consumer, Handle
 
 
@@ -97,19 +97,27 @@ class AbstractTopic(msgspec.Struct, array_like=True):
         now, end = ctx.clock, self.rates_until
         if now < end:
             return
-        self.rates_until = end_of_interval(now, ctx.config)
-        self.end_intervals(ctx, end, 1)
         length = seconds_of_interval(ctx.config) * 1000
-        start = self.rates_until - length
+        start = now // length * length
+        self.rates_until = start + length
+        self.end_intervals(ctx, end, 1)
         if start > end:
             self.end_intervals(ctx, start, -((end - start) // length))
 
     def end_intervals(self, ctx: Context, until: int, count: int) -> None:
         """Intervals end, the last of them at `until` (ms). If there are several, they were empty."""
+        self.end_intervals_of_clients(until)
+
+    def end_intervals_of_clients(self, until: int) -> tuple[float, float]:
+        """Compute the rates of all clients. Returns how many messages and bytes per second were published."""
+        messages = size = 0.0
         for counters in self.producer_counters.values():
-            counters.end_interval(until)
+            if rates := counters.end_interval(until):
+                messages += rates[0]
+                size += rates[1]
         for consumer in self.all_consumers():
             consumer.end_interval(until)
+        return messages, size
 
     @abstractmethod
     def all_consumers(self) -> Iterable[Consumer]:

@@ -46,7 +46,7 @@ from streaming.broker.persistent.delivery import (
     entry_state,
     explain_delivery,
 )
-from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts
+from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts, Run
 from streaming.broker.persistent.send_run import Sends
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.arguments import query
@@ -144,15 +144,13 @@ class Broker:
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
 
-    def publish(
-        self, rows: Publishes, start: int, stop: int, step: Callable[[int], object], receipts: Receipts
-    ) -> None:
-        """Fold the rows of `rows` from `start` to before `stop`, as `apply` would, but faster.
+    def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
+        """Fold the rows of a `run`, as `apply` would, but faster.
 
         Receipts are added to `receipts`, not to the effects. `step` must `apply` the record of a row that needs it.
         """
-        self._run = PublishRun(self._ctx, self._persistent, rows)
-        self._run.fold(start, stop, step, receipts)
+        self._run = PublishRun(self._ctx, self._persistent, rows, run, receipts)
+        self._run.fold(step)
         self._run = None
 
     def send(self, topic: str | None, sends: Sends, start: int) -> int:

@@ -34,22 +34,24 @@ NEVER = 1 << 62
 """The check has no effect before the next command."""
 
 
-def of_publishes(ctx: Context, topic: PersistentTopic) -> int:
-    """When a check first has an effect on a topic, if nothing but publishes of its producers happens there until then. −1: it may have
-    one at any time, or one that is not on the topic's own state alone."""
-    policies = ctx.policies_of(topic)
-    if (
+def takes_only_snapshots(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether checks have no effect on a topic but snapshots of its sequence ids, as long as nothing but publishes of its producers
+    happens there."""
+    return not (
         topic.subscriptions
         or topic.oldest is not None
         or not topic.producers
         or topic.dedup.inactive
         or len(topic.ledger.ledgers) > 1
         or ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds > 0
-        or policies.destination_storage_quota.value.limitSize >= 0
+        or ctx.policies_of(topic).destination_storage_quota.value.limitSize >= 0
         or any(cursor.persisted is not None for cursor in topic.cursors.values())
-    ):
-        return -1
-    interval = policies.deduplicationSnapshotInterval
+    )
+
+
+def snapshot_due(ctx: Context, topic: PersistentTopic) -> int:
+    """When the next snapshot of a topic's sequence ids is due, if there are new ones."""
+    interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
         return NEVER
     return topic.dedup.last_snapshot + interval * 1000
@@ -169,12 +171,10 @@ def _trimming(ctx: Context, topic: PersistentTopic, retention: RetentionPolicies
 
 def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
     """When the next snapshot of the sequence ids is due."""
-    interval = ctx.policies_of(topic).deduplicationSnapshotInterval
-    if topic.dedup.status != "Enabled" or interval <= 0:
+    due = snapshot_due(ctx, topic)
+    if due < NEVER and topic.ledger.last_confirmed <= topic.cursors[DEDUP_CURSOR].mark_delete:
         return NEVER
-    if topic.ledger.last_confirmed <= topic.cursors[DEDUP_CURSOR].mark_delete:
-        return NEVER
-    return topic.dedup.last_snapshot + interval * 1000
+    return due
 
 
 def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:

@@ -106,7 +106,7 @@ class Rounds:
 
     def __init__(self, config: ServiceConfiguration, origin: int) -> None:
         """`origin`: the time of the partition's first record. −1: there was none, so no round is due."""
-        self._origin = origin
+        self._config, self._origin = config, origin
         intervals = ((check, int(check.interval(config))) for check in CHECKS.values())
         self._checks = [(check, interval) for check, interval in intervals if interval > 0 and origin >= 0]
         self._between = (next_effect.NEVER, next_effect.NEVER)  # a time, and the first round after it
@@ -127,10 +127,8 @@ class Rounds:
 
     def next_of(self, name: str, after: int) -> int | None:
         """The first round of a check after `after` (ms), or None if it is turned off."""
-        for check, interval in self._checks:
-            if check is CHECKS[name]:
-                return self._next(interval, after)
-        return None
+        interval = int(CHECKS[name].interval(self._config))
+        return self._next(interval, after) if interval > 0 and self._origin >= 0 else None
 
     def next_effect(self, ctx: Context, topic: PersistentTopic, after: int) -> int:
         """The first round after `after` in which a check has an effect on the topic, or `NEVER`."""

@@ -44,13 +44,13 @@ class Rates(msgspec.Struct, array_like=True, gc=False):
     counted: tuple[int, ...] = ()
     per_second: tuple[float, ...] = ()
 
-    def close(self, until: int, *totals: int) -> None:
+    def close(self, until: int, totals: tuple[int, ...]) -> None:
         """The interval ends at `until` (ms). `totals`: what was counted so far, always in the same order."""
         if totals != self.counted or any(self.per_second):
-            self.per_second, self.counted = self.closed(until, *totals), totals
+            self.per_second, self.counted = self.closed(until, totals), totals
         self.since = until
 
-    def closed(self, until: int, *totals: int) -> tuple[float, ...]:
+    def closed(self, until: int, totals: tuple[int, ...]) -> tuple[float, ...]:
         """`per_second` as `close` would leave it."""
         seconds = (until - self.since) / 1000
         if seconds <= 0:
@@ -71,13 +71,14 @@ class ProducerCounters(msgspec.Struct, array_like=True, gc=False):
     bytes_in: int = 0
     chunks_in: int = 0
 
-    def end_interval(self, until: int) -> None:
-        """Compute the rates of the interval that ends at `until` (ms)."""
-        self.rates.close(until, self.messages_in, self.bytes_in, self.chunks_in)
+    def end_interval(self, until: int) -> tuple[float, ...]:
+        """Compute and return the rates of the interval that ends at `until` (ms). Empty: zeros."""
+        self.rates.close(until, (self.messages_in, self.bytes_in, self.chunks_in))
+        return self.rates.per_second
 
     def next_rates(self, until: int) -> tuple[float, ...]:
         """The rates that `end_interval` would compute."""
-        return self.rates.closed(until, self.messages_in, self.bytes_in, self.chunks_in)
+        return self.rates.closed(until, (self.messages_in, self.bytes_in, self.chunks_in))
 
 
 def end_of_interval(now: int, config: ServiceConfiguration) -> int:

@@ -243,22 +243,31 @@ class PersistentTopics(Topics[PersistentTopic]):
     def put_rounds_off(self, topic: PersistentTopic) -> int:
         """Leave a topic out of the rounds, on which something happens now, and then nothing but publishes until `make_up_rounds`.
 
-        Returns when the round comes that takes a snapshot (ms), `NEVER` if none does; other rounds only do what
-        `Rounds.skipped` makes up for. −1: that isn't so, and the topic is not left out.
+        Returns `next_snapshot`, at which one must be taken. Other rounds only do what `Rounds.skipped` makes up for. −1: that
+        isn't so, and the topic is not left out.
         """
         ctx, name = self._ctx, topic.name
-        at = next_effect.of_publishes(ctx, topic)
-        if at < 0:
+        if not next_effect.takes_only_snapshots(ctx, topic):
             return -1
+        at = self.next_snapshot(topic)
         if at < NEVER:
-            at = self._rounds.next_of("deduplicationSnapshot", max(ctx.clock, at - 1)) or NEVER
             rate = ctx.config.managedLedgerDefaultMarkDeleteRateLimit
-            if topic.cursors[DEDUP_CURSOR].permits_at(at, rate) < 1:
+            between = ctx.policies_of(topic).deduplicationSnapshotInterval * 1000
+            # The first write must be permitted, and so must those after it, without permits from before.
+            if topic.cursors[DEDUP_CURSOR].permits_at(at, rate) < 1 or 0 < rate * between / 1000 < 1:
                 return -1
         if name not in self._put_off:
             self._put_off[name] = self._rounds.first_after(ctx.clock)
             self._state.topics[name].next_round = -1
         return at
+
+    def next_snapshot(self, topic: PersistentTopic) -> int:
+        """The next round in which a snapshot of a topic's sequence ids is due (ms), if there are new ones. `NEVER`: none is."""
+        ctx = self._ctx
+        due = next_effect.snapshot_due(ctx, topic)
+        if due == NEVER:
+            return NEVER
+        return self._rounds.next_of("deduplicationSnapshot", max(ctx.clock, due - 1)) or NEVER
 
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds would have done on a topic up to now that were put off. `happened`: when something happened there last, before

@@ -15,7 +15,7 @@ from schemas.entries import EntryReader
 from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.publish_run import Publishes, Receipts
+from streaming.broker.persistent.publish_run import Publishes, Receipts, Run
 from streaming.log.positions import NAMING, WrittenEntries, translate
 
 Baseline = Mapping[str, bytes]
@@ -81,11 +81,9 @@ class TrackingBroker(Broker):
         else:
             self._note_publish(topic, written)
 
-    def publish(
-        self, rows: Publishes, start: int, stop: int, step: Callable[[int], object], receipts: Receipts
-    ) -> None:
+    def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """See `Broker.publish`. Every record takes the scalar step, to be noted."""
-        for row in range(start, stop):
+        for row in range(run.start, run.stop):
             step(row)
 
     def _note_publish(self, name: str, written: WrittenEntries) -> None:

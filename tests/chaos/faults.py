@@ -20,6 +20,7 @@ from schemas.outputs import Rows
 from sinks.base import CommittingSink, Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
+from streaming.broker.persistent.publish_run import Run
 from streaming.kafka.local import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
@@ -200,8 +201,8 @@ class FaultyBroker(Broker):
         self.faults.at("fold", partition=self.partition, offset=offset)
         super().apply(offset, *rest)
 
-    def publish(self, rows: Any, start: int, stop: int, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(start, stop):
+    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
+        for row in range(run.start, run.stop):
             step(row)
 
     def encode(self) -> bytes:

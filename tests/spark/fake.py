@@ -8,6 +8,7 @@ import msgspec
 from schemas.commands import Decoded, MessageMetadata, Publish, Refused
 from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
 from schemas.entries import EntryReader
+from streaming.broker.persistent.publish_run import Run
 
 
 class Summary(NamedTuple):
@@ -73,8 +74,8 @@ class FakeBroker:
         state[1] += len(payload)
         return None
 
-    def publish(self, rows: Any, start: int, stop: int, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(start, stop):
+    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
+        for row in range(run.start, run.stop):
             step(row)
 
     def tick(self, timestamp: int) -> None:

@@ -19,6 +19,7 @@ from schemas.records import Coordinates
 from sinks.quarantine import read_quarantine, read_set_aside
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
+from streaming.broker.persistent.publish_run import Run
 from streaming.fold import NoSuchRecord
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
@@ -194,8 +195,8 @@ class Poisoned(Broker):
             raise RecursionError("too deep\nfor this")
         super().apply(offset, timestamp, topic, command, value)
 
-    def publish(self, rows: Any, start: int, stop: int, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(start, stop):
+    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
+        for row in range(run.start, run.stop):
             step(row)
 
 

@@ -1,18 +1,19 @@
-"""Runs of plain publishes: what `publishing` does for each, done with a few additions for each (design: two speeds, one
-truth).
+"""Runs of plain publishes: what `publishing` does for each, done with a few additions for all rows of a topic (design: two
+speeds, one truth).
 
 `publishing` is the definition. A run takes a record itself only if nothing special can come of it: its topic stores
 messages and has no consumers, limits or faults; its producer is known; no check or timer is due, no ledger gets
 full, and no snapshot is due. Every other record takes the scalar step. A property test holds rows and state equal.
 
-While a run lasts, positions, sizes and sequence ids count up in a `_Topic` and its `_Lane`s. `_write` writes them to the
-topic before anything else looks at it. Rounds of checks that would only take a snapshot of sequence ids there pass a topic of the run
-by: the run takes the snapshot, with the topic's next record.
+Such records on one topic have nothing to do with those on another. So a run goes from one decision to the next: a row from which on
+a topic may or may not take its rows. In between, nothing looks at the topic, which takes these rows together at its next
+decision. Rounds of checks that would only take a snapshot of sequence ids pass a topic of the run by: the run takes it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from itertools import islice
+from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from schemas.commands import MessageMetadata
@@ -20,14 +21,16 @@ from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.deduplication_snapshots import timed_snapshot
+from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.rate import ProducerCounters
 
 _LOWEST = -(1 << 63) - 1
-_NEVER = 1 << 62
+_WINDOW = 16
+"""A topic of several senders takes at most so many rows at first, and twice as many each time that it goes on: it must know all their
+senders, and looks at each row for that, perhaps in vain."""
 Connected = tuple[str, int, str]
 """A producer as a SEND names it: its connection, its number there, and its name."""
-_Key = tuple[str | None, str | Connected]
 
 
 class Publishes(NamedTuple):
@@ -60,12 +63,38 @@ class Publishes(NamedTuple):
         return Entry(metadata, self.sizes[row])
 
 
+class RowsOfTopic(NamedTuple):
+    """The rows of a run on one topic, and their columns. `rise`: all are of one sender, with rising sequence ids. `senders`: a number
+    for the sender of each."""
+
+    rise: bool
+    rows: list[int]
+    clocks: list[int]
+    sequence_ids: list[int]
+    sizes: list[int]
+    senders: list[int]
+
+
+class Run(NamedTuple):
+    """The rows of `Publishes` from `start` to before `stop`, by topic."""
+
+    start: int
+    stop: int
+    topics: list[RowsOfTopic]
+
+
 class Receipts(NamedTuple):
-    """Receipts of a run: rows of its `Publishes`, and the positions of their entries. Ledger −1: a duplicate."""
+    """Receipts of a run: rows of its `Publishes`, in any order, and the positions of their entries. Ledger −1: a duplicate."""
 
     rows: list[int]
     ledgers: list[int]
     entries: list[int]
+
+    def add(self, rows: list[int], ledger: int, entries: Sequence[int]) -> None:
+        """Add receipts for entries of a ledger."""
+        self.rows.extend(rows)
+        self.ledgers.extend(repeat(ledger, len(rows)))
+        self.entries.extend(entries)
 
 
 class Topics(Protocol):
@@ -83,233 +112,332 @@ class Topics(Protocol):
         """Leave the topic out of the rounds of checks. Returns when its next snapshot is due (ms), −1: it can't be left out."""
         ...
 
+    def next_snapshot(self, topic: PersistentTopic) -> int:
+        """When the next snapshot is due (ms) of a topic that is left out of the rounds."""
+        ...
+
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
         ...
 
 
-class _Topic:
-    """A topic in a run: where its next entry goes, and the rows that it took.
+class _Lane:
+    """A producer of a topic in a run. `mark`: its highest sequence id, `former` the one that the topic knows."""
 
-    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `until` is the first of
-    when an interval of its rates ends, `snapshot`, and `end`, which is `plain_until`. `snapshot`: see `Topics.put_rounds_off`.
-    `counted`: how many of the rows its counts have, and their `size` (bytes). `last`: the last row that touched the topic, if it is
-    after `rows`.
+    __slots__ = ("counters", "former", "mark", "producer")
+
+    def __init__(self, producer: str, counters: ProducerCounters, mark: int) -> None:
+        self.producer, self.counters = producer, counters
+        self.mark = self.former = mark
+
+    def count(self, messages: int, size: int) -> None:
+        """Count what was published, with duplicates. `size` in bytes."""
+        self.counters.messages_in += messages
+        self.counters.bytes_in += size
+
+
+class _Open:
+    """A topic that takes rows.
+
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `end` is `plain_until`,
+    `snapshot` see `Topics.put_rounds_off`, and `until` the first of that and when an interval of the topic's rates ends.
+    `taken`: the rows that became entries, from entry `first` on. Of these, `seen` came before the last snapshot, and `written` are in
+    the topic's state; `size` is the bytes of the others. `lanes` by the numbers of the senders. `window`: in how many rows new senders
+    are looked for at once.
     """
 
     __slots__ = (
-        "counted", "duplicates", "enabled", "end", "entry", "lanes", "last", "ledger", "rows", "size", "snapshot", "stop", "topic", "until",
+        "duplicates", "enabled", "end", "first", "lanes", "ledger", "seen", "size", "snapshot", "stop", "taken", "topic", "until", "window", "written",
     )  # fmt: skip
 
-    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int, end: int, row: int) -> None:
-        """`largest`: the size of the largest entry (bytes). `row`: the one that opens it."""
-        self.topic, self.end, self.snapshot, self.last = topic, end, -1, row
-        self.look_again()
+    def __init__(self, topic: PersistentTopic, ctx: Context, largest: int, end: int) -> None:
+        """`largest`: the size of the largest entry (bytes)."""
+        # The rates of a subscription's consumers may set timers, which must be known in time.
+        self.topic, self.end = topic, min(end, topic.rates_until) if topic.subscriptions else end
+        self.until, self.snapshot = topic.rates_until, -1
         ledger, config, dedup = topic.ledger, ctx.config, topic.dedup
         self.enabled = dedup.status == "Enabled"
-        self.ledger, self.entry = ledger.current, ledger.current_entries
+        self.ledger, self.first = ledger.current, ledger.current_entries
         room = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE - ledger.current_size
-        stops = [config.managedLedgerMaxEntriesPerLedger - 1, self.entry + (room - 1) // largest]
+        stops = [config.managedLedgerMaxEntriesPerLedger - 1, self.first + (room - 1) // largest]
         if self.enabled:
-            stops.append(self.entry + config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter)
+            stops.append(self.first + config.brokerDeduplicationEntriesInterval - 1 - dedup.snapshot_counter)
         self.stop = min(stops)
-        self.counted = self.size = self.duplicates = 0
-        self.rows: list[int] = []
-        self.lanes: list[_Lane] = []
-
-    def look_again(self) -> None:
-        """Find out `until`."""
-        self.until = min(self.end, self.topic.rates_until)
-        if 0 <= self.snapshot < self.until:
-            self.until = self.snapshot
+        self.taken: list[int] = []
+        self.duplicates: list[int] = []
+        self.written = self.size = self.seen = 0
+        self.lanes: dict[int, _Lane] = {}
+        self.window = _WINDOW
 
 
-class _Lane:
-    """A producer of a topic in a run. `mark`: its highest sequence id, `former` the one that the topic knows. `messages`, `size`:
-    what it published since then, with duplicates."""
+class _Topic:
+    """A topic's rows: those before number `at` are done, those before `to` may be taken. `open`: None while it takes none."""
 
-    __slots__ = ("counters", "former", "key", "mark", "messages", "producer", "run", "size")
+    __slots__ = ("at", "open", "own", "to")
 
-    def __init__(self, run: _Topic, key: _Key, producer: str, counters: ProducerCounters) -> None:
-        self.run, self.key, self.producer, self.counters = run, key, producer, counters
-        self.mark = self.former = run.topic.dedup.persisted.get(producer, _LOWEST) if run.enabled else _LOWEST
-        self.messages = self.size = 0
+    def __init__(self, own: RowsOfTopic) -> None:
+        self.own, self.at, self.to = own, 0, 0
+        self.open: _Open | None = None
 
 
 class PublishRun:
     """A run over some rows of `Publishes`. Use it once."""
 
-    def __init__(self, ctx: Context, topics: Topics, rows: Publishes) -> None:
-        self._ctx, self._all, self._publishes = ctx, topics, rows
-        self._topics: dict[str | None, _Topic] = {}
+    def __init__(self, ctx: Context, topics: Topics, rows: Publishes, run: Run, receipts: Receipts) -> None:
+        """`receipts`: where those of the rows that the run takes are added."""
+        self._ctx, self._all, self._publishes, self._run, self._receipts = ctx, topics, rows, run, receipts
+        self._topics = {rows.topics[own.rows[0]]: _Topic(own) for own in run.topics}
+        # Heap: rows at which it must be decided how their topics go on. Some no longer need it.
+        self._decisions = [own.rows[0] for own in run.topics]
+        heapify(self._decisions)
+        self._taking: dict[_Topic, None] = {}  # those that are open
         self._opened: list[_Topic] = []  # since a check or timer was due; some are closed again
-        self._ends: list[tuple[int, int, _Topic]] = []  # heap: when each ends (ms), the row that opened it
-        self._lanes: dict[_Key, _Lane] = {}
-        self._largest, payload = rows.largest
-        self._end = _NEVER if payload <= ctx.config.maxMessageSize else -1
-        self._limit = -1
+        self._ends: list[tuple[int, int]] = []  # heap: when a topic ends (ms), the row that opened it
+        self._row = run.start  # what came before is done, but for what topics may still take
+        self._due = topics.next_due()  # when the next check or timer is due (ms), or before
 
-    def fold(self, start: int, stop: int, step: Callable[[int], object], receipts: Receipts) -> None:
-        """Fold the rows from `start` to before `stop`. `step` carries out a row that takes the scalar step. Receipts of the
-        others are added to `receipts`."""
-        ctx, rows, lanes = self._ctx, self._publishes, self._lanes
-        add_row, add_ledger, add_entry = (column.append for column in receipts)
-        limit, stepped = self._limit, start - 1
-        keys = zip(islice(rows.topics, start, stop), islice(rows.senders, start, stop), strict=True)
-        columns = (islice(column, start, stop) for column in (rows.sequence_ids, rows.sizes, rows.clocks))
-        for row, key, id_, size, clock in zip(range(start, stop), keys, *columns, strict=True):
-            lane = lanes.get(key)
-            if lane is None or clock >= limit or clock >= lane.run.until:
+    def fold(self, step: Callable[[int], object]) -> None:
+        """Fold the rows. `step` carries out a row that takes the scalar step."""
+        ctx, rows, (start, stop, _) = self._ctx, self._publishes, self._run
+        clocks, stepped, done = rows.clocks, start - 1, start
+        while (row := self._next(done)) < stop:
+            topic = self._of(row)
+            self._row = row
+            if clocks[row] >= self._due or not self._takes(topic, row):
                 if row > start:
-                    ctx.clock = rows.clocks[row - 1]
-                lane = self._open(key, row, clock)
-                limit = self._limit
-            if lane is None or (entry := (run := lane.run).entry) >= run.stop:
-                if row > start:
-                    ctx.clock = rows.clocks[row - 1]
-                self._close(key[0])
+                    ctx.clock = clocks[row - 1]
+                self._close(topic)
                 step(row)
-                limit = self._limit = min(limit, self._all.next_due())
+                self._due = min(self._due, self._all.next_due())
                 stepped = row
-                continue
-            lane.messages += 1
-            lane.size += size
-            add_row(row)
-            if id_ <= lane.mark:
-                run.duplicates += 1
-                run.last = row
-                add_ledger(-1)
-                add_entry(-1)
-                continue
-            if run.enabled:
-                lane.mark = id_
-            add_ledger(run.ledger)
-            add_entry(entry)
-            run.rows.append(row)
-            run.entry = entry + 1
+                topic.at = topic.to = topic.at + 1
+                self._decide(topic)
+            done = row + 1
+        self._row = stop
         if stepped < stop - 1:
-            ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, rows.clocks[stop - 1]
+            ctx.offset, ctx.ordinal, ctx.clock = rows.offsets[stop - 1], 1, clocks[stop - 1]
         self.close()
 
     def close(self) -> None:
-        """Write what the topics took to their states, and forget them. Do it before something happens on other topics than a record's own."""
-        for name in list(self._topics):
-            self._close(name)
+        """Write what the topics took to their states. Do it before something happens on other topics than a record's own."""
+        for topic in list(self._taking):
+            self._close(topic)
 
-    def _open(self, key: _Key, row: int, clock: int) -> "_Lane | None":
-        """The lane of a topic and producer. None: their next record, which is in this row, takes the scalar step."""
-        if clock >= self._limit:
-            opened, self._opened = self._opened, []
-            while self._ends and self._ends[0][0] <= clock:
-                opened.append(heappop(self._ends)[-1])
-            for each in opened:
-                if each is self._topics.get(each.topic.name) and (
-                    clock >= each.end or not self._put_rounds_off(each)
-                ):
-                    self._close(each.topic.name)
-            self._limit = min(self._all.next_due(), self._end)
-            if clock >= self._limit:
-                return None
-        name, sender = key
-        run = self._topics.get(name)
-        if run is not None and clock >= run.until:
-            self._ctx.clock = clock
-            if clock >= run.end or not self._goes_on(run, row):
-                self._close(name)
-                run = None
-        if run is None:
-            self._ctx.clock = clock
-            topic = self._all.touch_without_effects(name)
-            if topic is None or (end := plain_until(self._ctx, topic)) <= clock:
-                return None
-            run = self._topics[name] = _Topic(topic, self._ctx, self._largest, end, row)
-            self._opened.append(run)
-            heappush(self._ends, (end, row, run))
-            self._limit = min(self._limit, self._all.next_due())
-        if (lane := self._lanes.get(key)) is not None:
-            return lane
-        topic = run.topic
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _of(self, row: int) -> _Topic:
+        return self._topics[self._publishes.topics[row]]
+
+    def _decide(self, topic: _Topic) -> None:
+        """Let it be decided how a topic goes on, once the run is where it may not take rows any more."""
+        if topic.to < len(topic.own.rows):
+            heappush(self._decisions, topic.own.rows[topic.to])
+
+    def _next(self, done: int) -> int:
+        """The next row at which something must be decided. Rows before `done` are done."""
+        clocks, (start, stop, _) = self._publishes.clocks, self._run
+        while True:
+            row = stop
+            while self._decisions:
+                found = self._decisions[0]
+                topic = self._of(found)
+                if topic.to < len(topic.own.rows) and topic.own.rows[topic.to] == found:
+                    row = found
+                    break
+                heappop(self._decisions)
+            last = min(row, stop - 1)
+            if last < done or clocks[last] < self._due:
+                return row
+            # A check or timer is due before that row, or with it.
+            row = self._row = bisect_left(clocks, self._due, done, last)
+            if row > start:
+                self._ctx.clock = clocks[row - 1]
+            self._pass_by(clocks[row])
+            self._due = self._all.next_due()
+            if clocks[row] >= self._due:
+                return row
+
+    def _pass_by(self, clock: int) -> None:
+        """Let rounds up to `clock` pass the open topics by, and close those where that can't be."""
+        opened, self._opened = self._opened, []
+        while self._ends and self._ends[0][0] <= clock:
+            opened.append(self._of(heappop(self._ends)[1]))
+        for topic in opened:
+            if topic.open is not None and (clock >= topic.open.end or not self._put_rounds_off(topic.open)):
+                self._close(topic)
+
+    def _takes(self, topic: _Topic, row: int) -> bool:
+        """Decide from this row on, which is the topic's next, how many a topic may take. False: it takes the scalar step."""
+        ctx, rows = self._ctx, self._publishes
+        clock = ctx.clock = rows.clocks[row]
+        if (found := topic.open) is not None:
+            self._take(topic, topic.to)
+            if clock >= found.end or found.first + len(found.taken) >= found.stop:
+                self._close(topic)
+        if (found := topic.open) is None:
+            largest, payload = rows.largest
+            if payload > ctx.config.maxMessageSize:
+                return False
+            persistent = self._all.touch_without_effects(rows.topics[row])
+            if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
+                return False
+            found = topic.open = _Open(persistent, ctx, largest, end)
+            self._taking[topic] = None
+            self._opened.append(topic)
+            heappush(self._ends, (found.end, row))
+            self._due = min(self._due, self._all.next_due())
+        topic.to = self._extent(topic, found)
+        self._decide(topic)
+        return topic.to > topic.at
+
+    def _extent(self, topic: _Topic, found: _Open) -> int:
+        """The number of a topic's first row that it perhaps may not take, from the next one on."""
+        own, at = topic.own, topic.at
+        to = min(len(own.rows), at + max(0, found.stop - found.first - len(found.taken)))
+        if to > at and own.clocks[to - 1] >= found.end:
+            to = bisect_left(own.clocks, found.end, at, to)
+        senders = own.senders[at : at + 1]
+        if not own.rise:
+            to = min(to, at + found.window)
+            found.window *= 2
+            senders = own.senders[at:to]
+        for number, sender in enumerate(senders, at):
+            if sender not in found.lanes and not self._add_lane(found, own, number):
+                return number
+        return to
+
+    def _add_lane(self, found: _Open, own: RowsOfTopic, number: int) -> bool:
+        """The lane of the sender of a row. False: its publishes take the scalar step."""
+        topic, sender = found.topic, self._publishes.senders[own.rows[number]]
         if isinstance(sender, str):
             producer = sender
         else:
             connection, producer_id, producer = sender
             if topic.producer_handles.get((connection, producer_id)) != producer:
-                return None
+                return False
         counters = topic.producer_counters.get(producer)
         known = topic.producers.get(producer)
         if counters is None or known is None or producer in topic.closing_producers:
-            return None
-        if isinstance(sender, str) and known.producer_id is not None:  # the receipts name its connection
-            return None
-        lane = self._lanes[key] = _Lane(run, key, producer, counters)
-        run.lanes.append(lane)
-        return lane
-
-    def _close(self, name: str | None) -> None:
-        """Write what a topic took to its state, and forget the topic and its lanes."""
-        if (run := self._topics.pop(name, None)) is not None:
-            self._write(run)
-            run.topic.counters.duplicates += run.duplicates
-            for lane in run.lanes:
-                del self._lanes[lane.key]
-            if run.snapshot >= 0:
-                self._all.make_up_rounds(run.topic, self._publishes.clocks[run.last])
-
-    def _goes_on(self, run: _Topic, row: int) -> bool:
-        """An interval of a topic's rates ended, or a snapshot is due, before this row. Returns False if the topic must be opened anew."""
-        ctx, topic = self._ctx, run.topic
-        now = ctx.clock
-        self._count(run)
-        if 0 <= run.snapshot <= now:
-            self._write(run)
-            ctx.clock = run.snapshot
-            timed_snapshot(ctx, topic)
-            ctx.clock = now
-            if not self._put_rounds_off(run):
-                return False
-        topic.update_rates(ctx)
-        run.look_again()
-        run.last = row
-        return True
-
-    def _put_rounds_off(self, run: _Topic) -> bool:
-        """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
-        if (snapshot := self._all.put_rounds_off(run.topic)) < 0:
             return False
-        run.snapshot = snapshot
-        run.look_again()
+        if isinstance(sender, str) and known.producer_id is not None:  # the receipts name its connection
+            return False
+        mark = topic.dedup.persisted.get(producer, _LOWEST) if found.enabled else _LOWEST
+        found.lanes[own.senders[number]] = _Lane(producer, counters, mark)
         return True
 
-    def _count(self, run: _Topic) -> None:
-        """Write what a topic took to the counts of which rates are made."""
-        topic, counters, rows = run.topic, run.topic.counters, run.rows
-        for lane in run.lanes:
-            if lane.messages:
-                lane.counters.messages_in += lane.messages
-                lane.counters.bytes_in += lane.size
-                counters.messages_in += lane.messages
-                counters.bytes_in += lane.size
-                lane.messages = lane.size = 0
-        if run.counted < len(rows):
-            sizes = [*map(self._publishes.sizes.__getitem__, rows[run.counted :])]
-            run.size += topic.ledger.entry_sizes.add_all(sizes)
-            run.counted = len(rows)
+    def _put_rounds_off(self, found: _Open) -> bool:
+        """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
+        if (snapshot := self._all.put_rounds_off(found.topic)) < 0:
+            return False
+        found.snapshot, found.until = snapshot, min(found.topic.rates_until, snapshot)
+        return True
 
-    def _write(self, run: _Topic) -> None:
-        """Write what a topic took to its state."""
-        self._count(run)
-        if not (rows := run.rows):
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _take(self, topic: _Topic, to: int) -> None:
+        """Take a topic's rows up to before number `to`."""
+        found, own, at = topic.open, topic.own, topic.at
+        if found is None or at >= to:
             return
-        ctx, topic, ledger, dedup = self._ctx, run.topic, run.topic.ledger, run.topic.dedup
-        ctx.entries.add_all(topic.name, run.ledger, ledger.current_entries, self._publishes.entry, rows)
-        ledger.add_all(len(rows), run.size, self._publishes.clocks[rows[-1]], ctx.config)
-        if run.enabled:
-            dedup.snapshot_counter += len(rows)
-            for lane in run.lanes:
-                if lane.mark > lane.former:
-                    dedup.persisted[lane.producer] = lane.former = lane.mark
-        run.last = max(run.last, rows[-1])
-        run.rows, run.counted, run.size = [], 0, 0
+        ctx, clocks, ids = self._ctx, own.clocks, own.sequence_ids
+        lane, now, last = found.lanes[own.senders[at]], ctx.clock, clocks[to - 1]
+        all_new = own.rise and ids[at] > lane.mark
+        counters, entry_sizes = found.topic.counters, found.topic.ledger.entry_sizes
+        while at < to:
+            if (clock := clocks[at]) >= found.until:
+                ctx.clock = clock
+                self._goes_on(found, last if all_new else clock)
+            stop = to if last < found.until else bisect_left(clocks, found.until, at, to)
+            sizes = own.sizes[at:stop]
+            if all_new:
+                total = entry_sizes.add_all(sizes)
+                lane.count(stop - at, total)
+                if found.enabled:
+                    lane.mark = ids[stop - 1]
+                found.taken += own.rows[at:stop]
+                found.size += total
+            else:
+                total = sum(sizes)
+                if new := self._judge(found, own, at, stop):
+                    found.size += entry_sizes.add_all(new)
+            counters.messages_in += stop - at
+            counters.bytes_in += total
+            at = stop
+        topic.at, ctx.clock = at, now
+
+    def _judge(self, found: _Open, own: RowsOfTopic, at: int, to: int) -> list[int]:
+        """Judge rows from number `at` to before `to` one by one. Returns the sizes of those that become entries."""
+        new = []
+        columns = (column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes))
+        for row, sender, id_, size in zip(*columns, strict=True):
+            lane = found.lanes[sender]
+            lane.count(1, size)
+            if id_ <= lane.mark:
+                found.duplicates.append(row)
+                continue
+            if found.enabled:
+                lane.mark = id_
+            found.taken.append(row)
+            new.append(size)
+        return new
+
+    def _goes_on(self, found: _Open, last: int) -> None:
+        """An interval of a topic's rates ended, or a snapshot is due, before the row at hand. `last`: see `_take_snapshot`."""
+        ctx, topic = self._ctx, found.topic
+        if 0 <= found.snapshot <= ctx.clock:
+            self._take_snapshot(found, last)
+        if ctx.clock >= topic.rates_until:
+            topic.update_rates(ctx)
+        found.until = topic.rates_until if found.snapshot < 0 else min(topic.rates_until, found.snapshot)
+
+    def _take_snapshot(self, found: _Open, last: int) -> None:
+        """Take the snapshot that is due, unless a later one will surely replace it: entries are written from now on, up to `last` (ms)."""
+        ctx, topic, due, is_new = self._ctx, found.topic, found.snapshot, len(found.taken) > found.seen
+        before, topic.dedup.last_snapshot = topic.dedup.last_snapshot, due
+        found.seen, found.snapshot = len(found.taken), self._all.next_snapshot(topic)
+        if (
+            is_new
+            and last >= found.snapshot
+            and topic.cursors[DEDUP_CURSOR].mark_delete.ledger == found.ledger
+        ):
+            return
+        self._write(found)
+        now, ctx.clock, topic.dedup.last_snapshot = ctx.clock, due, before
+        timed_snapshot(ctx, topic)
+        ctx.clock = now
+        found.snapshot = self._all.next_snapshot(topic)
+
+    def _write(self, found: _Open) -> None:
+        """Write the sequence ids and the size of what a topic took to its state."""
+        if new := len(found.taken) - found.written:
+            ctx, topic = self._ctx, found.topic
+            topic.ledger.add_all(new, found.size, self._publishes.clocks[found.taken[-1]], ctx.config)
+            found.written, found.size = len(found.taken), 0
+            if found.enabled:
+                topic.dedup.snapshot_counter += new
+                for lane in found.lanes.values():
+                    if lane.mark > lane.former:
+                        topic.dedup.persisted[lane.producer] = lane.former = lane.mark
+
+    def _close(self, topic: _Topic) -> None:
+        """Write what a topic took up to the row at hand to its state, and leave the rows from there on to a decision."""
+        if (found := topic.open) is None:
+            return
+        own, persistent, receipts = topic.own, found.topic, self._receipts
+        self._take(topic, bisect_left(own.rows, self._row, topic.at, topic.to))
+        self._write(found)
+        if taken := found.taken:
+            name, first = persistent.name, found.first
+            self._ctx.entries.add_all(name, found.ledger, first, self._publishes.entry, taken)
+            receipts.add(taken, found.ledger, range(first, first + len(taken)))
+        if duplicates := found.duplicates:
+            receipts.add(duplicates, -1, [-1] * len(duplicates))
+            persistent.counters.duplicates += len(duplicates)
+        if found.snapshot >= 0:
+            self._all.make_up_rounds(persistent, own.clocks[topic.at - 1])
+        del self._taking[topic]
+        topic.open, topic.to = None, topic.at
+        self._decide(topic)
 
 
 def plain_until(ctx: Context, topic: PersistentTopic) -> int:

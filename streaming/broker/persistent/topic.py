@@ -137,22 +137,18 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     def all_consumers(self) -> Iterable[Consumer]:
         """The connected consumers of all subscriptions."""
+        if not self.subscriptions:
+            return ()
         return [consumer for each in self.subscriptions.values() for consumer in each.consumers]
 
     def end_intervals(self, ctx: Context, until: int, count: int) -> None:
         """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
-        super().end_intervals(ctx, until, count)
+        messages, size = self.end_intervals_of_clients(until)
         self.ledger.entry_sizes.end_interval()
-        messages = size = 0.0
-        for counters in self.producer_counters.values():
-            if rates := counters.rates.per_second:
-                messages += rates[0]
-                size += rates[1]
-        half = 0.5 ** min(count - 1, 1074)
+        half = 0.5 ** min(count - 1, 1074) if count > 1 else 1.0
         self.check_backlogged(ctx)
-        self.publish_rates = (
-            _average(self.publish_rates[0], messages, half), _average(self.publish_rates[1], size, half)
-        )  # fmt: skip
+        before, size_before = self.publish_rates
+        self.publish_rates = _average(before, messages, half), _average(size_before, size, half)
 
     def check_backlogged(self, ctx: Context) -> None:
         """Find out which subscriptions have caught up, if dispatch rates do not limit these."""

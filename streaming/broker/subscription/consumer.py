@@ -74,13 +74,13 @@ class Consumer(msgspec.Struct, array_like=True):
     def end_interval(self, until: int) -> None:
         """Compute the rates of the interval that ends at `until` (ms)."""
         self.rates.close(
-            until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
+            until, (self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out)
         )
 
     def next_rates(self, until: int) -> tuple[float, ...]:
         """The rates that `end_interval` would compute."""
         return self.rates.closed(
-            until, self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out
+            until, (self.messages_out, self.bytes_out, self.acks, self.redelivered, self.chunks_out)
         )
 
     def sent(self, messages: int, entries: int, size: int, now: int) -> None:
