@@ -100,7 +100,7 @@ class PublishColumns(NamedTuple):
             return table
         table = pa.concat_tables([table, *others])
         rows = np.append(rows, np.arange(count, len(table)))
-        return table.take(rows[np.argsort(table["offset"].to_numpy()[rows])])
+        return table.take(rows[np.argsort(table["offset"].to_numpy()[rows], kind="stable")])
 
 
 def publish_columns(

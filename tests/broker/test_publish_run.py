@@ -8,7 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, MessageMetadata, Producer, Publish, Send, decode, to_binary
+from schemas.commands import (
+    Admin,
+    BrokerConfig,
+    Fault,
+    MessageMetadata,
+    Producer,
+    Publish,
+    Send,
+    decode,
+    to_binary,
+)
 from schemas.effects import Row
 from schemas.entries import Entry
 from streaming import publish_columns
@@ -267,6 +277,38 @@ def test_the_short_form_by_the_name_of_a_connected_producer() -> None:
         *sends((here, 1, 0)),
         (0, here, Publish(producer="p", sequence_id=1)),
         (0, here, Publish(producer="p", sequence_id=2)),
+    ]
+    same(log, [], shortest=1)
+
+
+def test_receipts_of_one_record_keep_their_order() -> None:
+    # One record completes 30 writes, and runs before and after it give receipts of their own.
+    here = QUIET_TOPICS[0]
+    delayed = [
+        (0, here, Fault(fault="DelayWrites", count=30)),
+        *PLAIN[:99:3],
+        (0, here, Fault(fault="CompleteWrites")),
+    ]
+    same([*PLAIN[:60], *delayed, *PLAIN[100:]], [], shortest=1)
+
+
+def test_a_snapshot_that_is_promised_is_not_put_off() -> None:
+    # A terminated topic that nobody uses is deleted, and then there is a new one of its name. When the former one's ledger would have
+    # got too old, the new one has a row that its run may still take, before which a snapshot is due.
+    here, there = QUIET_TOPICS[:2]
+    minutes = 60_000
+    log: list[Record] = [
+        (0, None, BrokerConfig(settings=DEDUPLICATED)),
+        (0, here, Producer(connection="x", producer_id=1, request_id=1, producer_name="q")),
+        (0, here, Admin(method="POST", path=f"/{here.replace('://', '/')}/terminate")),
+        (0, here, Publish(producer="p", sequence_id=0)),
+        (68 * minutes, here, Publish(producer="p", sequence_id=0)),
+        (0, there, Publish(producer="p", sequence_id=0)),
+        (0, here, Publish(producer="r", sequence_id=0)),
+        (0, there, Publish(producer="p", sequence_id=1)),
+        (0, here, Publish(producer="r", sequence_id=1)),
+        (144 * minutes, here, Publish(producer="p", sequence_id=0)),
+        (60 * minutes, there, Publish(producer="p", sequence_id=2)),
     ]
     same(log, [], shortest=1)
 

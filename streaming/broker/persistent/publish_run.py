@@ -263,7 +263,10 @@ class PublishRun:
         while self._ends and self._ends[0][0] <= clock:
             opened.append(self._of(heappop(self._ends)[1]))
         for topic in opened:
-            if topic.open is not None and (clock >= topic.open.end or not self._put_rounds_off(topic.open)):
+            found = topic.open
+            if found is not None and (
+                clock >= found.end or (found.snapshot < 0 and not self._put_rounds_off(found))
+            ):
                 self._close(topic)
 
     def _takes(self, topic: _Topic, row: int) -> bool:
