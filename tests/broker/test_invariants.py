@@ -133,6 +133,28 @@ def burst(draw: st.DrawFn, topic: str) -> list[Record]:
 
 
 @st.composite
+def parts(draw: st.DrawFn, topic: str) -> list[Record]:
+    """A consumer gets batches and acks parts of one entry, mostly in several steps. It may ask for the entry again."""
+    consumer_id, first = draw(st.sampled_from([2, 2, 3, 7, 9, 11])), draw(st.integers(0, 30))
+    entry, metadata = draw(STORED).ledgerId, draw(BATCH)
+    found: list[Any] = [
+        Send(connection="x", producer_id=1, sequence_id=first + number, metadata=metadata)
+        for number in range(draw(st.integers(0, 2)))
+    ]
+    found.append(Flow(connection="x", consumer_id=consumer_id, messagePermits=9))
+    part = st.builds(MessageIdData, ledgerId=st.just(entry), entryId=st.just(0), **ACK_SET)
+    acks = st.builds(
+        Ack, connection=st.just("x"), consumer_id=st.just(consumer_id), ack_type=st.just("Individual"),
+        message_id=st.lists(part | part | part | STORED, min_size=1, max_size=2),
+    )  # fmt: skip
+    again = RedeliverUnacknowledgedMessages(
+        connection="x", consumer_id=consumer_id, message_ids=[MessageIdData(entry, 0)]
+    )
+    found += draw(st.lists(acks | acks | acks | st.just(again), min_size=2, max_size=6))
+    return [(0, topic, command) for command in found]
+
+
+@st.composite
 def some_records(draw: st.DrawFn) -> list[Record]:
     kind = draw(st.integers(0, 19))
     if kind < 4:
@@ -141,6 +163,8 @@ def some_records(draw: st.DrawFn) -> list[Record]:
     topic = draw(st.sampled_from([TOPICS[0], TOPICS[0], TOPICS[1]]))
     if kind < 6:
         return draw(burst(topic))
+    if kind < 8:
+        return draw(parts(topic))
     if kind < 16:
         return [(jump, topic, draw(st.one_of(*TRAFFIC, *OFTEN, *OFTEN)))]
     if kind < 19:

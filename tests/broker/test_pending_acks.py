@@ -152,6 +152,48 @@ def test_a_completed_batch_is_forgotten_when_the_mark_delete_passes_it(reads: bo
     assert unacked(run) == (0 if reads else -2)
 
 
+@pytest.mark.parametrize(
+    ("acks", "counts"),
+    [
+        ([[2], [1]], [2, 1]),  # the first message that is left of an entry of one counts as before
+        ([[6]], [3]),  # more are left than it has
+        ([[6], None], [3, 1]),
+        ([[2], [1], None], [2, 1, 0]),  # finished by parts, and still pending: it is counted once more
+        ([[2], [1], [1], [2]], [2, 1, 1, 1]),
+        ([[2], [1], "again"], [2, 1, 0]),
+        ([[6], "again"], [3, 3]),  # sent again, two messages of it
+        ([[7]], [4]),
+    ],
+)
+def test_parts_of_an_entry_that_is_no_batch(acks: list[Any], counts: list[int]) -> None:
+    """As recorded: nobody compares the ids with the entry. None: an ack of all of it."""
+    run = with_pending(2, acknowledgmentAtBatchIndexLevelEnabled=True)
+    run.flow("s", 9)
+    found = []
+    for left in acks:
+        if left == "again":
+            run.redeliver("s", (1, 1))
+        else:
+            run.ack("s", (1, 1), left=left, size=3)
+        found.append(unacked(run))
+    assert found == counts
+
+
+@pytest.mark.parametrize(("before", "lefts", "count"), [(None, [2, 1], 2), ([7], [2, 4], 0)])
+def test_two_ids_of_one_entry_in_an_ack_both_count_as_the_first(
+    before: list[int] | None, lefts: list[int], count: int
+) -> None:
+    """As recorded: all ids of an ACK are counted by what the cursor knew before."""
+    run = with_pending(2, acknowledgmentAtBatchIndexLevelEnabled=True)
+    if before:
+        run.ack("s", (1, 1), left=before, size=3)
+    ids = [MessageIdData(1, 1, ack_set=[left], batch_size=3) for left in lefts]
+    run.do(Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=ids))
+    assert (unacked(run), run.backlog("s")) == (count, 1)
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert consumer.pending == {(1, 0): 1, (1, 1): 1}
+
+
 def test_ids_after_a_refused_one_count() -> None:
     """All ids of an ACK are counted before the cursor sees the first one."""
     run = with_pending(2)

@@ -51,11 +51,12 @@ from schemas.effects import (
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
-from streaming.broker.ledger.ack_set import first_unacked, from_words
+from streaming.broker.ledger.ack_set import first_unacked, from_words, to_bits
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.subscription.consumer import Handle
+from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from tests.broker.kit import START, feed
 
@@ -78,9 +79,8 @@ class Group:
     `drift`: entries that Pulsar's counter has subtracted too often, because a reset moved the mark-delete past or to before
     individually acked entries (`ManagedCursor.reset`). `phantoms`: the counter treats or treated entries of a missing ledger
     as stored (`ManagedLedger.count`), so its value is meaningless. `ahead`: an unwritten entry was acked, which Pulsar allows
-    at the border of a ledger, so the mark-delete is meaningless. `passed`: the broker moved the mark-delete, perhaps past
-    pending entries, which stay counted though they may be forgotten; or a client said that more messages of an entry are left
-    than it has, which Pulsar counts as unacked, too.
+    at the border of a ledger, so the mark-delete is meaningless. `finished`: entries of which acks of parts took the last
+    message, so that consumers may still have them pending.
     """
 
     acked: set[Position] = field(default_factory=set)
@@ -89,12 +89,14 @@ class Group:
     drift: int = 0
     phantoms: bool = False
     ahead: bool = False
-    passed: bool = False
+    finished: set[Position] = field(default_factory=set)
 
     def ack(self, position: Position, left: int | None) -> None:
         """An individual ack of an entry, or of the messages not in `left`."""
         if left is not None:
             left &= self.partial.get(position, left)
+            if not left:
+                self.finished.add(position)
         if left:
             self.partial[position] = left
         else:
@@ -110,20 +112,34 @@ class Group:
         if after > before and durable:
             self.drift += sum(before < entry <= after for entry in self.acked)
         self.drift += sum(entry > max(before, after) for entry in self.acked)
-        self.acked, self.partial = set(), {}
+        self.acked, self.partial, self.finished = set(), {}, set()
         self.ahead = False
         self.ack_to(after, stored)
 
 
 @dataclass
+class Held:
+    """What a consumer has: permits and, if it is Shared or Key_Shared, unacked messages and the entries that it was sent.
+
+    `pending`: position → messages of the entry; those that are left of it if config.removePendingAcksOnMarkDeleteMove.
+    `unacked` is no sum over them (quirk, as in 4.0.7). It differs after an ACK with two ids of one entry, after acks or
+    redeliveries of an entry that is `Group.finished`, and once the broker has moved the mark-delete past a pending entry.
+    """
+
+    permits: int = 0
+    unacked: int = 0
+    pending: dict[Position, int] = field(default_factory=dict)
+
+
+@dataclass
 class Account:
-    """The account of a topic: sizes of the stored entries by position, and the permits of each consumer."""
+    """The account of a topic: sizes of the stored entries by position, and what each consumer has."""
 
     stored: dict[Position, int] = field(default_factory=dict)
     last: Position = EARLIEST
     closed: set[int] = field(default_factory=set)
     groups: dict[str, Group] = field(default_factory=dict)
-    permits: dict[Handle, int] = field(default_factory=dict)
+    consumers: dict[Handle, Held] = field(default_factory=dict)
     answered: int = 0
 
 
@@ -211,24 +227,28 @@ class Watched:
         """An ACK by an unknown consumer gets no response (protocol.md §6)."""
         if not isinstance(command, Ack):
             return False
-        known = self.accounts[name].permits
-        return (command.connection, command.consumer_id) not in known
+        return (command.connection, command.consumer_id) not in self.accounts[name].consumers
 
     def told(self, topic: PersistentTopic, account: Account, command: AnyCommand | Publish) -> None:
-        """Apply permits and acks by their rules. A client that closes a queued producer no longer waits for it."""
+        """Apply permits, acks and redeliveries by their rules. A client that closes a queued producer no longer waits for it."""
         if isinstance(command, CloseProducer):
             waiting = topic.access.find_waiting(command.connection, command.producer_id)
             if waiting is not None:
                 del self.requests[waiting.request_id]
-        if not isinstance(command, Flow | Ack):
+        if not isinstance(command, Flow | Ack | RedeliverUnacknowledgedMessages):
             return
         handle = (command.connection, command.consumer_id)
-        if handle not in account.permits:
+        if handle not in account.consumers:
             return
         if isinstance(command, Flow):
-            account.permits[handle] += command.messagePermits
+            account.consumers[handle].permits += command.messagePermits
             return
         subscription = topic.subscriptions[topic.consumer_handles[handle]]
+        cursor = topic.cursors[subscription.name]
+        if isinstance(command, RedeliverUnacknowledgedMessages):
+            resent = {from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids}
+            redelivered(account.consumers[handle], cursor, resent)
+            return
         by_index = self.broker._ctx.config.acknowledgmentAtBatchIndexLevelEnabled
         ids = [
             (from_wire(id_.ledgerId, id_.entryId), from_words(id_.ack_set) or None)
@@ -236,13 +256,13 @@ class Watched:
         ]
         group = account.groups[subscription.name]
         if command.ack_type == "Individual":
-            if by_index:  # ids that the cursor then refuses count, too
-                group.passed |= any(
-                    left.bit_count() > consumer.pending.get(position, left.bit_count())
-                    for position, left in ids
-                    if left is not None
-                    for consumer in subscription.consumers
-                )
+            held = [
+                account.consumers[handle],
+                *(account.consumers[each.handle] for each in subscription.consumers),
+            ]
+            for position, left in ids:  # before the cursor gets any, and also those that it refuses
+                if left is None or by_index:
+                    self.credited(held, cursor, position, left)
             for position, left in ids:
                 if left is not None and not by_index:
                     continue
@@ -255,6 +275,22 @@ class Watched:
             if left is not None and not by_index:
                 position, left = topic.ledger.previous(position), None
             cumulative(topic, account, subscription, position, left)
+
+    def credited(self, held: list[Held], cursor: ManagedCursor, position: Position, left: int | None) -> None:
+        """subscriptions.md §5: an ack counts for the consumer that has the entry pending, by what the cursor knows of it."""
+        owner = next((each for each in held if position in each.pending), None)
+        if owner is None:
+            return
+        before = owed(owner, cursor, position)
+        if left is None:
+            del owner.pending[position]
+            owner.unacked -= before
+            return
+        stored = cursor.batches.get(position)
+        messages = before - (left if stored is None else left & to_bits(stored)).bit_count()
+        owner.unacked -= messages
+        if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove:
+            owner.pending[position] -= messages
 
     # -- what it sets off -----------------------------------------------------------------------------------------
 
@@ -312,7 +348,6 @@ class Watched:
                             group.partial[target] = left
                 else:
                     assert after >= before
-                    group.passed = True
                     group.ack_to(after, account.stored)
             case TopicEvent(cause="unloaded"):
                 for group in account.groups.values():
@@ -351,8 +386,12 @@ class Watched:
         assert position not in group.acked or group.ahead
         left = group.partial.get(position)
         assert (None if message.ack_set is None else from_words(message.ack_set)) == left
-        handle = (message.connection, message.consumer_id)
-        account.permits[handle] -= message.messages if left is None else left.bit_count()
+        messages = message.messages if left is None else left.bit_count()
+        held = account.consumers[message.connection, message.consumer_id]
+        held.permits -= messages
+        held.unacked += messages
+        only_left = self.broker._ctx.config.removePendingAcksOnMarkDeleteMove
+        held.pending[position] = messages if only_left else message.messages
 
     def answered(self, answer: Any) -> None:
         """A request gets exactly one final response."""
@@ -395,7 +434,9 @@ class Watched:
         if not topic.fenced:  # else what failed is taken back when the last write under way is done
             assert set(dedup.ahead) <= {write.producer.name for write in topic.pending}
         assert set(topic.subscriptions) == set(account.groups)
-        account.permits = {handle: account.permits.get(handle, 0) for handle in topic.consumer_handles}
+        account.consumers = {
+            handle: account.consumers.get(handle, Held()) for handle in topic.consumer_handles
+        }
         for name, cursor in topic.cursors.items():
             if name in topic.subscriptions:
                 self.cursor_rests(topic, account, topic.subscriptions[name])
@@ -428,9 +469,11 @@ class Watched:
             assert cursor.backlog(ledger) == (left - group.drift if left >= group.drift else left)
         for consumer in subscription.consumers:
             waiting = consumer.permits_while_blocked
-            assert consumer.permits + waiting == account.permits[consumer.handle]
+            assert consumer.permits + waiting == account.consumers[consumer.handle].permits
         if isinstance(subscription.dispatcher, MultipleConsumers):
             self.dispatcher_rests(subscription, subscription.dispatcher, group)
+            for consumer in subscription.consumers:
+                self.pending_rests(account.consumers[consumer.handle], consumer, cursor)
 
     def dispatcher_rests(
         self, subscription: PersistentSubscription, dispatcher: MultipleConsumers, group: Group
@@ -443,13 +486,19 @@ class Watched:
         assert not set(dispatcher.replay) & set(delayed)
         assert list(dispatcher.replay) == sorted(set(dispatcher.replay))
         if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove and subscription.durable:
-            assert not set(pending) & group.acked
-        for consumer in subscription.consumers:
-            assert consumer.unacked >= sum(consumer.pending.values())
-            if not group.passed:
-                assert consumer.unacked == sum(consumer.pending.values())
+            assert set(pending) & group.acked <= group.finished
         assert dispatcher.total_unacked == sum(consumer.unacked for consumer in subscription.consumers)
         assert dispatcher.total_permits == sum(consumer.permits for consumer in subscription.consumers)
+
+    def pending_rests(self, held: Held, consumer: Consumer, cursor: ManagedCursor) -> None:
+        """Entries that the mark-delete has passed may be forgotten, which uncounts them later than 4.0."""
+        for position in held.pending.keys() - consumer.pending.keys():
+            assert position <= cursor.mark_delete
+            messages = held.pending.pop(position)
+            if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove:
+                held.unacked -= messages
+        assert consumer.pending == held.pending
+        assert consumer.unacked == held.unacked
 
     def at_the_end(self) -> None:
         """Only clients that wait for their turn or their writes still wait for a response. The state equals the effects."""
@@ -465,6 +514,21 @@ class Watched:
         for name in again.topic_names():
             assert again.topic(name) == self.broker.topic(name)
         assert again.encode() == state
+
+
+def owed(held: Held, cursor: ManagedCursor, position: Position) -> int:
+    """The messages that an ack or a redelivery of a pending entry takes back: its whole batch if the cursor has no acks in it."""
+    stored = cursor.batches.get(position)
+    return held.pending[position] if stored is None else to_bits(stored).bit_count()
+
+
+def redelivered(held: Held, cursor: ManagedCursor, positions: set[Position]) -> None:
+    """A consumer asks for entries again; for all that it has if it names none, which leaves it without unacked messages."""
+    if not positions:
+        held.unacked, held.pending = 0, {}
+    for position in positions & held.pending.keys():
+        held.unacked -= owed(held, cursor, position)
+        del held.pending[position]
 
 
 def cumulative(

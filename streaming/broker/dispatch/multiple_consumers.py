@@ -274,6 +274,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """A partial ack never unblocks a consumer.
 
         quirk: the entry stays pending, also if the cursor has none of its messages left, until the mark-delete has passed it.
+
+        quirk: nothing compares `ack_set` with the entry. If it has more messages than the entry, these count as unacked. If an
+        ACK names an entry twice, both count by what the cursor knew before, and an entry that has none left counts again with
+        each further ack. So the unacked messages can be less or more than what is left of the pending entries (4.0.7).
         """
         self.counts.pop(position, None)
         owner = self._owner(sub, consumer, position)
