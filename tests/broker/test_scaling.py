@@ -6,7 +6,7 @@ run. A path that goes through everything for each item takes 16 times as much.
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.commands import AnyCommand, Publish
+from schemas.commands import AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.chunked_messages import _choose, _Permits
@@ -22,7 +22,7 @@ from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
 from streaming.broker.persistent.publish_run import Receipts
 from streaming.broker.subscription.consumer import Consumer
-from streaming.publish_columns import publish_columns
+from streaming.publish_columns import publish_columns, send_columns
 from tests.broker.kit import START, TOPIC, Run, of
 
 N = 250
@@ -373,15 +373,34 @@ def quiet_topics_in_a_publish_run_between_timers(run: Direct, n: int) -> None:
     topics = [f"{TOPIC}-{number}" for number in range(4 * n)]
     for topic in topics:
         run.publish(0, topic=topic)
-    after = run.broker.offset + 1
-    own = topics + topics[:n]
     times = [START] * (4 * n) + [START + second * 1000 for second in range(1, n + 1)]
-    publishes = [Publish(producer="p", sequence_id=1)] * len(own)
-    columns = publish_columns(range(after, after + len(own)), times, own, publishes, START)
-    assert columns is not None
+    in_a_run(
+        run, publish_columns, times, topics + topics[:n], [Publish(producer="p", sequence_id=1)] * (5 * n)
+    )
+
+
+@load()
+def connections_lost_in_a_publish_run(run: Direct, n: int) -> None:
+    # Each connection closes with its second SEND, which is of a producer that it has not created.
+    topics = [f"{TOPIC}-{number}" for number in range(n)]
+    for number, topic in enumerate(topics):
+        run.create_producer(f"p{number}", connection=str(number), topic=topic)
+    sends = [
+        Send(connection=str(number), producer_id=id_, sequence_id=id_, metadata=MessageMetadata(f"p{number}", id_, START))
+        for id_ in (1, 2)
+        for number in range(n)
+    ]  # fmt: skip
+    in_a_run(run, send_columns, [START] * (2 * n), topics * 2, sends)
+
+
+def in_a_run(
+    run: Direct, columns_of: Any, times: list[int], topics: list[str], commands: Sequence[Publish | Send]
+) -> None:
+    after = run.broker.offset + 1
+    columns = columns_of(range(after, after + len(topics)), times, topics, commands, START)
 
     def step(row: int) -> None:
-        run.broker.apply(after + row, times[row], own[row], publishes[row], b"")
+        run.broker.apply(after + row, times[row], topics[row], commands[row], b"")
 
     for each in columns.runs():
         run.broker.publish(columns.rows, each, step, Receipts([], [], []))

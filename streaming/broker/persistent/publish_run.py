@@ -190,8 +190,8 @@ class PublishRun:
         # Heap: rows at which it must be decided how their topics go on. Some no longer need it.
         self._decisions = [own.rows[0] for own in run.topics]
         heapify(self._decisions)
-        self._taking: dict[_Topic, None] = {}  # those that are open
-        self._opened: list[_Topic] = []  # since a check or timer was due; some are closed again
+        self._taking: list[_Topic] = []  # every open topic; some are closed again
+        self._opened: list[_Topic] = []  # those of them that were opened since a check or timer was due
         self._ends: list[tuple[int, int]] = []  # heap: when a topic ends (ms), the row that opened it
         self._row = run.start  # what came before is done, but for what topics may still take
         self._due = topics.next_due()  # when the next check or timer is due (ms), or before
@@ -220,7 +220,8 @@ class PublishRun:
 
     def close(self) -> None:
         """Write what the topics took to their states. Do it before something happens on other topics than a record's own."""
-        for topic in list(self._taking):
+        taking, self._taking = self._taking, []
+        for topic in taking:
             self._close(topic)
 
     # -- decisions ------------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class PublishRun:
             if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
                 return False
             found = topic.open = _Open(persistent, ctx, largest, end)
-            self._taking[topic] = None
+            self._taking.append(topic)
             self._opened.append(topic)
             heappush(self._ends, (found.end, row))
             self._due = min(self._due, self._all.next_due())
@@ -438,7 +439,6 @@ class PublishRun:
             persistent.counters.duplicates += len(duplicates)
         if found.snapshot >= 0:
             self._all.make_up_rounds(persistent, own.clocks[topic.at - 1])
-        del self._taking[topic]
         topic.open, topic.to = None, topic.at
         self._decide(topic)
 
