@@ -393,6 +393,20 @@ def connections_lost_in_a_publish_run(run: Direct, n: int) -> None:
     in_a_run(run, send_columns, [START] * (2 * n), topics * 2, sends)
 
 
+@load(brokerDeduplicationEnabled=True)
+def new_producers_in_a_publish_run(run: Direct, n: int) -> None:
+    publishes = [Publish(producer=f"p{number}", sequence_id=id_) for id_ in (1, 2) for number in range(n)]
+    in_a_run(run, publish_columns, [START] * (2 * n), [TOPIC] * (2 * n), publishes)
+
+
+@load(backlogQuotaDefaultLimitBytes=1 << 40)
+def a_publish_run_that_each_round_closes(run: Direct, n: int) -> None:
+    # Rounds check the quota, so they don't pass the topic by: it never takes more than some of its rows.
+    times = [START + number * 20_000 for number in range(4 * n)]
+    publishes = [Publish(producer=f"p{number % 2}", sequence_id=number) for number in range(4 * n)]
+    in_a_run(run, publish_columns, times, [TOPIC] * (4 * n), publishes)
+
+
 def in_a_run(
     run: Direct, columns_of: Any, times: list[int], topics: list[str], commands: Sequence[Publish | Send]
 ) -> None:
