@@ -399,7 +399,7 @@ def new_producers_in_a_publish_run(run: Direct, n: int) -> None:
     in_a_run(run, publish_columns, [START] * (2 * n), [TOPIC] * (2 * n), publishes)
 
 
-@load(backlogQuotaDefaultLimitBytes=1 << 40)
+@load(backlogQuotaDefaultLimitBytes=1 << 40, managedLedgerMaxLedgerRolloverTimeMinutes=1 << 20)
 def a_publish_run_that_each_round_closes(run: Direct, n: int) -> None:
     # Rounds check the quota, so they don't pass the topic by: it never takes more than some of its rows.
     times = [START + number * 20_000 for number in range(4 * n)]
