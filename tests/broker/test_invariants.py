@@ -4,12 +4,14 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
     Admin,
+    BrokerConfig,
     CloseProducer,
     Fault,
     Flow,
@@ -215,3 +217,51 @@ def among(given_record: Record, few: list[int], topics: list[str], clients: list
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_whatever_the_commands(log: list[Record]) -> None:
     Watched().run(log)
+
+
+FLOW = Flow(connection="x", consumer_id=2, messagePermits=9)
+PUBLISHES = [Publish(producer="p", sequence_id=number, payload="x") for number in range(4)]
+
+
+def run_each(settings: dict[str, Any], *commands: Any) -> None:
+    configuration = BrokerConfig(settings=settings)
+    Watched().run([(0, None, configuration), *((0, TOPICS[0], command) for command in commands)])
+
+
+def ack(*ids: MessageIdData) -> Ack:
+    return Ack(connection="x", consumer_id=2, ack_type="Individual", message_id=list(ids))
+
+
+def part(number: int, *left: int) -> MessageIdData:
+    """Of the n-th entry all but the messages in the bit set `left`."""
+    return MessageIdData(NTH - number, 0, ack_set=list(left), batch_size=3)
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("acks", "limit"),
+    [
+        pytest.param([ack(part(0, 2)), ack(part(0, 1))], 0, id="the last part"),
+        pytest.param([ack(part(1, 2)), ack(part(1, 1)), ack(part(1))], 0, id="all of it after the last part"),
+        pytest.param([ack(part(0, 2), part(0, 1)), ack(part(1))], 0, id="two parts in an ACK"),
+        pytest.param([ack(part(1, 6)), ack(part(1, 5)), ack(part(1))], 0, id="more left than there are"),
+        pytest.param([ack(part(0), part(2, 6))], 2, id="more left of one that was not sent"),
+    ],
+)
+def test_acks_of_parts(acks: list[Ack], limit: int, later: bool) -> None:
+    """What random commands found, under the rules of 4.0 and of `later` versions."""
+    settings = {
+        "acknowledgmentAtBatchIndexLevelEnabled": True, "maxUnackedMessagesPerConsumer": limit,
+        "dispatcherMaxReadBatchSize": 1, "removePendingAcksOnMarkDeleteMove": later,
+    }  # fmt: skip
+    run_each(settings, subscribe("x", 2), FLOW, *PUBLISHES, *acks)
+
+
+def test_an_entry_that_was_acked_before_it_was_written_is_deleted_at_once() -> None:
+    """Found by random commands: Pulsar accepts an ack of the first entry of a ledger that has none yet."""
+    settings = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    acks = [
+        Ack(connection="x", consumer_id=1, ack_type="Cumulative", message_id=[MessageIdData(ledger, 0)])
+        for ledger in (1, 2)
+    ]
+    run_each(settings, subscribe("x", 1), PUBLISHES[0], *acks, PUBLISHES[1])
