@@ -14,6 +14,7 @@ from streaming.broker.config import configuration
 from streaming.log.table import LogError
 from streaming.protocol.codec import FrameError, encode
 from streaming.replay import load
+from streaming.traces.conform import compare_trace
 from streaming.traces.trace import read_trace
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
@@ -26,6 +27,7 @@ from tests.parity.pulsar import Ports, settings
 from tests.parity.recorder import Recorder, read
 
 RECORDED = Path(__file__).with_name("recorded")
+"""The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
 
 PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any", 3202242002)]
 
@@ -33,6 +35,14 @@ PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any",
 def test_a_seed_stands_for_a_scenario() -> None:
     assert [*itertools.islice(plan("shared", 7), 3)] == PLANNED
     assert [*itertools.islice(plan("shared", 8), 3)] != PLANNED
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_core_does_what_was_recorded(path: Path) -> None:
+    verdict = compare_trace(read_trace(path))
+    assert verdict.differences == []
+    assert verdict.frames > 10
+    assert verdict.snapshots > 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
