@@ -8,6 +8,7 @@ import pytest
 from schemas.commands import Ack, MessageIdData
 from schemas.effects import Effect
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.position import Position
 from tests.broker.kit import Run, sent
 
 pytestmark = pytest.mark.feature("D5")
@@ -192,6 +193,25 @@ def test_two_ids_of_one_entry_in_an_ack_both_count_as_the_first(
     assert (unacked(run), run.backlog("s")) == (count, 1)
     (consumer,) = run.topic.subscriptions["s"].consumers
     assert consumer.pending == {(1, 0): 1, (1, 1): 1}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_later_versions_count_what_the_pending_ack_has_left(again: bool) -> None:
+    """subscriptions.md §5, dispatch_shared.md §6: unacked −= remaining, also if the cursor knows of other acks in the batch."""
+    run = Run(acknowledgmentAtBatchIndexLevelEnabled=True, removePendingAcksOnMarkDeleteMove=True)
+    run.subscribe("s", "Shared", permits=1)
+    run.create_producer()
+    run.send(0, 2)
+    ids = [MessageIdData(1, 0, ack_set=[left], batch_size=3) for left in (0b110, 0b101)]
+    run.do(Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=ids))
+    (consumer,) = run.topic.subscriptions["s"].consumers
+    assert unacked(run) == consumer.pending[Position(1, 0)] != 1
+    assert run.cursor("s").batches == {Position(1, 0): b"\x04"}
+    if again:
+        run.redeliver("s", (1, 0))
+    else:
+        run.ack("s", (1, 0))
+    assert (unacked(run), consumer.pending) == (0, {})
 
 
 def test_ids_after_a_refused_one_count() -> None:

@@ -121,9 +121,10 @@ class Group:
 class Held:
     """What a consumer has: permits and, if it is Shared or Key_Shared, unacked messages and the entries that it was sent.
 
-    `pending`: position → messages of the entry; those that are left of it if config.removePendingAcksOnMarkDeleteMove.
-    `unacked` is no sum over them (quirk, as in 4.0.7). It differs after an ACK with two ids of one entry, after acks or
-    redeliveries of an entry that is `Group.finished`, and once the broker has moved the mark-delete past a pending entry.
+    `pending`: position → messages of the entry. `unacked` is no sum of what is left of them (quirk, as in 4.0.7): it differs
+    after an ACK with two ids of one entry, after acks or redeliveries of an entry that is `Group.finished`, and once the
+    broker has moved the mark-delete past a pending entry. With config.removePendingAcksOnMarkDeleteMove, `pending` has what
+    is left of an entry, and `unacked` is the sum.
     """
 
     permits: int = 0
@@ -247,7 +248,7 @@ class Watched:
         cursor = topic.cursors[subscription.name]
         if isinstance(command, RedeliverUnacknowledgedMessages):
             resent = {from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids}
-            redelivered(account.consumers[handle], cursor, resent)
+            self.redelivered(account.consumers[handle], cursor, resent)
             return
         by_index = self.broker._ctx.config.acknowledgmentAtBatchIndexLevelEnabled
         ids = [
@@ -281,16 +282,36 @@ class Watched:
         owner = next((each for each in held if position in each.pending), None)
         if owner is None:
             return
-        before = owed(owner, cursor, position)
         if left is None:
-            del owner.pending[position]
-            owner.unacked -= before
+            self.taken_back(owner, cursor, position)
             return
         stored = cursor.batches.get(position)
-        messages = before - (left if stored is None else left & to_bits(stored)).bit_count()
+        if stored is None:
+            messages = owner.pending[position] - left.bit_count()
+        else:
+            messages = (to_bits(stored) & ~left).bit_count()
         owner.unacked -= messages
-        if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove:
+        if self.keeps_what_is_left:
             owner.pending[position] -= messages
+
+    def taken_back(self, held: Held, cursor: ManagedCursor, position: Position) -> None:
+        """An entry is no longer pending: its whole batch counts if the cursor has no acks in it."""
+        messages, stored = held.pending.pop(position), cursor.batches.get(position)
+        if stored is not None and not self.keeps_what_is_left:
+            messages = to_bits(stored).bit_count()
+        held.unacked -= messages
+
+    def redelivered(self, held: Held, cursor: ManagedCursor, positions: set[Position]) -> None:
+        """A consumer asks for entries again; for all that it has if it names none: nothing counts any more then."""
+        if not positions:
+            held.unacked, held.pending = 0, {}
+        for position in positions & held.pending.keys():
+            self.taken_back(held, cursor, position)
+
+    @property
+    def keeps_what_is_left(self) -> bool:
+        """See `Held.pending`."""
+        return self.broker._ctx.config.removePendingAcksOnMarkDeleteMove
 
     # -- what it sets off -----------------------------------------------------------------------------------------
 
@@ -391,8 +412,7 @@ class Watched:
         held = account.consumers[message.connection, message.consumer_id]
         held.permits -= messages
         held.unacked += messages
-        only_left = self.broker._ctx.config.removePendingAcksOnMarkDeleteMove
-        held.pending[position] = messages if only_left else message.messages
+        held.pending[position] = messages if self.keeps_what_is_left else message.messages
 
     def answered(self, answer: Any) -> None:
         """A request gets exactly one final response."""
@@ -496,10 +516,11 @@ class Watched:
         for position in held.pending.keys() - consumer.pending.keys():
             assert position <= cursor.mark_delete
             messages = held.pending.pop(position)
-            if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove:
+            if self.keeps_what_is_left:
                 held.unacked -= messages
         assert consumer.pending == held.pending
         assert consumer.unacked == held.unacked
+        assert not self.keeps_what_is_left or consumer.unacked == sum(consumer.pending.values())
 
     def at_the_end(self) -> None:
         """Only clients that wait for their turn or their writes still wait for a response. The state equals the effects."""
@@ -515,21 +536,6 @@ class Watched:
         for name in again.topic_names():
             assert again.topic(name) == self.broker.topic(name)
         assert again.encode() == state
-
-
-def owed(held: Held, cursor: ManagedCursor, position: Position) -> int:
-    """The messages that an ack or a redelivery of a pending entry takes back: its whole batch if the cursor has no acks in it."""
-    stored = cursor.batches.get(position)
-    return held.pending[position] if stored is None else to_bits(stored).bit_count()
-
-
-def redelivered(held: Held, cursor: ManagedCursor, positions: set[Position]) -> None:
-    """A consumer asks for entries again; for all that it has if it names none, which leaves it without unacked messages."""
-    if not positions:
-        held.unacked, held.pending = 0, {}
-    for position in positions & held.pending.keys():
-        held.unacked -= owed(held, cursor, position)
-        del held.pending[position]
 
 
 def cumulative(

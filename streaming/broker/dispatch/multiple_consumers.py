@@ -236,10 +236,15 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def _unacked(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> int:
         """How many messages of a pending entry are not acked.
 
-        quirk: that is its whole batch again once the cursor has forgotten the acks within the batch.
+        quirk: that is its whole batch again once the cursor has forgotten the acks within the batch (4.0.7). Later versions
+        keep what is left of the entry with the pending ack.
         """
         batches = sub.cursor.batches
-        if batches and (stored := batches.get(position)) is not None:
+        if (
+            batches
+            and not sub.ctx.config.removePendingAcksOnMarkDeleteMove
+            and (stored := batches.get(position)) is not None
+        ):
             return to_bits(stored).bit_count()
         return consumer.pending[position]
 
