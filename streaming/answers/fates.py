@@ -293,7 +293,7 @@ class OfTopic:
 
     def store(self, number: int, position: Position, size: int) -> None:
         """A publish wrote an entry."""
-        self.written.publishes = number + 1
+        self.written.publishes = max(self.written.publishes, number + 1)
         self.written.add(number, position)
         self.answer.up_to(number + 1)[number] = STORED
         self.messages.size[number] = size
@@ -426,7 +426,7 @@ class Observer:
     def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:
         """A receipt of a run of plain publishes."""
         of = self.of(topic)
-        of.written.publishes = number + 1
+        of.written.publishes = max(of.written.publishes, number + 1)
         if ledger < 0:
             of.refuse(number, DUPLICATE, self._rule("duplicate", DUPLICATE_ID, None))
         else:

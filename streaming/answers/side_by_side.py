@@ -61,6 +61,8 @@ class ObservedBroker(Broker):
         """Call it before anything else."""
         self._observer, self._baseline, self._pins = observer, baseline, pins
         self.unmatched = 0
+        self._run_at_hand: tuple[Publishes, Receipts] | None = None
+        self._told = 0  # how many of its receipts the observer has got
         observer.broker = self
         self.watch_acks()
 
@@ -104,28 +106,30 @@ class ObservedBroker(Broker):
 
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """See `Broker.publish`."""
-        done = len(receipts.rows)
+        self._run_at_hand, self._told = (rows, receipts), len(receipts.rows)
         super().publish(rows, run, step, receipts)
-        numbers, plain = self._observer.numbers, self._observer.plain
-        acks, effects = self.take_acks(), self.take()
-        at = 0
-        # In the order of the records: entries of a topic rise.
-        for row, ledger, entry in sorted(zip(*(column[done:] for column in receipts), strict=True)):
-            offset = rows.offsets[row]
-            if at < len(effects) and effects[at].offset < offset:
-                before = at
-                while at < len(effects) and effects[at].offset < offset:
-                    at += 1
-                self._observer.observe(effects[before:at], _shifted(acks, before, at))
-            plain(rows.topics[row], numbers[offset], ledger, entry, rows.sizes[row])
-        self._observer.observe(effects[at:], _shifted(acks, at, len(effects) + 1))
+        self.flush()
+        self._run_at_hand = None
 
     def flush(self) -> None:
         """Hand on the effects so far."""
-        acks = self.take_acks()
-        rows = self.take()
-        if rows or acks:
-            self._observer.observe(rows, acks)
+        acks, effects = self.take_acks(), self.take()
+        at = 0
+        if self._run_at_hand is not None:
+            rows, receipts = self._run_at_hand
+            told, self._told = self._told, len(receipts.rows)
+            numbers, plain = self._observer.numbers, self._observer.plain
+            # In the order of the records: entries of a topic rise. What the run has not taken yet is of topics without effects.
+            for row, ledger, entry in sorted(zip(*(column[told:] for column in receipts), strict=True)):
+                offset = rows.offsets[row]
+                if at < len(effects) and effects[at].offset < offset:
+                    before = at
+                    while at < len(effects) and effects[at].offset < offset:
+                        at += 1
+                    self._observer.observe(effects[before:at], _shifted(acks, before, at))
+                plain(rows.topics[row], numbers[offset], ledger, entry, rows.sizes[row])
+        if effects or acks:
+            self._observer.observe(effects[at:], _shifted(acks, at, len(effects) + 1))
 
 
 def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
