@@ -16,6 +16,7 @@ from schemas.commands import (
     Producer,
     Publish,
     Send,
+    Tick,
     decode,
     to_binary,
 )
@@ -23,6 +24,7 @@ from schemas.effects import Row
 from schemas.entries import Entry
 from streaming import publish_columns
 from streaming.broker.broker import Broker
+from streaming.broker.context import ROWS
 from streaming.broker.entries import Entries
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
@@ -61,6 +63,32 @@ def plain_bursts() -> st.SearchStrategy[list[Record]]:
     return st.lists(st.tuples(jumps, topics, publish), min_size=20, max_size=60)
 
 
+def changes() -> st.SearchStrategy[list[Record]]:
+    """Commands on the topics without consumers, and longer times."""
+
+    def admin(method: str, call: str, body: Any = None) -> st.SearchStrategy[Record]:
+        return st.sampled_from(QUIET_TOPICS).map(
+            lambda topic: (
+                0,
+                topic,
+                Admin(method=method, path=f"/{topic.replace('://', '/')}/{call}", body=body),
+            )
+        )
+
+    faults = st.builds(
+        Fault, fault=st.sampled_from(["DelayWrites", "CompleteWrites", "FailWrites"]), count=st.sampled_from([0, 1, 30])
+    )  # fmt: skip
+    one = st.one_of(
+        st.tuples(st.just(0), st.sampled_from(QUIET_TOPICS), faults),
+        st.tuples(st.sampled_from([400_000, 3_600_000, 14_000_000]), st.none(), st.just(Tick())),
+        admin("POST", "terminate"),
+        admin("POST", "deduplicationSnapshotInterval", 30),
+        admin("PUT", "subscription/s"),
+        admin("PUT", "unload"),
+    )
+    return st.lists(one, min_size=1, max_size=3)
+
+
 def more_settings() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {},
@@ -72,6 +100,10 @@ def more_settings() -> st.SearchStrategy[dict[str, Any]]:
             "maxUnackedMessagesPerBroker": st.just(2),
             "managedLedgerMaxSizePerLedgerMbytes": st.just(0),
             "maxProducersPerTopic": st.just(2),
+            "statsUpdateFrequencyInSecs": st.just(1),
+            "brokerDeduplicationSnapshotIntervalSeconds": st.sampled_from([1, 100]),
+            "brokerDeduplicationSnapshotFrequencyInSeconds": st.sampled_from([0, 7, 60]),
+            "managedLedgerDefaultMarkDeleteRateLimit": st.sampled_from([0.005, 5]),
         },
     )
 
@@ -130,21 +162,32 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     settings_of_a_broker(),
     more_settings(),
     st.one_of(
-        st.lists(st.one_of(bursts(), bursts(), st.lists(record(), max_size=10)), min_size=1, max_size=6),
-        st.lists(st.one_of(plain_bursts(), st.lists(record(), max_size=4)), min_size=2, max_size=6),
+        st.lists(
+            st.one_of(bursts(), bursts(), changes(), st.lists(record(), max_size=10)), min_size=1, max_size=6
+        ),
+        st.lists(
+            st.one_of(plain_bursts(), changes(), st.lists(record(), max_size=4)), min_size=2, max_size=6
+        ),
     ),
     st.sets(st.integers(1, 60), max_size=3),
     st.booleans(),
+    st.sampled_from([ROWS, ROWS, 1, 30]),
 )
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_run_is_only_faster(
-    configuration: Record, more: dict[str, Any], parts: list[list[Record]], cuts: set[int], consumers: bool
+    configuration: Record,
+    more: dict[str, Any],
+    parts: list[list[Record]],
+    cuts: set[int],
+    consumers: bool,
+    rows: int,
 ) -> None:
     config = configuration[2]
     assert isinstance(config, BrokerConfig)
     config.settings |= more
     log = [configuration, *(prelude() if consumers else []), *(each for part in parts for each in part)]
-    same(log, sorted(cut for cut in cuts if cut < len(log)), shortest=1)
+    with mock.patch("streaming.broker.context.ROWS", rows):
+        same(log, sorted(cut for cut in cuts if cut < len(log)), shortest=1)
 
 
 PLAIN: list[Record] = [(0, QUIET_TOPICS[n % 3], Publish(producer=f"p{n % 7}", sequence_id=n, payload="x")) for n in range(300)]  # fmt: skip
@@ -341,6 +384,16 @@ def test_a_subscription_in_the_same_batch_reads_what_a_run_wrote(shortest: int) 
     consumers = [(jump, QUIET_TOPICS[0], command) for jump, _, command in prelude()[1:4]]
     same([*PLAIN[:100], *consumers, *PLAIN[100:]], [], shortest)
     same([*PLAIN[:100], *consumers, *PLAIN[100:]], [40, 120, 121], shortest)
+
+
+def test_a_subscription_in_the_same_batch_reads_what_a_run_of_sends_wrote() -> None:
+    here, (_, *consumers) = QUIET_TOPICS[0], prelude()[:4]
+    log: list[Record] = [
+        (0, here, Producer(connection="x", producer_id=1, request_id=1, producer_name="p")),
+        *sends(*((here, 1, number) for number in range(3))),
+        *((jump, here, command) for jump, _, command in consumers),
+    ]
+    same(log, [], shortest=1)
 
 
 @given(
