@@ -66,7 +66,7 @@ def plain_bursts() -> st.SearchStrategy[list[Record]]:
 def changes() -> st.SearchStrategy[list[Record]]:
     """Commands on the topics without consumers, and longer times."""
 
-    def admin(method: str, call: str, body: Any = None) -> st.SearchStrategy[Record]:
+    def admin(method: Any, call: str, body: Any = None) -> st.SearchStrategy[Record]:
         return st.sampled_from(QUIET_TOPICS).map(
             lambda topic: (
                 0,
@@ -87,6 +87,22 @@ def changes() -> st.SearchStrategy[list[Record]]:
         admin("PUT", "unload"),
     )
     return st.lists(one, min_size=1, max_size=3)
+
+
+def held_back() -> st.SearchStrategy[list[Record]]:
+    """Publishes whose writes one command completes."""
+
+    def log(topic: str, first: int) -> list[Record]:
+        publishes = [Publish(producer="p", sequence_id=first + number) for number in range(25)]
+        all_: list[Any] = [
+            Fault(fault="DelayWrites", count=25),
+            *publishes,
+            Fault(fault="CompleteWrites"),
+            *publishes[:4],
+        ]
+        return [(0, topic, each) for each in all_]
+
+    return st.builds(log, st.sampled_from(QUIET_TOPICS), st.sampled_from([0, 50, 1_000]))
 
 
 def more_settings() -> st.SearchStrategy[dict[str, Any]]:
@@ -163,10 +179,14 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     more_settings(),
     st.one_of(
         st.lists(
-            st.one_of(bursts(), bursts(), changes(), st.lists(record(), max_size=10)), min_size=1, max_size=6
+            st.one_of(bursts(), bursts(), changes(), held_back(), st.lists(record(), max_size=10)),
+            min_size=1,
+            max_size=6,
         ),
         st.lists(
-            st.one_of(plain_bursts(), changes(), st.lists(record(), max_size=4)), min_size=2, max_size=6
+            st.one_of(plain_bursts(), changes(), held_back(), st.lists(record(), max_size=4)),
+            min_size=2,
+            max_size=6,
         ),
     ),
     st.sets(st.integers(1, 60), max_size=3),
