@@ -527,3 +527,16 @@ def test_the_last_ledger_of_a_terminated_topic_counts_as_a_whole_once_it_is_load
     run.ack("none", (2, 1), cumulative=True)
     run.admin("DELETE", "/subscription/first?force=true")
     assert sizes() == {"all": size_of_last, "none": size_of_last, "topic": 0}
+
+
+@pytest.mark.feature("C2")
+def test_messages_of_a_terminated_topic_expire_when_it_is_loaded_again_behind_its_last_ledger() -> None:
+    # Its ledger got too old and was closed, and an empty one was dropped with the load.
+    run = Run(ttlDurationDefaultInSeconds=30, managedLedgerMaxLedgerRolloverTimeMinutes=10)
+    run.subscribe("s")
+    run.publish(0)
+    run.admin("POST", "/terminate")
+    run.admin("POST", "/maxConsumers", 5)  # with a policy of its own, a load applies the policies
+    run.wait(1_200)
+    assert one(run.unload(), Expired).entries == 1
+    assert run.mark_delete("s") == (1, 0)

@@ -246,7 +246,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             if ledger == last.ledger:
                 stored = last.entry + 1 if ledger != self.current or self.current_entries else 0
             else:
-                stored = self.ledgers[ledger].entries
+                stored = self.ledgers[ledger].entries if ledger in self.ledgers else 0
             left = max(stored - entry, 0)
             if left >= n:
                 entry += n
