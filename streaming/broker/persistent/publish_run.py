@@ -274,10 +274,7 @@ class PublishRun:
         """Decide from this row on, which is the topic's next, how many a topic may take. False: it takes the scalar step."""
         ctx, rows = self._ctx, self._publishes
         clock = ctx.clock = rows.clocks[row]
-        if (found := topic.open) is not None:
-            self._take(topic, topic.to)
-            if clock >= found.end or found.first + len(found.taken) >= found.stop:
-                self._close(topic)
+        self._take(topic, topic.to)
         if (found := topic.open) is None:
             largest, payload = rows.largest
             if payload > ctx.config.maxMessageSize:
