@@ -394,6 +394,15 @@ def test_rounds_of_checks_do_not_end_a_run() -> None:
     assert len(opened) < 10
 
 
+@pytest.mark.parametrize("rate", [0, 0.1, 1, 5])
+def test_snapshots_that_are_replaced_cost_the_cursor_the_same_permits(rate: float) -> None:
+    # The first write of a cursor finds one permit, however many the rate allows.
+    broker = DEDUPLICATED | {"managedLedgerDefaultMarkDeleteRateLimit": rate}
+    publishes = [(10_000, QUIET_TOPICS[n % 2], Publish(producer="p", sequence_id=n)) for n in range(80)]
+    for count in range(20, 80, 3):
+        same([(0, None, BrokerConfig(settings=broker)), *publishes[:count]], [], shortest=1)
+
+
 def test_few_publishes_in_a_row_do_not() -> None:
     tick: Record = (0, None, BrokerConfig())
     assert steps_of([each for publish in PLAIN for each in (publish, tick)]) == 600

@@ -394,13 +394,12 @@ class PublishRun:
     def _take_snapshot(self, found: _Open, last: int) -> None:
         """Take the snapshot that is due, unless a later one will surely replace it: entries are written from now on, up to `last` (ms)."""
         ctx, topic, due, is_new = self._ctx, found.topic, found.snapshot, len(found.taken) > found.seen
-        before, topic.dedup.last_snapshot = topic.dedup.last_snapshot, due
+        cursor, before = topic.cursors[DEDUP_CURSOR], topic.dedup.last_snapshot
+        topic.dedup.last_snapshot = due
         found.seen, found.snapshot = len(found.taken), self._all.next_snapshot(topic)
-        if (
-            is_new
-            and last >= found.snapshot
-            and topic.cursors[DEDUP_CURSOR].mark_delete.ledger == found.ledger
-        ):
+        # The cursor's first write, and the one with which it enters a ledger, leave more behind than its position.
+        is_first = not cursor.tokens_at or cursor.mark_delete.ledger != found.ledger
+        if is_new and last >= found.snapshot and not is_first:
             return
         self._write(found)
         now, ctx.clock, topic.dedup.last_snapshot = ctx.clock, due, before
