@@ -11,7 +11,7 @@ from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import ProducerCounters, Rates, seconds_of_interval
+from streaming.broker.rate import ProducerCounters, Rates, end_of_interval, seconds_of_interval
 from streaming.broker.subscription.consumer import Consumer, Handle
 
 
@@ -97,10 +97,10 @@ class AbstractTopic(msgspec.Struct, array_like=True):
         now, end = ctx.clock, self.rates_until
         if now < end:
             return
-        length = seconds_of_interval(ctx.config) * 1000
-        start = now // length * length
-        self.rates_until = start + length
+        self.rates_until = end_of_interval(now, ctx.config)
         self.end_intervals(ctx, end, 1)
+        length = seconds_of_interval(ctx.config) * 1000
+        start = self.rates_until - length
         if start > end:
             self.end_intervals(ctx, start, -((end - start) // length))
 

@@ -154,7 +154,8 @@ class _Open:
         """`largest`: the size of the largest entry (bytes)."""
         # The rates of a subscription's consumers may set timers, which must be known in time.
         self.topic, self.end = topic, min(end, topic.rates_until) if topic.subscriptions else end
-        self.until, self.snapshot = topic.rates_until, -1
+        self.snapshot = -1
+        self.look_again()
         ledger, config, dedup = topic.ledger, ctx.config, topic.dedup
         self.enabled = dedup.status == "Enabled"
         self.ledger, self.first = ledger.current, ledger.current_entries
@@ -168,6 +169,11 @@ class _Open:
         self.written = self.size = self.seen = 0
         self.lanes: dict[int, _Lane] = {}
         self.window = _WINDOW
+
+    def look_again(self) -> None:
+        """Find out `until`."""
+        until = self.topic.rates_until
+        self.until = until if self.snapshot < 0 else min(until, self.snapshot)
 
 
 class _Topic:
@@ -330,7 +336,8 @@ class PublishRun:
         """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
         if (snapshot := self._all.put_rounds_off(found.topic)) < 0:
             return False
-        found.snapshot, found.until = snapshot, min(found.topic.rates_until, snapshot)
+        found.snapshot = snapshot
+        found.look_again()
         return True
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -389,7 +396,7 @@ class PublishRun:
             self._take_snapshot(found, last)
         if ctx.clock >= topic.rates_until:
             topic.update_rates(ctx)
-        found.until = topic.rates_until if found.snapshot < 0 else min(topic.rates_until, found.snapshot)
+        found.look_again()
 
     def _take_snapshot(self, found: _Open, last: int) -> None:
         """Take the snapshot that is due, unless a later one will surely replace it: entries are written from now on, up to `last` (ms)."""

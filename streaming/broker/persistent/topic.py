@@ -137,15 +137,13 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     def all_consumers(self) -> Iterable[Consumer]:
         """The connected consumers of all subscriptions."""
-        if not self.subscriptions:
-            return ()
         return [consumer for each in self.subscriptions.values() for consumer in each.consumers]
 
     def end_intervals(self, ctx: Context, until: int, count: int) -> None:
         """Compute the rates of all clients, and the publish rate that dispatch rates may follow."""
         messages, size = self.end_intervals_of_clients(until)
         self.ledger.entry_sizes.end_interval()
-        half = 0.5 ** min(count - 1, 1074) if count > 1 else 1.0
+        half = 0.5 ** min(count - 1, 1074)
         self.check_backlogged(ctx)
         before, size_before = self.publish_rates
         self.publish_rates = _average(before, messages, half), _average(size_before, size, half)
