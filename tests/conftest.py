@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from streaming.kafka.local import LocalKafka
 
+pytest.register_assert_rewrite("tests.e2e.outcome")  # so that it shows where two outcomes differ
+
 settings.register_profile("untimed", deadline=None)  # a busy machine is no wrong result
 settings.register_profile(
     "mutants", derandomize=True, deadline=None, database=None, phases=(Phase.explicit, Phase.generate)
