@@ -82,7 +82,7 @@ def broker_with_backlog(entries: int, store: Past, **settings: Any) -> Broker:
     ledger.number_of_entries = ledger.entries_added = entries
     ledger.total_size = entries * SIZE
     ledger.last_confirmed = (
-        Position(ledger.current, rest - 1) if rest else Position(max(full, 1), PER_LEDGER - 1)
+        Position(full, PER_LEDGER - 1) if full and not rest else Position(ledger.current, rest - 1)
     )
     if entries:
         for cursor in broker.topic(TOPIC).cursors.values():
