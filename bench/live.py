@@ -13,15 +13,16 @@ import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
 
 from bench import logs
 from bench.memory import used
 from schemas.commands import MessageMetadata, Producer, Send, to_binary
+from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
-from streaming.kafka.topics import ensure_topic
+from streaming.kafka.topics import ensure_topic, topic_offsets
 from streaming.kafka.url import KafkaUrl
 
 Program = Literal["magnetar", "echo"]
@@ -117,13 +118,9 @@ def drain(program: Program, kafka: LocalKafka, folder: Path, records: pa.Table, 
 
 def _await_answers(kafka: LocalKafka, topic: str, count: int) -> None:
     """Wait until the topic has `count` records. Reading them would take a processor from the program."""
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap)
-    try:
-        partitions = [TopicPartition(topic, number) for number in range(logs.PARTITIONS)]
-        while sum(consumer.end_offsets(partitions).values()) < count:
+    with administration(KafkaUrl(kafka.bootstrap, topic), PLAIN) as admin:
+        while sum(end for _, end in topic_offsets(admin, topic).values()) < count:
             time.sleep(0.05)
-    finally:
-        consumer.close()
 
 
 @contextmanager
