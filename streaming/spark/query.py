@@ -76,6 +76,8 @@ def start(
         measured=measured,
         first_state=first_state,
     )
+    if clock == "trigger":
+        _plan_empty_batch(spark, checkpoint)
     writer = written.writeStream
     if name is not None:
         writer = writer.queryName(name)
@@ -90,6 +92,24 @@ def start(
         .foreachBatch(batch_writer(sinks, on_batch, on_idle))
         .start()
     )
+
+
+def _plan_empty_batch(spark: SparkSession, checkpoint: str | Path) -> None:
+    """Let a query that goes on from `checkpoint` begin with an empty micro-batch, so that time goes on without records, too.
+
+    Spark runs micro-batches without records, in which timeouts fire, only after another one of the same process. So after a
+    start there would be none until a record arrives. What it plans for certain is what its log of offsets says and its log of commits
+    does not: after a crash, the micro-batch to repeat. So the last micro-batch, if it is committed, is noted once more under the next
+    number: the same end of the topic, so no records, and the same time, so no timeouts. With records waiting, the
+    next one has these, and is the first to advance the clock, as it would be without an empty one before it.
+    """
+    logs = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing  # type: ignore[union-attr]
+    read_only = False
+    planned = logs.OffsetSeqLog(spark._jsparkSession, f"{checkpoint}/offsets", read_only)
+    committed = logs.CommitLog(spark._jsparkSession, f"{checkpoint}/commits", read_only).getLatestBatchId()
+    last = planned.getLatest()
+    if last.isDefined() and committed.isDefined() and last.get()._1() == committed.get():
+        planned.add(committed.get() + 1, last.get()._2())
 
 
 def operate(

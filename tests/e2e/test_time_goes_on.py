@@ -1,0 +1,141 @@
+"""A query that is started, in whatever way, and gets no record: what time brings about comes within two triggers all the same."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce_log
+from streaming.kafka.url import KafkaUrl
+from streaming.move import States, move_states, restore_states
+from streaming.run import run_query
+from streaming.spark.checkpoint import committed
+from streaming.spark.query import Written
+from streaming.spark.state import encoded_states
+from tests.e2e.processes import wait_until
+from tests.spark.helpers import log_of
+
+pytestmark = [
+    pytest.mark.feature("J4"),
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+]
+
+EXPIRING = [f"persistent://public/default/t{number}" for number in range(4)]
+DELAYED = [f"persistent://public/later/t{number}" for number in range(4)]
+CHECK_MS = 60_000
+"""The interval of the check that expires messages."""
+DUE_MS = 20_000
+"""How long after it was sent each message is due. By then, the first query has folded it and is stopped."""
+
+
+class Query:
+    """A query in this process."""
+
+    def __init__(self, spark: SparkSession, ingress: str, folder: Path) -> None:
+        self.ingress, self.checkpoint, self.store = ingress, folder / "checkpoint", folder / "store"
+        self._spark = spark
+
+    def run(self, enough: Callable[[list[Written]], bool], *, seconds: float = 120) -> list[Written]:
+        """Run until `enough` holds of the micro-batches so far, or for so long. Gives them."""
+        seen: list[Written] = []
+        stop = threading.Event()
+        limit = threading.Timer(seconds, stop.set)
+
+        def on_batch(batch: Written) -> None:
+            seen.append(batch)
+            if enough(seen):
+                stop.set()
+
+        limit.start()
+        try:
+            run_query(
+                self.ingress, self.checkpoint, str(self.store), trigger="1s", quality=False, shuffle_partitions=2,
+                stop=stop, spark=self._spark, on_batch=on_batch,
+            )  # fmt: skip
+        finally:
+            limit.cancel()
+        return seen
+
+    def copy(self, folder: Path) -> "Query":
+        """The same query, as it is now, in other folders."""
+        shutil.copytree(self.checkpoint, folder / "checkpoint")
+        shutil.copytree(self.store, folder / "store")
+        return Query(self._spark, self.ingress, folder)
+
+    def states(self, *, goes_on: bool) -> States:
+        last = committed(self.checkpoint)
+        assert last is not None
+        encoded = encoded_states(self._spark, self.checkpoint, last.batch)
+        url = KafkaUrl.parse(self.ingress)
+        return States("a query", encoded, str(self.store), None if goes_on else url, last.offsets)
+
+
+def messages(now: int) -> pa.Table:
+    """Messages that a TTL expires when its check is due, `DUE_MS` from `now`, and others that are delivered then."""
+    first = now + DUE_MS - CHECK_MS
+    ttl = {"command": "ADMIN", "method": "POST", "path": "/namespaces/public/default/messageTTL", "body": 1}
+    records: list[tuple[int, str | None, object]] = [
+        (first, None, {"command": "BROKER_CONFIG", "settings": {"messageExpiryCheckIntervalInMinutes": 1}}),
+        (first, None, ttl),
+    ]
+    message = {"producer": "p", "sequence_id": 0, "payload": "x"}
+    for topic in (*EXPIRING, *DELAYED):
+        consumer = {"connection": topic, "consumer_id": 0}
+        subscribe = {"command": "SUBSCRIBE", "subscription": "s", "subType": "Shared", "request_id": 1}
+        records.append((first, topic, subscribe | consumer))
+        if topic in DELAYED:
+            records.append((first, topic, {"command": "FLOW", "messagePermits": 5} | consumer))
+    records += [(now, topic, message) for topic in EXPIRING]
+    records += [(now, topic, message | {"deliver_at_time": now + DUE_MS}) for topic in DELAYED]
+    return log_of(*records)
+
+
+def rows(batches: list[Written], kind: str) -> int:
+    return sum(count for batch in batches for (_, each), count in batch.rows.items() if each == kind)
+
+
+def happened(batches: list[Written]) -> bool:
+    return rows(batches, "EXPIRED") == len(EXPIRING) and rows(batches, "MESSAGE") == len(DELAYED)
+
+
+def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
+    """After a stop, a crash before and after the commit, a move, and an import."""
+    address = f"kafka://{kafka.bootstrap}"
+    old = Query(spark, f"{address}/time", tmp_path / "old")
+    due = int(time.time() * 1000) + DUE_MS
+    produce_log(messages(due - DUE_MS), old.ingress, partitions=2)
+    sent = len(EXPIRING) + len(DELAYED)
+    before = old.run(lambda seen: rows(seen, "SEND_RECEIPT") == sent)
+    assert rows(before, "EXPIRED") == rows(before, "MESSAGE") == 0, "too slow a machine for DUE_MS"
+
+    last = committed(old.checkpoint)
+    assert last is not None
+    started = {"stopped": old.copy(tmp_path / "stopped"), "killed": old.copy(tmp_path / "killed")}
+    (started["killed"].checkpoint / "commits" / str(last.batch)).unlink()
+    for each in started.values():
+        if not last.is_last:  # the stop came within the next micro-batch
+            (each.checkpoint / "offsets" / str(last.batch + 1)).unlink()
+    wait_until(lambda: time.time() * 1000 > due, "what is due")
+    for name, query in started.items():
+        after = query.run(happened, seconds=30)
+        assert happened(after), name
+        # The first micro-batch repeats the last one, or only lets Spark go on.
+        assert len(after) <= 1 + 2, name
+
+    # These begin with a record for each ingress partition, the first of them in the topic of the old query.
+    imported = Query(spark, old.ingress, tmp_path / "imported")
+    restore_states(old.states(goes_on=True), KafkaUrl.parse(old.ingress), str(imported.store), partitions=2)
+    moved = Query(spark, f"{address}/time-moved", tmp_path / "moved")
+    move_states(old.states(goes_on=False), KafkaUrl.parse(moved.ingress), str(moved.store), partitions=3)
+    for query in (imported, moved):
+        after = query.run(happened, seconds=30)
+        assert happened(after)
+        assert len(after) <= 2
