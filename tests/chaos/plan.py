@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from tests.e2e.traffic import Traffic
+from tests.e2e.traffic import HURRIED, Traffic
 
 PARTITIONS = 3
 """Ingress partitions, in two tasks. So one task writes a partition before and one after the commit of its state."""
@@ -72,10 +72,12 @@ class Plan(NamedTuple):
     cuts: tuple[int, ...]
     """The maximum records of a micro-batch, by start of the query (the last one is for all later starts)."""
     faults: tuple[Fault, ...]
+    live: bool
+    """Whether the trigger's clock counts, too. The query then also runs, and is started again, while no records come."""
 
     def log(self) -> pa.Table:
         """The traffic, columns `LOGICAL`."""
-        settings = {"managedLedgerMaxEntriesPerLedger": self.ledger}
+        settings = {"managedLedgerMaxEntriesPerLedger": self.ledger} | (HURRIED if self.live else {})
         return Traffic(self.seed, _START, step=self.step, settings=settings).write(self.records)
 
     def cut(self, start: int) -> int:
@@ -101,7 +103,9 @@ def plan(seed: int) -> Plan:
         each for each in faults if each.kind == "kafka" and each.phase in ("within", "between", "after")
     ]:
         faults.append(_fault(dice, len(faults), "worker", "done", records)._replace(batch=fault.batch))
-    return Plan(seed, records, dice.randint(300, 3000), dice.randint(2, 8), cuts, tuple(faults))
+    return Plan(
+        seed, records, dice.randint(300, 3000), dice.randint(2, 8), cuts, tuple(faults), seed % 4 == 3
+    )
 
 
 def _fault(dice: random.Random, number: int, kind: Kind, phase: Phase, records: int) -> Fault:

@@ -2,6 +2,7 @@
 
 import base64
 import time
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,11 @@ import pyarrow.compute as pc
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from schemas.commands import Tick as TickCommand
+from schemas.commands import to_json
 from schemas.effects import KINDS, RESPONSES, Tick
 from schemas.outputs import IDENTITY
+from schemas.records import RECORD
 from sinks.base import Sink
 from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
@@ -102,6 +106,21 @@ def of_log(records: pa.Table, folder: Path) -> Outcome:
         _answers(pa.concat_tables(outputs)),
         fold.states(),
     )
+
+
+def with_ticks(records: pa.Table, ticks: pa.Table) -> pa.Table:
+    """The log (columns `RECORD`) with a TICK after each record at which the trigger advanced the clock."""
+    value = to_json(TickCommand())
+    merged = [((row["partition"], row["offset"], -1), row) for row in records.to_pylist()]
+    for tick in ticks.to_pylist():
+        row = {"partition": tick["partition"], "timestamp": tick["clock"], "topic": None, "value": value}
+        merged.append(((tick["partition"], tick["offset"], tick["ordinal"]), row))
+    count: Counter[int] = Counter()
+    rows = []
+    for _, row in sorted(merged, key=lambda each: each[0]):
+        rows.append(row | {"offset": count[row["partition"]]})
+        count[row["partition"]] += 1
+    return pa.Table.from_pylist(rows, RECORD)
 
 
 def assert_equal(found: Outcome, expected: Outcome) -> None:

@@ -11,15 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.commands import Tick as TickCommand
-from schemas.commands import to_json
 from schemas.effects import KINDS, Expired, Tick
-from schemas.records import RECORD
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.log.partition import partition_log
 from tests.e2e.live import LiveQuery
-from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, of_run
+from tests.e2e.outcome import Outcome, assert_equal, assert_same_story, of_log, of_run, with_ticks
 from tests.e2e.traffic import HURRIED, Traffic
 
 pytestmark = [
@@ -151,21 +148,6 @@ def test_a_live_run_replays_exactly(
     assert len(ticks) > 5
     assert len(expired) > 5
     assert_same_story(found, of_log(with_ticks(partition_log(log, PARTITIONS), ticks), tmp_path / "expected"))
-
-
-def with_ticks(records: pa.Table, ticks: pa.Table) -> pa.Table:
-    """The log (columns `RECORD`) with a TICK after each record at which the trigger advanced the clock."""
-    value = to_json(TickCommand())
-    merged = [((row["partition"], row["offset"], -1), row) for row in records.to_pylist()]
-    for tick in ticks.to_pylist():
-        row = {"partition": tick["partition"], "timestamp": tick["clock"], "topic": None, "value": value}
-        merged.append(((tick["partition"], tick["offset"], tick["ordinal"]), row))
-    count: Counter[int] = Counter()
-    rows = []
-    for _, row in sorted(merged, key=lambda each: each[0]):
-        rows.append(row | {"offset": count[row["partition"]]})
-        count[row["partition"]] += 1
-    return pa.Table.from_pylist(rows, RECORD)
 
 
 def start(log: pa.Table, query: LiveQuery, kafka: LocalKafka) -> LiveQuery:

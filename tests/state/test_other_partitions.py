@@ -10,8 +10,7 @@ from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
 from tests.broker.kit import START
-from tests.e2e.outcome import of_log
-from tests.e2e.test_crash import with_ticks
+from tests.e2e.outcome import of_log, with_ticks
 from tests.e2e.traffic import TOPICS, Traffic
 from tests.state.by_topic import by_topic
 
