@@ -3,7 +3,8 @@
 It starts a Kafka broker and a client process, and runs the query in this process as `magnetar run --ui` does, with a visitor
 who leaves the live page open. The load is steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
 So memory, the state, the backlog, the duration of micro-batches and of the page's answers, and the number of files must stay
-flat. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew or there are too few samples.
+flat. Now and then the clients are silent for a while, in which the query is started again: time goes on, so that the TTL leaves no
+backlog. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew, if a silence left a backlog, or if there are too few samples.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 
@@ -26,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.memory import of_this_process, resident
-from bench.soak_client import TOPICS
+from bench.soak_client import CHECK_SECONDS, TOPICS, TTL_SECONDS
 from sinks.delta_log import DeltaLog
 from sinks.storage import Storage
 from sinks.tables import TABLES
@@ -40,6 +41,7 @@ from streaming.ui.application import application
 from streaming.ui.explanation import SECONDS
 from streaming.ui.view import RunView
 
+_LATE_SECONDS = 5.0
 _STALE_SECONDS = 90 * 60
 """Replaced files of the output table stay for an hour, and until the next compaction."""
 
@@ -95,9 +97,14 @@ class Sampler(threading.Thread):
         self.ended = threading.Event()
 
     def begin(self, query: StreamingQuery) -> None:
-        """Start sampling a running query."""
+        """Sample a query that was started, for the first time or again."""
         self._query = query
-        self.start()
+        if not self.is_alive():
+            self.start()
+
+    def backlog(self) -> int:
+        """The entries that wait in all subscriptions."""
+        return int(state(self._spark, self._checkpoint).agg(F.sum("backlog")).collect()[0][0])
 
     def run(self) -> None:
         """Sample until `ended` is set."""
@@ -180,10 +187,22 @@ def _count(folder: Path) -> int:
     return sum(len(files) for _, _, files in os.walk(folder))
 
 
-def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float) -> Path:
-    """Run the soak with `rate` messages per second. Returns the file of samples."""
+class Soak(NamedTuple):
+    """The file of samples, and the backlog at the end of each silence."""
+
+    samples: Path
+    left: list[int]
+
+
+def soak(
+    minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float, every: float, silence: float
+) -> Soak:
+    """Run the soak with `rate` messages per second, and every so many minutes a silence of so many seconds."""
     folder.mkdir(parents=True)
-    samples, stop = folder / "samples.jsonl", threading.Event()
+    samples, ended = folder / "samples.jsonl", threading.Event()
+    starts = [threading.Event()]
+    """Set: what stops each start of the query."""
+    left: list[int] = []
     kafka = LocalKafka(folder / "kafka")
     bootstrap = kafka.start().bootstrap
     spark = spark_session("magnetar soak", shuffle_partitions=2, master="local[2,3]", with_kafka=True)
@@ -195,27 +214,45 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
     page.start(application(view))
     visitor = Visitor(page.url)
     sampler = Sampler(spark, checkpoint, store, visitor, samples, sample_seconds)
-    clients: list[subprocess.Popen[bytes]] = []
+    clients: list[subprocess.Popen[str]] = []
 
     def begin(query: StreamingQuery) -> None:
-        command = [sys.executable, "-m", "bench.soak_client", bootstrap, str(rate)]
-        clients.append(subprocess.Popen(command, stdin=subprocess.PIPE))
         sampler.begin(query)
-        threading.Thread(target=end, args=(query,), daemon=True).start()
+        if not clients:
+            command = [sys.executable, "-m", "bench.soak_client", bootstrap, str(rate)]
+            clients.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+            threading.Thread(target=pace, args=(query,), daemon=True).start()
 
-    def end(query: StreamingQuery) -> None:
+    def tell(word: str) -> None:
+        pipe = clients[0].stdin
+        assert pipe is not None
+        print(word, file=pipe, flush=True)
+
+    def pace(query: StreamingQuery) -> None:
         # The first micro-batches of a busy machine can take longer than a short soak.
         while not any(progress.numInputRows for progress in query.recentProgress):
             time.sleep(0.5)
         visitor.start()
-        stop.wait(minutes * 60)
-        stop.set()
+        until = time.monotonic() + minutes * 60
+        while (remaining := until - time.monotonic()) > every * 60 + silence:
+            ended.wait(every * 60)
+            tell("pause")
+            ended.wait(_LATE_SECONDS)  # what is still under way
+            starts.append(threading.Event())
+            starts[-2].set()
+            ended.wait(silence)
+            left.append(sampler.backlog())
+            tell("resume")
+        ended.wait(remaining)
+        ended.set()
+        starts[-1].set()
 
     try:
-        run_query(
-            f"kafka://{bootstrap}/commands", checkpoint, str(store), responses=f"kafka://{bootstrap}/responses",
-            trigger=trigger, spark=spark, metrics=measured, on_progress=view.progress, on_start=begin, stop=stop,
-        )  # fmt: skip
+        while not ended.is_set():
+            run_query(
+                f"kafka://{bootstrap}/commands", checkpoint, str(store), responses=f"kafka://{bootstrap}/responses",
+                trigger=trigger, spark=spark, metrics=measured, on_progress=view.progress, on_start=begin, stop=starts[-1],
+            )  # fmt: skip
     finally:
         sampler.ended.set()
         visitor.ended.set()
@@ -226,7 +263,7 @@ def soak(minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: 
         page.close()
     for failure in visitor.failures:
         print(f"the live page: {failure}", file=sys.stderr)
-    return samples
+    return Soak(samples, left)
 
 
 if __name__ == "__main__":
@@ -236,11 +273,17 @@ if __name__ == "__main__":
     parser.add_argument("--trigger", default="1s")
     parser.add_argument("--out", type=Path, default=Path("soak"), help="the folder to create")
     parser.add_argument("--sample", type=float, default=15, metavar="SECONDS")
+    parser.add_argument("--every", type=float, default=20, metavar="MINUTES", help="between silences")
+    parser.add_argument("--silence", type=float, default=240, metavar="SECONDS", help="how long each is")
     given = parser.parse_args()
-    written = soak(given.minutes, given.rate, given.out, given.trigger, given.sample)
+    written = soak(
+        given.minutes, given.rate, given.out, given.trigger, given.sample, given.every, given.silence
+    )
     from bench.soak_plot import judge, plot, read
 
-    plot(written, given.out / "soak.svg")
-    verdict = judge(read(written))
+    plot(written.samples, given.out / "soak.svg")
+    verdict = judge(read(written.samples))
     print(*verdict.lines, sep="\n")
-    sys.exit(not verdict.passed)
+    print(f"backlog after {len(written.left)} silences: {', '.join(map(str, written.left))}")
+    stood_still = given.silence > TTL_SECONDS + CHECK_SECONDS and any(written.left)
+    sys.exit(not verdict.passed or stood_still)

@@ -1,6 +1,7 @@
 """The clients of the soak. They publish at a steady rate, acknowledge what they receive, and grant new permits.
 
-``python -m bench.soak_client HOST:PORT RATE`` runs until standard input ends.
+``python -m bench.soak_client HOST:PORT RATE`` runs until standard input ends. After a line ``pause`` it sends nothing, until one
+``resume``.
 """
 
 import json
@@ -18,10 +19,11 @@ from streaming.log.partition import PARTITIONS, ingress_partition
 TOPICS = [f"persistent://bench/soak/topic-{number}" for number in range(8)]
 PERMITS = 1000
 PAYLOAD = "x" * 100
+TTL_SECONDS, CHECK_SECONDS = 120, 30
 SETTINGS = {
     "brokerDeduplicationEnabled": True,
-    "ttlDurationDefaultInSeconds": 120,
-    "messageExpiryCheckIntervalInMinutes": 0.5,
+    "ttlDurationDefaultInSeconds": TTL_SECONDS,
+    "messageExpiryCheckIntervalInMinutes": CHECK_SECONDS / 60,
     "managedLedgerMaxEntriesPerLedger": 2000,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
     "retentionCheckIntervalInSeconds": 30,
@@ -97,11 +99,14 @@ def acknowledge(bootstrap: str, commands: Commands) -> None:
             ids.append({"ledgerId": answer["ledger_id"], "entryId": answer["entry_id"]})
 
 
-def publish(commands: Commands, rate: int, ended: threading.Event) -> None:
-    """Publish `rate` messages per second, to the topics in turn."""
-    begun, sent = time.monotonic(), 0
+def publish(commands: Commands, rate: int, silent: threading.Event, ended: threading.Event) -> None:
+    """Publish `rate` messages per second, to the topics in turn, but for silences."""
+    last, due, sent = time.monotonic(), 0.0, 0
     while not ended.wait(0.1):
-        for number in range(sent, int((time.monotonic() - begun) * rate)):
+        now = time.monotonic()
+        due += 0 if silent.is_set() else (now - last) * rate
+        last = now
+        for number in range(sent, int(due)):
             topic = TOPICS[number % len(TOPICS)]
             commands.say(topic, producer="p", sequence_id=number, payload=PAYLOAD)
             sent += 1
@@ -109,12 +114,13 @@ def publish(commands: Commands, rate: int, ended: threading.Event) -> None:
 
 def main(bootstrap: str, rate: int) -> None:
     """Run until standard input ends."""
-    commands, ended = Commands(bootstrap), threading.Event()
+    commands, silent, ended = Commands(bootstrap), threading.Event(), threading.Event()
     connect(commands)
     threading.Thread(target=acknowledge, args=(bootstrap, Commands(bootstrap)), daemon=True).start()
-    publisher = threading.Thread(target=publish, args=(commands, rate, ended))
+    publisher = threading.Thread(target=publish, args=(commands, rate, silent, ended))
     publisher.start()
-    sys.stdin.read()
+    for line in sys.stdin:
+        (silent.set if line.strip() == "pause" else silent.clear)()
     ended.set()
     publisher.join()
     commands.flush()

@@ -16,6 +16,7 @@ RATE = 100
 @pytest.mark.feature("J2")
 def test_a_short_soak(tmp_path: Path) -> None:
     command = ["-m", "bench.soak", "--minutes", str(SECONDS / 60), "--rate", str(RATE), "--sample", "4"]
+    command += ["--every", "0.1", "--silence", "4"]
     done = subprocess.run(
         [sys.executable, *command, "--out", str(tmp_path / "soak")],
         capture_output=True,
@@ -24,6 +25,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "too few" in done.stdout
+    assert "backlog after 1 silences: " in done.stdout
     assert (tmp_path / "soak" / "soak.svg").read_text().startswith("<?xml")
     samples = [json.loads(line) for line in (tmp_path / "soak" / "samples.jsonl").read_text().splitlines()]
     assert sum(sample["records"] for sample in samples) > SECONDS * RATE / 4
