@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.cli import serve
+from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.url import KafkaUrl
@@ -139,3 +141,18 @@ def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafk
         after = query.run(happened, seconds=30)
         assert happened(after)
         assert len(after) <= 2
+
+
+@pytest.mark.usefixtures("spark")  # the command uses the existing session
+def test_a_server_with_its_query_starts_again_without_records(kafka: LocalKafka, tmp_path: Path) -> None:
+    """It serves clients after the first micro-batch, whose commands are the next records."""
+    topics = f"kafka://{kafka.bootstrap}/time-served", f"kafka://{kafka.bootstrap}/time-served-answers"
+    stop = threading.Event()
+    limit = threading.Timer(240, stop.set)
+    limit.start()
+    for _ in range(2):
+        with serve._query(topics, tmp_path / "data", "100ms", PLAIN, stop):
+            assert not stop.is_set(), "no micro-batch"
+            stop.set()
+        stop.clear()
+    limit.cancel()
