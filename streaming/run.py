@@ -16,7 +16,7 @@ from streaming.fold import BrokerType, NoSuchRecord, partition_metrics, set_asid
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.ingress import ensure_ingress
+from streaming.kafka.ingress import IngressWatch, ensure_ingress
 from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, ensure_topic, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -259,6 +259,7 @@ def run_query(
             before = committed_states(spark, checkpoint) or ([] if seed is None else seed.states())
             metrics.known(partition_metrics(before, broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
+        topic = IngressWatch(url, store, config)
         watching = ExitStack()
         if metrics is not None or on_progress is not None:
             watching.enter_context(progress.listening(spark, _NAME, done))
@@ -286,6 +287,7 @@ def run_query(
             name=_NAME,
             measured=metrics is not None,
             first_state=None if seed is None else seed.state,
+            check=topic.check,
         )
         ended = threading.Event()
         if metrics is not None:
@@ -299,6 +301,7 @@ def run_query(
             ended.set()
             running.stop()
             arrivals.close()
+            topic.close()
             watching.close()
             if metrics is not None:
                 metrics.stopped()

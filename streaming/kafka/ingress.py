@@ -3,21 +3,27 @@
 Spark identifies a topic by its name. If a topic is deleted, recreated and filled beyond the offsets in the checkpoint, Spark
 continues there and never reads what comes before. And if the number of partitions changes, the commands of one Pulsar topic
 may be in two partitions, each with a part of its past. So ``<store>/ingress.json`` keeps what Kafka said of the topic at the
-first start. (Spark itself notices partitions that Kafka deletes while the query runs.)
+first start, and each micro-batch compares (`IngressWatch`). Spark itself notices partitions that Kafka deletes while the query runs.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from sinks.storage import Storage
-from streaming.kafka.client import administration
+from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
 _FILE = "ingress.json"
+_PATIENCE_MS = 5_000
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
@@ -41,27 +47,75 @@ def ensure_ingress(
     Raises `IngressChanged`, `KafkaUnreachable`, and the store's `Damaged` and `NotStored`.
     """
     storage = Storage(store)
-    before = storage.read_json(_FILE, Ingress, "the ingress topic's id")
+    before = _noted(storage)
     if before is None:
         ensure_topic(url, partitions, config)
     elif before.topic != url.topic:
         raise IngressChanged(f"{storage.url} belongs to topic {before.topic!r}, not {url.topic!r}. {_ANEW}")
     with administration(url, config) as admin:
-        (topic,) = admin.describe_topics([url.topic])
-    now = Ingress(url.topic, topic["topic_id"], len(topic["partitions"]))
+        now = _described(admin, url)
     if before is None:
         storage.publish(_FILE, lambda stream: stream.write(msgspec.json.encode(now)))
     elif not now.partitions:
         raise IngressChanged(f"Kafka at {url.bootstrap} no longer has a topic {url.topic!r}. {_ANEW}")
-    elif before.id != now.id and before.id is not None:
+    else:
+        _compare(before, now, url)
+    return now.partitions
+
+
+class IngressWatch:
+    """Compares the topic of a running query with the one with which it began, of which its store has a note."""
+
+    def __init__(self, url: KafkaUrl, store: str, config: KafkaConfig = PLAIN) -> None:
+        self._url, self._config = url, config
+        self._before = _noted(Storage(store))
+        self._admin: KafkaAdminClient | None = None
+
+    def check(self) -> None:
+        """Raises `IngressChanged`. A Kafka that does not answer, or has no such topic now, is for the query to notice."""
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        if self._before is None:
+            return
+        try:
+            if self._admin is None:
+                self._admin = connect(
+                    KafkaAdminClient, self._url, self._config, request_timeout_ms=_PATIENCE_MS
+                )
+            now = _described(self._admin, self._url)
+        except (KafkaError, KafkaUnreachable):
+            self.close()
+            return
+        if now.partitions:
+            _compare(self._before, now, self._url)
+
+    def close(self) -> None:
+        """Close the connection. Another check would open a new one."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+
+def _noted(storage: Storage) -> Ingress | None:
+    return storage.read_json(_FILE, Ingress, "the ingress topic's id")
+
+
+def _described(admin: KafkaAdminClient, url: KafkaUrl) -> Ingress:
+    (topic,) = admin.describe_topics([url.topic])
+    return Ingress(url.topic, topic["topic_id"], len(topic["partitions"]))
+
+
+def _compare(before: Ingress, now: Ingress, url: KafkaUrl) -> None:
+    """Raises `IngressChanged` if two topics that exist differ."""
+    if before.id != now.id and before.id is not None:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is skipped silently: "
             "give the query a new checkpoint and a new store, and it begins with what the topic has now"
         )
-    elif before.partitions != now.partitions:
+    if before.partitions != now.partitions:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} has {now.partitions} partitions, and had {before.partitions} when this query "
             f"began: the commands of one Pulsar topic may now be in two of them. Copy the log to a new topic (magnetar produce "
             f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and a new store"
         )
-    return now.partitions

@@ -16,7 +16,15 @@ _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
 """A line of a Python or Java traceback with the name and the text of an exception."""
 
-_SAY_ALL = {"Damaged", "EntryNotFound", "FoldError", "ForeignFiles", "OffsetError", "StateVersionError"}
+_SAY_ALL = {
+    "Damaged",
+    "EntryNotFound",
+    "FoldError",
+    "ForeignFiles",
+    "IngressChanged",
+    "OffsetError",
+    "StateVersionError",
+}
 """Our exceptions whose text ends with what to do."""
 
 

@@ -52,6 +52,7 @@ def start(
     name: str | None = None,
     measured: bool = False,
     first_state: FirstState | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
 
@@ -63,6 +64,7 @@ def start(
         judge, set_aside, max_ahead_ms, measured, first_state: see `streaming.spark.operator.operator`.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
         on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
+        check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
     """
     written = operate(
         source,
@@ -89,7 +91,7 @@ def start(
     return (
         triggered.outputMode("append")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(batch_writer(sinks, on_batch, on_idle))
+        .foreachBatch(batch_writer(sinks, on_batch, on_idle, check))
         .start()
     )
 
@@ -147,15 +149,18 @@ def batch_writer(
     sinks: Sequence[Sink],
     on_batch: Callable[[Written], None] | None,
     on_idle: Callable[[int], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        check()
         for sink in sinks:
             sink.begin(batch_id)
         # One action that consumes everything: a second one would run the operator again, and an unread partition
         # would leave its state uncommitted.
         written = batch.collect()
+        check()
         rows = {(row.partition, row.kind): row.rows for row in written if row.kind != METRICS}
         for sink in sinks:
             if isinstance(sink, CommittingSink):

@@ -1,0 +1,67 @@
+"""A query's topic becomes another one while the query runs, in a way that Spark does not notice."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streaming.kafka.client import administration
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce_log
+from streaming.kafka.url import KafkaUrl
+from streaming.run import run_query
+from streaming.spark.checkpoint import committed
+from streaming.spark.failure import QueryFailed, explained
+from streaming.spark.query import Written
+from tests.e2e.processes import wait_until
+from tests.e2e.traffic import Traffic
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
+
+LOG = Traffic(3, 1_700_000_000_000).write(200)
+
+
+def recreated(admin: Any, url: KafkaUrl) -> None:
+    """With more records than before, so that the offset of the query exists."""
+    admin.delete_topics([url.topic])
+    wait_until(lambda: url.topic not in admin.list_topics(), "the end of the topic")
+    address = f"kafka://{url.bootstrap}/{url.topic}"
+    produce_log(LOG, address, partitions=2)
+    produce_log(LOG, address)
+
+
+def more_partitions(admin: Any, url: KafkaUrl) -> None:
+    admin.create_partitions({url.topic: 3})
+    produce_log(LOG.slice(100), f"kafka://{url.bootstrap}/{url.topic}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(recreated, "was deleted and recreated since"), (more_partitions, "has 3 partitions, and had 2 when")],
+)
+def test_a_topic_that_changes_under_a_query(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, change: Callable[[Any, KafkaUrl], None], said: str
+) -> None:
+    url = KafkaUrl(kafka.bootstrap, f"changed-{change.__name__}")
+    address = f"kafka://{url.bootstrap}/{url.topic}"
+    produce_log(LOG, address, partitions=2)
+    batches: list[Written] = []
+
+    def on_batch(batch: Written) -> None:
+        batches.append(batch)
+        if len(batches) == 1:  # Spark looks for new records after it
+            with administration(url) as admin:
+                change(admin, url)
+
+    with pytest.raises(QueryFailed) as failed, explained("Nothing is lost"):
+        run_query(
+            address, tmp_path / "checkpoint", str(tmp_path / "store"), clock="log", trigger="0s", quality=False,
+            max_ahead_ms=None, spark=spark, on_batch=on_batch,
+        )  # fmt: skip
+    assert said in str(failed.value)
+    assert "\n" not in str(failed.value)
+    last = committed(tmp_path / "checkpoint")
+    assert last is not None
+    assert last.batch == 0
