@@ -8,6 +8,7 @@ first start, and each micro-batch compares (`IngressWatch`). Spark itself notice
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.retention import check_policy
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _FILE = "ingress.json"
 _PATIENCE_MS = 5_000
+_POLICY_SECONDS = 60.0
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
@@ -70,9 +73,10 @@ class IngressWatch:
         self._url, self._config = url, config
         self._before = _noted(Storage(store))
         self._admin: KafkaAdminClient | None = None
+        self._policy_checked = time.monotonic()
 
     def check(self) -> None:
-        """Raises `IngressChanged`. A Kafka that does not answer, or has no such topic now, is for the query to notice."""
+        """Raises `IngressChanged`, and `LogLost` within a minute after Kafka was told to compact the topic. A Kafka that does not answer, or has no such topic now, is for the query to notice."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
@@ -84,6 +88,9 @@ class IngressWatch:
                     KafkaAdminClient, self._url, self._config, request_timeout_ms=_PATIENCE_MS
                 )
             now = _described(self._admin, self._url)
+            if time.monotonic() - self._policy_checked > _POLICY_SECONDS:
+                check_policy(self._admin, self._url)
+                self._policy_checked = time.monotonic()
         except (KafkaError, KafkaUnreachable):
             self.close()
             return

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from streaming.kafka.client import administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import topic_offsets
 from streaming.kafka.url import KafkaUrl
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
 
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1_000))
 _ENOUGH = 2
@@ -21,7 +25,7 @@ _POLL_MS = 2_000
 
 
 class LogLost(RuntimeError):
-    """Kafka has deleted records that a query has not folded. The text says which, and what to do."""
+    """Kafka has deleted records that a query has not folded, or does so by compaction. The text says which, and what to do."""
 
 
 def check_retention(
@@ -29,17 +33,13 @@ def check_retention(
 ) -> list[str]:
     """Sentences on how long the topic must keep its records, and on what threatens those that the query has not folded.
 
-    `offsets`: the first offset that was not folded, by partition; None: the query is new. Raises `LogLost`, `KafkaUnreachable`.
+    `offsets`: the first offset that was not folded, by partition; None: the query is new. Raises `LogLost`, also for a topic that
+    is compacted, and `KafkaUnreachable`.
     """
-    from kafka.admin import ConfigResource
-
     with administration(url, config) as admin:
         held = topic_offsets(admin, url.topic)
-        wanted = ConfigResource("TOPIC", url.topic, ["cleanup.policy", "retention.ms", "retention.bytes"])
-        found = admin.describe_configs([wanted], config_filter="all")["topic"][url.topic]
-    policy, keeps_ms, keeps_bytes = (
-        found[name]["value"] for name in ("cleanup.policy", "retention.ms", "retention.bytes")
-    )
+        check_policy(admin, url)
+        keeps_ms, keeps_bytes = _settings(admin, url.topic, "retention.ms", "retention.bytes")
     notes = []
     if offsets is None:
         if gone := {partition: first for partition, (first, _) in held.items() if first}:
@@ -56,11 +56,6 @@ def check_retention(
                     f"folded those from {at} on. Nothing is skipped silently: give the query a new checkpoint and a new store, and it "
                     "begins with what Kafka has"
                 )
-    if "compact" in policy:
-        notes.append(
-            f"topic {url.topic} is compacted (cleanup.policy={policy}): Kafka deletes commands that the query may not have folded. Set "
-            "cleanup.policy=delete"
-        )
     if int(keeps_ms) < 0 and int(keeps_bytes) < 0:
         return notes
     keeps = [f"for {_span(int(keeps_ms))}"] if int(keeps_ms) >= 0 else []
@@ -79,6 +74,24 @@ def check_retention(
                 "it. Raise retention.ms"
             )
     return notes
+
+
+def check_policy(admin: KafkaAdminClient, url: KafkaUrl) -> None:
+    """Raises `LogLost` if Kafka compacts the topic: of all commands on a Pulsar topic, it may then keep only the last."""
+    (policy,) = _settings(admin, url.topic, "cleanup.policy")
+    if "compact" in policy:
+        raise LogLost(
+            f"topic {url.topic} is compacted (cleanup.policy={policy}): Kafka deletes commands that the query has not folded. Set "
+            "cleanup.policy=delete. If it was compacted while commands were waiting, some are lost: nobody can tell which"
+        )
+
+
+def _settings(admin: KafkaAdminClient, topic: str, *names: str) -> list[str]:
+    from kafka.admin import ConfigResource
+
+    wanted = ConfigResource("TOPIC", topic, list(names))
+    found = admin.describe_configs([wanted], config_filter="all")["topic"][topic]
+    return [found[name]["value"] for name in names]
 
 
 def _oldest(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) -> int | None:

@@ -19,6 +19,7 @@ _TOPIC_CONFIG = {
     # Records carry the log's own timestamps, which may be years old, and the log is the truth: nothing expires.
     "retention.ms": "-1",
     "retention.bytes": "-1",
+    "cleanup.policy": "delete",
     "message.timestamp.type": "CreateTime",
     "max.message.bytes": str(LARGEST),
 }

@@ -14,9 +14,7 @@ from tests.e2e.traffic import Traffic
 pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
-def test_a_query_on_s3_goes_on_without_records(
-    s3_server: LocalS3, kafka: LocalKafka, tmp_path: Path
-) -> None:
+def test_a_query_on_s3_goes_on_without_records(s3_server: LocalS3, kafka: LocalKafka, tmp_path: Path) -> None:
     query = S3Query(s3_server, kafka, tmp_path, "time", "both", "--no-quality")
     produce_log(Traffic(1, 1_700_000_000_000).write(100), query.ingress, partitions=2)
     try:

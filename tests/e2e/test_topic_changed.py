@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
+from streaming.kafka import ingress
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
@@ -37,13 +39,28 @@ def more_partitions(admin: Any, url: KafkaUrl) -> None:
     produce_log(LOG.slice(100), f"kafka://{url.bootstrap}/{url.topic}")
 
 
+def compacted(admin: Any, url: KafkaUrl) -> None:
+    produce_log(LOG.slice(100), f"kafka://{url.bootstrap}/{url.topic}")
+    admin.alter_configs([ConfigResource("TOPIC", url.topic, {"cleanup.policy": "compact"})])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
-    [(recreated, "was deleted and recreated since"), (more_partitions, "has 3 partitions, and had 2 when")],
+    [
+        (recreated, "was deleted and recreated since"),
+        (more_partitions, "has 3 partitions, and had 2 when"),
+        (compacted, "is compacted (cleanup.policy=compact)"),
+    ],
 )
 def test_a_topic_that_changes_under_a_query(
-    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, change: Callable[[Any, KafkaUrl], None], said: str
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    change: Callable[[Any, KafkaUrl], None],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(ingress, "_POLICY_SECONDS", 0.0)
     url = KafkaUrl(kafka.bootstrap, f"changed-{change.__name__}")
     address = f"kafka://{url.bootstrap}/{url.topic}"
     produce_log(LOG, address, partitions=2)
