@@ -7,7 +7,8 @@ micro-batch as Delta's application transaction, so a repeated micro-batch is com
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.s3 import S3Url
-from sinks.storage import NotStored, Storage, plain
+from sinks.s3 import S3Url, failed
+from sinks.storage import Damaged, NotStored, Storage, plain
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,6 +30,10 @@ DATE = pa.field("date", pa.date32(), metadata={"doc": "The day (UTC) on which it
 
 READABLE_HOURS = 1
 """How long files that compaction or retention replaced stay for readers that opened the table before."""
+
+_LOG = "_delta_log"
+_COMMIT = re.compile(rf"{_LOG}/\d+\.json")
+_TO_DO = "Restore it from a copy, or move the folder of the table away: the query then begins a new one, without the rows so far"
 
 _PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
 _APPLICATION = "magnetar"
@@ -96,7 +101,7 @@ class DeltaLog:
     def exists(self) -> bool:
         """Whether the folder has a log."""
         names = ("_last_checkpoint", "00000000000000000000.json")
-        return any(self._storage.info(f"_delta_log/{name}") is not None for name in names)
+        return any(self._storage.info(f"{_LOG}/{name}") is not None for name in names)
 
     def create(self, schema: pa.Schema, files: Mapping[str, File]) -> None:
         """Start the log, with the files that are there by path, in one commit. `schema`: all columns but `batch` and the
@@ -115,9 +120,8 @@ class DeltaLog:
         )
 
     def last_batch(self) -> int | None:
-        """The last micro-batch that was committed."""
-        self._table.update_incremental()
-        return self._table.transaction_version(_APPLICATION)
+        """The last micro-batch that was committed. Raises `Damaged`, as all that reads the log."""
+        return self._current().transaction_version(_APPLICATION)
 
     def commit(self, batch_id: int, files: Mapping[str, File]) -> int:
         """Add the files of a micro-batch by path, unless it is committed. Gives the number of those added. Raises `NotStored`."""
@@ -129,6 +133,8 @@ class DeltaLog:
                 self._add(files, batch_id)
                 return len(files)
             return 0
+        except Damaged:
+            raise
         except (DeltaError, OSError) as error:
             raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
 
@@ -169,20 +175,24 @@ class DeltaLog:
 
     def count(self) -> int:
         """The number of the table's files, of all kinds."""
-        self._table.update_incremental()
-        return len(self._table.file_uris())
+        return len(self._files())
 
     def files(self, kind: str) -> list[str]:
         """The paths of a kind's files on the storage's file system, in no order."""
-        self._table.update_incremental()
-        uris = self._table.file_uris(file_pruning_predicate=f"kind = '{kind}'")
         # Every file is in the folder of its kind. What comes before differs in form from the storage's own paths.
-        return [self._storage.path(uri[uri.rindex(f"{_PARTITIONS[0]}=") :]) for uri in uris]
+        own = (uri[uri.rindex(f"{_PARTITIONS[0]}=") :] for uri in self._files())
+        return [self._storage.path(path) for path in own if path.startswith(f"{_PARTITIONS[0]}={kind}/")]
+
+    def _files(self) -> list[str]:
+        table = self._current()
+        with self._damage():
+            return table.file_uris()
 
     def first_batch(self) -> int | None:
         """The first micro-batch in compacted files, or None if there are none."""
-        self._table.update_incremental()
-        files = pa.table(self._table.get_add_actions(flatten=True))
+        table = self._current()
+        with self._damage():
+            files = pa.table(table.get_add_actions(flatten=True))
         name = f"min.{BATCH.name}"
         return pc.min(files[name]).as_py() if name in files.column_names else None
 
@@ -195,8 +205,7 @@ class DeltaLog:
         from deltalake import WriterProperties
         from deltalake.exceptions import CommitFailedError
 
-        table = self._table
-        table.update_incremental()
+        table = self._current()
         before = len(table.file_uris())
         try:
             if keep is not None:
@@ -217,15 +226,40 @@ class DeltaLog:
         table.vacuum(READABLE_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
         return Compacted(before, len(table.file_uris()))
 
+    def _current(self) -> "DeltaTable":
+        """The table as it is now."""
+        with self._damage():
+            self._table.update_incremental()
+            return self._table
+
     @cached_property
     def _table(self) -> "DeltaTable":
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
+        with self._damage():
+            found = {self._storage.relative(info): info.size for info in self._storage.files(_LOG)}
+            checkpoint = max((name for name in found if ".checkpoint." in name), default="")
+            for name, size in found.items():
+                # A power failure may leave an empty file. The library takes it for a commit that changed nothing.
+                if _COMMIT.fullmatch(name) and name > checkpoint and not size:
+                    raise Damaged(f"{self._storage.url}/{name} is empty. {_TO_DO}")
+            try:
+                return DeltaTable(self._uri, storage_options=self._options)
+            except TableNotFoundError as error:
+                raise NotATable(f"{self._storage.url} has no output table of a live query") from error
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Turns what the library says of a log that it can't read into a sentence."""
+        from deltalake.exceptions import DeltaError
+
         try:
-            return DeltaTable(self._uri, storage_options=self._options)
-        except TableNotFoundError as error:
-            raise NotATable(f"{self._storage.url} has no output table of a live query") from error
+            yield
+        except DeltaError as error:
+            if failed(str(error)) is not None:  # S3 is away, and its files may be whole
+                raise
+            raise Damaged(f"{self._storage.url}/{_LOG} is damaged: {plain(error)}. {_TO_DO}") from error
 
 
 def today() -> date:

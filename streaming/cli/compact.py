@@ -17,10 +17,10 @@ def compact_command(
 ) -> None:
     """Rewrite small files of a query's output table into large ones. The query may run meanwhile, and does the same itself."""
     from sinks.delta_log import Conflict, DeltaLog, NotATable
-    from sinks.storage import BadUrl, Storage, within
+    from sinks.storage import BadUrl, Damaged, Storage, within
 
     keep = None if keep_outputs is None else days(keep_outputs)
-    with expected_errors(NotATable, BadUrl, failed=(Conflict,)):
+    with expected_errors(NotATable, BadUrl, failed=(Conflict, Damaged)):
         table = DeltaLog(Storage(within(store, "tables")))
         done = in_thread(lambda: table.compact(keep))
         typer.echo(f"{done.before:,} files before, {done.after:,} after")

@@ -17,7 +17,7 @@ from schemas.outputs import Rows
 from sinks import delta_log, tables
 from sinks.base import CommittingSink, ForeignFiles
 from sinks.delta_log import DeltaLog, NotATable
-from sinks.storage import BadUrl, NotStored, Storage
+from sinks.storage import BadUrl, Damaged, NotStored, Storage
 from sinks.tables import DeltaSink, TableSink, first_batch, read_table
 from streaming.answers.folders import Folders
 from tests.sinks.helpers import TOPIC, output, receipts
@@ -325,3 +325,32 @@ def test_pandas_reads_it(url: str) -> None:
         filters=[("kind", "=", "MESSAGE")], columns=["topic", "entry_id", "batch"]
     )
     assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "nuls", "missing"])
+@pytest.mark.parametrize("commit", [3, 21, 23])
+def test_a_damaged_log_is_named_or_makes_no_difference(
+    commit: int, damage: str, url: str, tmp_path: Path
+) -> None:
+    """As a power failure, a full disk or an incomplete copy leave it. Commit 20 has a checkpoint: those before it are not read."""
+    sink = DeltaSink(url)
+    for number in range(23):
+        run(sink, number)
+    file = Path(url) / "_delta_log" / f"{commit:020}.json"
+    whole = file.read_bytes()
+    if damage == "missing":
+        if commit == 23:
+            pytest.skip("without its last commit, a table is what it was before")
+        file.unlink()
+    else:
+        left = {"empty": b"", "half": whole[: len(whole) // 2], "nuls": whole[:-40] + bytes(40)}
+        file.write_bytes(left[damage])
+    if commit > 20:
+        for attempt in (lambda: run(DeltaSink(url), 23), lambda: read_table(url), lambda: compact(url)):
+            with pytest.raises(
+                Damaged, match=r"/_delta_log.* is (damaged: .+|empty)\. Restore it from a copy, or"
+            ):
+                attempt()
+    else:
+        run(DeltaSink(url), 23)
+        assert read_table(url).equals(expected(tmp_path / "plain", range(24)))
