@@ -327,8 +327,11 @@ def test_pandas_reads_it(url: str) -> None:
     assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "nuls", "missing"])
-@pytest.mark.parametrize("commit", [3, 21, 23])
+@pytest.mark.parametrize(
+    ("commit", "damage"),
+    # Without its last commit, a table is what it was before.
+    [(c, d) for c in (3, 21, 23) for d in ("empty", "half", "nuls", "missing") if (c, d) != (23, "missing")],
+)
 def test_a_damaged_log_is_named_or_makes_no_difference(
     commit: int, damage: str, url: str, tmp_path: Path
 ) -> None:
@@ -339,8 +342,6 @@ def test_a_damaged_log_is_named_or_makes_no_difference(
     file = Path(url) / "_delta_log" / f"{commit:020}.json"
     whole = file.read_bytes()
     if damage == "missing":
-        if commit == 23:
-            pytest.skip("without its last commit, a table is what it was before")
         file.unlink()
     else:
         left = {"empty": b"", "half": whole[: len(whole) // 2], "nuls": whole[:-40] + bytes(40)}
