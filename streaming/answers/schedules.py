@@ -8,6 +8,7 @@ level is kept, and the first violation of an invariant is one after the fewest s
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from streaming.answers.reduction import reduced
 from streaming.answers.scenario import START, Scenario, Step, components
 from streaming.broker.broker import Broker
 from streaming.broker.codec import PartitionState
+
+MOST_STATES = 2_000_000
+"""Where a search stops, if it is not told otherwise: after 4 to 10 minutes, and 2 to 4 GB."""
 
 PATIENCE = 60_000
 """How long an entry may wait for a timer before its consumer counts as starved (ms)."""
@@ -59,8 +63,9 @@ class Checked(msgspec.Struct, kw_only=True):
     """What a search found. `states` were reached by `transitions`, `deepest` steps from the start; `ends` of them are states
     in which no actor can go on.
 
-    `complete`: every schedule was explored. `never`: the steps that were never possible, by actor and number from 1.
-    `components`: into how many independent scenarios it fell.
+    `complete`: every schedule was explored. If not, every one of up to `whole` steps was, in the independent scenario at which it
+    stopped. `never`: the steps that were never possible, by actor and number from 1. `components`: into how many independent
+    scenarios it fell.
     """
 
     states: int = 0
@@ -68,6 +73,7 @@ class Checked(msgspec.Struct, kw_only=True):
     deepest: int = 0
     ends: int = 0
     complete: bool = True
+    whole: int | None = None
     components: int = 1
     never: list[str] = []
     counterexamples: list[Counterexample] = []
@@ -96,20 +102,23 @@ def check(
     scenario: Scenario,
     *,
     processes: int = 1,
-    most_states: int | None = None,
+    most_states: int | None = MOST_STATES,
+    stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Checked:
     """Explore every schedule of a scenario. Returns one counterexample for each invariant that is violated.
 
-    `most_states`: stop after the level in which so many states were reached. `progress` is called after each level with the
-    number of states and the depth.
+    `most_states`: where to stop; None: nowhere. The states of two levels are in memory. `stop` is asked again and again. `progress` is
+    called after each level with the number of states and the depth.
     """
     parts = components(scenario)
     total = Checked(components=len(parts))
     for part in parts:
         search = _Search(part)
         with _pool(part, processes) as pool:
-            _explore(search, total, pool, most_states, progress)
+            _explore(search, total, pool, most_states, stop, progress)
+        if not total.complete:
+            break
     return total
 
 
@@ -251,7 +260,10 @@ def _pool(scenario: Scenario, processes: int) -> Iterator[ProcessPoolExecutor | 
         yield None
         return
     with ProcessPoolExecutor(processes, initializer=_begin, initargs=(scenario,)) as pool:
-        yield pool
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _own: list[_Search] = []
@@ -259,6 +271,9 @@ _own: list[_Search] = []
 
 
 def _begin(scenario: Scenario) -> None:
+    # They reach all processes of a terminal or a service. The first one ends the others.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     gc.disable()
     _own.append(_Search(scenario))
 
@@ -272,8 +287,12 @@ def _explore(
     total: Checked,
     pool: ProcessPoolExecutor | None,
     most_states: int | None,
+    stop: Callable[[], bool],
     progress: Callable[[int, int], None] | None,
 ) -> None:
+    def enough(reached: int) -> bool:
+        return (most_states is not None and total.states + reached >= most_states) or stop()
+
     start, violations = search.start()
     level = [start]
     first: dict[Invariant, tuple[Violation, bytes]] = {}
@@ -291,10 +310,7 @@ def _explore(
             reached[:] = map(max, reached, node.done)
         if progress is not None:
             progress(total.states, depth)
-        if not level:
-            break
-        if most_states is not None and total.states >= most_states:
-            total.complete = False
+        if not level or not total.complete:
             break
         chunks = [level[at : at + _CHUNK] for at in range(0, len(level), _CHUNK)]
         apart = pool is not None and len(level) >= _ALONE
@@ -309,6 +325,9 @@ def _explore(
                 other = following.get(key)
                 if other is None or node.schedule < other.schedule:
                     following[key] = node
+            if enough(len(following)):
+                total.complete, total.whole = False, depth
+                break
         level = list(following.values())
         depth += 1
     total.never += [

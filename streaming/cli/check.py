@@ -9,6 +9,7 @@ import typer
 
 from streaming.cli.console import counted, progress
 from streaming.cli.errors import FAILED, expected_errors
+from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,35 +36,42 @@ def check_command(
     processes: Annotated[int, typer.Option(min=1, help="The number of processes.")] = 2,
     max_states: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop when so many states were reached. The default is to explore all."),
+        typer.Option(
+            min=1,
+            help="Stop when so many states were reached. A million may take 1 to 2 GB of memory. The default is two million.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Run a scenario in every order, and look for one in which the broker breaks an invariant.
 
-    Ends with 1 if there is one.
+    Ends with 1 if there is one. After Ctrl-C it says how far it got.
     """
     from streaming.answers.delivery import to_json
     from streaming.answers.scenario import ScenarioError, read_scenario
-    from streaming.answers.schedules import check
+    from streaming.answers.schedules import MOST_STATES, check
 
     with expected_errors(ScenarioError):
         found = read_scenario(scenario)
         if to is not None:
             to.mkdir(parents=True, exist_ok=True)
-    with progress() as bar:
+    with stop_signals() as stop, progress() as bar:
         task = bar.add_task("exploring", total=None)
 
         def show(states: int, depth: int) -> None:
             bar.update(task, description=f"{states:,} states, {depth} steps deep")
 
-        checked = check(found, processes=processes, most_states=max_states, progress=show)
+        checked = check(
+            found, processes=processes, most_states=max_states or MOST_STATES, stop=stop.is_set, progress=show
+        )
     paths = [] if to is None else [*_written(to, checked)]
     typer.echo(to_json(checked) if as_json else "\n".join(_lines(found.description, checked)))
     if paths and not as_json:
         typer.echo(f"\nwritten: {', '.join(map(str, paths))}")
     if checked.counterexamples:
         raise typer.Exit(FAILED)
+    if stop.number is not None and not checked.complete:
+        raise typer.Exit(128 + stop.number)
 
 
 def _written(to: Path, checked: Checked) -> Iterator[Path]:
@@ -79,7 +87,7 @@ def _lines(description: str, checked: Checked) -> Iterator[str]:
     parts = f" in {checked.components} independent scenarios" if checked.components > 1 else ""
     yield (
         f"{counted(checked.states, 'state')}{parts}, {counted(checked.transitions, 'transition')}, at most "
-        f"{counted(checked.deepest, 'step')} deep. {'Every schedule was explored.' if checked.complete else 'Not all schedules were explored: --max-states.'}"
+        f"{counted(checked.deepest, 'step')} deep. {'Every schedule was explored.' if checked.complete else _how_far(checked)}"
     )
     for each in checked.never:
         yield f"Never possible: {each}"
@@ -88,6 +96,14 @@ def _lines(description: str, checked: Checked) -> Iterator[str]:
     for example in checked.counterexamples:
         yield ""
         yield from _counterexample(example)
+
+
+def _how_far(checked: Checked) -> str:
+    where = " of the independent scenario at which it stopped" if checked.components > 1 else ""
+    return (
+        f"Stopped before the end, by --max-states or a signal. Every schedule of up to {counted(checked.whole or 0, 'step')}{where} was "
+        "explored; longer ones may violate an invariant all the same."
+    )
 
 
 def _counterexample(example: Counterexample) -> Iterator[str]:

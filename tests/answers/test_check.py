@@ -161,6 +161,29 @@ def test_processes_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not alone.complete
 
 
+def exponential() -> Any:
+    """Eight clients with eight steps each, of which no order is like another."""
+    steps = [{"PUBLISH": {"key": f"{client}-{step}"}} for client in range(8) for step in range(8)]
+    clients = {f"p{client}": steps[8 * client : 8 * client + 8] for client in range(8)}
+    return scenario_of({"clients": clients})
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_exponential_scenario_ends_and_says_how_far_it_got(processes: int) -> None:
+    checked = check(exponential(), processes=processes, most_states=3000)
+    assert not checked.complete
+    assert checked.whole is not None
+    assert checked.whole > 2
+    assert 3000 <= checked.states < 3000 + 8 * 256  # the last chunk
+    assert not checked.never
+
+
+def test_a_search_that_is_stopped_says_how_far_it_got() -> None:
+    asked = iter([False, False, True])
+    checked = check(exponential(), stop=lambda: next(asked))
+    assert (checked.complete, checked.whole, checked.deepest) == (False, 2, 3)
+
+
 def test_clients_that_do_the_same_are_explored_in_one_order() -> None:
     once, always = (check(scenario_of(small(symmetry=symmetry))) for symmetry in (True, False))
     assert once.states < always.states * 0.7
