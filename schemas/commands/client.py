@@ -132,7 +132,7 @@ class Producer(Command, tag="PRODUCER"):
     """True: the producer may take part in transactions. Recorded, not used."""
     initial_subscription_name: str | None = None
     """A durable subscription to create at the earliest message, unless it exists. Refused (NotAllowedError) if
-    `allowAutoSubscriptionCreation` is off. Ignored on a non-persistent topic."""
+    `allowAutoSubscriptionCreation` is off, and (ProducerBusy) if SUBSCRIBE would refuse its name. Ignored on a non-persistent topic."""
 
 
 class Send(Command, tag="SEND"):

@@ -32,7 +32,7 @@ from streaming.answers.policy_search import (
     search,
 )
 from streaming.broker.context import namespace_of
-from streaming.broker.lookup import PARTITION
+from streaming.broker.names import PARTITION
 from streaming.replay import load
 
 IN_PROCESS = 20_000

@@ -35,7 +35,14 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
 from streaming.broker.errors import LogOrderError
-from streaming.broker.lookup import PARTITION, LookupCommand, is_topic_name, partitions_of
+from streaming.broker.lookup import LookupCommand
+from streaming.broker.names import (
+    PARTITION,
+    is_topic_name,
+    partition_index,
+    partitions_of,
+    why_not_topic_name,
+)
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent import lifecycle, rate_limits, send_run
 from streaming.broker.persistent.delivery import (
@@ -376,11 +383,9 @@ class Broker:
 
     def _awaits_use(self, name: str) -> bool:
         """Is this a partition of a partitioned topic that nobody has used or deleted?"""
-        whole, _, index = name.rpartition("-partition-")
+        whole = name.rpartition("-partition-")[0]
         return (
-            index.isdecimal()
-            and str(int(index)) == index
-            and int(index) < self._ctx.partitioned.get(whole, 0)
+            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0)
             and name not in self._state.deleted
         )
 
@@ -449,7 +454,7 @@ class Broker:
 
     def _refuse_name(self, name: str, command: TopicCommand | LookupCommand) -> Refused | None:
         """Answer a command for what is not a topic name. It is refused if no answer can say so."""
-        ctx, cause = self._ctx, lookup.why_not_topic_name(name)
+        ctx, cause = self._ctx, why_not_topic_name(name)
         if isinstance(command, c.Admin):
             admin.refuse(ctx, command, 412, "Topic name is not valid")
         elif isinstance(command, c.GetSchema | c.GetOrCreateSchema):

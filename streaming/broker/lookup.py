@@ -1,6 +1,5 @@
 """What clients ask before they use a topic: its partitions, its broker, its schema (protocol.md §4, §7)."""
 
-import re
 from typing import NamedTuple
 
 from schemas import commands as c
@@ -18,54 +17,14 @@ from schemas.effects import (
 )
 from streaming.broker import schema_registry
 from streaming.broker.context import Context, namespace_of
+from streaming.broker.names import PARTITION
 from streaming.broker.policies.hierarchy import Policies
 
-NAMED_ENTITY = r"(?!\.{1,2}(?:/|\Z))[-=:.A-Za-z0-9_]+"
-"""A pattern: how tenants and namespaces may be named."""
-
-_NAMESPACE_NAME = re.compile(rf"{NAMED_ENTITY}(?:/{NAMED_ENTITY}){{1,2}}/")
-_TOPIC_NAME = re.compile(
-    rf"(?:persistent|non-persistent)://{NAMED_ENTITY}/{NAMED_ENTITY}/"
-    rf"(?:{NAMED_ENTITY}/(?!\.{{1,2}}\Z)(?=.*\S).+|(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*)",
-    re.DOTALL,
+_DIGITS = (
+    100  # more are beyond any number of partitions, and Python reads no text of many thousands as a number
 )
-_DOMAINS = ("persistent", "non-persistent")
-PARTITION = re.compile(r".+-partition-\d+")
 
 LookupCommand = c.PartitionedMetadata | c.Lookup | c.GetSchema | c.GetOrCreateSchema
-
-
-def is_namespace_name(name: str) -> bool:
-    """Whether ``tenant/namespace`` or ``tenant/cluster/namespace`` may be named so, see `is_topic_name`."""
-    return _NAMESPACE_NAME.fullmatch(f"{name}/") is not None
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether topics may be named so (TopicName, NamespaceName, NamedEntity).
-
-    Tenant and namespace consist of letters, digits and ``-=:._``; the topic's own name is not blank and has no slash. None
-    of the three is ``.`` or ``..``, since they are parts of paths in the metadata store. A name of Pulsar 1 has a cluster
-    between tenant and namespace, and the topic's own name may have slashes.
-    """
-    return _TOPIC_NAME.fullmatch(name) is not None
-
-
-def why_not_topic_name(name: str) -> str:
-    """Why topics may not be named so, as Pulsar says it."""
-    domain, found, rest = name.partition("://")
-    if not found:
-        return f"Invalid short topic name '{name}', it should be in the format of <tenant>/<namespace>/<topic> or <topic>"
-    if domain not in _DOMAINS:
-        return f"Invalid topic domain: '{domain}'"
-    namespace = rest.split("/", 3)[:-1]
-    if len(namespace) < 2:
-        return f"Invalid topic name: {name}"
-    if not all(namespace):
-        return f"Invalid namespace format. namespace: {'/'.join(namespace)}"
-    for part in namespace:
-        if re.fullmatch(NAMED_ENTITY, part) is None:
-            return f"Invalid named entity: {part}"
-    return f"Invalid topic name: {name}. Topic local name must not be blank."
 
 
 def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool, own: Policies) -> None:
@@ -126,7 +85,9 @@ def is_beyond(ctx: Context, name: str) -> bool:
     """Whether this is a partition that its partitioned topic does not have."""
     whole, _, index = name.rpartition("-partition-")
     count = ctx.partitioned.get(whole)
-    return count is not None and PARTITION.fullmatch(name) is not None and int(index) >= count
+    if count is None or PARTITION.fullmatch(name) is None:
+        return False
+    return len(index) > _DIGITS or int(index) >= count
 
 
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
@@ -173,13 +134,3 @@ def create_by_use(ctx: Context, name: str) -> int:
         return 0
     ctx.partitioned[name] = partitions
     return partitions
-
-
-def partition_index(name: str) -> int:
-    """K of ``…-partition-K``, −1 for other topics."""
-    return int(name.rpartition("-")[2]) if PARTITION.fullmatch(name) else -1
-
-
-def partitions_of(name: str, count: int) -> list[str]:
-    """The full names of a partitioned topic's partitions."""
-    return [f"{name}-partition-{index}" for index in range(count)]

@@ -10,7 +10,7 @@ from streaming.broker import bundles
 from streaming.broker.admin import PARTITIONED, call_permissions, refuse_as_unsupported, respond
 from streaming.broker.context import CLUSTER, Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.lookup import is_namespace_name, partitions_of
+from streaming.broker.names import is_namespace_name, partitions_of
 from streaming.broker.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload

@@ -9,6 +9,7 @@ only finitely often: as each message expires, say.
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent import inactivity
 from streaming.broker.persistent.backlog_quota import (
     EVICTION_TARGET,
@@ -18,7 +19,6 @@ from streaming.broker.persistent.backlog_quota import (
     size_exceeded,
     time_exceeded,
 )
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.message_expiry import (
     CAUGHT_UP_FACTOR,
     MINIMUM_BACKLOG_FOR_EXPIRY_CHECK,

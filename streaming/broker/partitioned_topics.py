@@ -17,7 +17,8 @@ from streaming.broker.admin import call_of, is_schema_call, respond
 from streaming.broker.config import MOST_PARTITIONS
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.lookup import PARTITION, create_by_use
+from streaming.broker.lookup import create_by_use
+from streaming.broker.names import PARTITION
 from streaming.broker.persistent.admin_operations import read_properties
 from streaming.broker.policies.admin_calls import (
     ALL_POLICIES,

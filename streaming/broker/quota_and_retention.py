@@ -9,6 +9,7 @@ import msgspec
 
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.next_effect import expiry_by_age
 from streaming.broker.persistent.backlog_quota import (
     EVICTION_TARGET,
@@ -18,7 +19,6 @@ from streaming.broker.persistent.backlog_quota import (
     size_exceeded,
     time_exceeded,
 )
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import consumed_up_to, deletable, is_checked
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType

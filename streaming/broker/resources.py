@@ -15,7 +15,7 @@ from schemas.units import Int32, Int64
 from streaming.broker.admin import respond
 from streaming.broker.context import CLUSTER, Context, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.lookup import NAMED_ENTITY
+from streaming.broker.names import is_tenant_name
 from streaming.broker.policies.arguments import convert, query
 
 Response = tuple[int, Any]
@@ -110,7 +110,7 @@ def _known_cluster(ctx: Context, name: str) -> dict[str, Any]:
 
 def _put_cluster(ctx: Context, command: Admin, names: Names) -> Response:
     name = names["cluster"]
-    if re.fullmatch(NAMED_ENTITY, name) is None:
+    if not is_tenant_name(name):
         raise AdminError(412, "Cluster name is not valid")
     data = _cluster_data(command)
     if name in clusters(ctx):

@@ -9,7 +9,7 @@ from schemas.commands import Admin
 from streaming.broker.admin import respond
 from streaming.broker.context import CLUSTER, Context, TenantInfo, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.lookup import NAMED_ENTITY
+from streaming.broker.names import is_tenant_name
 from streaming.broker.policies.arguments import convert, query
 
 _TENANTS = re.compile(r"/tenants(?:/(?P<tenant>[^/?]+))?(?:\?.*)?")
@@ -40,7 +40,7 @@ def _answer(ctx: Context, command: Admin, name: str | None) -> tuple[int, Any]:
                 raise AdminError(404, "Tenant does not exist")
             return 200, msgspec.to_builtins(known)
         case "PUT":
-            if re.fullmatch(NAMED_ENTITY, name) is None:
+            if not is_tenant_name(name):
                 raise AdminError(412, "Tenant name is not valid")
             info = _info(command)
             if known is not None:

@@ -20,7 +20,7 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
-from streaming.broker.lookup import partitions_of
+from streaming.broker.names import DEDUP_CURSOR, partitions_of
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import inactivity
@@ -29,7 +29,6 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_per
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
 from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.stats import internal_stats
 from streaming.broker.topic_commands import TopicCommand

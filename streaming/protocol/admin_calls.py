@@ -12,7 +12,7 @@ from msgspec import UNSET
 from schemas.commands import Admin, MessageMetadata
 from schemas.effects import AdminResponse
 from streaming.broker.admin import topic_of
-from streaming.broker.lookup import partitions_of
+from streaming.broker.names import partitions_of
 from streaming.protocol.frames import Stored, uncompressed
 
 _NAME = 5

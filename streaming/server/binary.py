@@ -22,7 +22,7 @@ from schemas import effects as e
 from schemas.commands import Ack, Admin, ConnectionLost, Fault, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
-from streaming.broker.lookup import is_namespace_name
+from streaming.broker.names import is_namespace_name
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import (

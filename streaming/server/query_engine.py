@@ -36,7 +36,7 @@ from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin import topic_of
-from streaming.broker.lookup import partitions_of
+from streaming.broker.names import partitions_of
 from streaming.broker.namespaces import NOT_EMPTY
 from streaming.broker.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.policies.arguments import query

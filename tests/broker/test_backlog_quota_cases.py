@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.backlog_quota import over_age
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.policies.hierarchy import default_quota
 from streaming.broker.position import Position
 from tests.broker.kit import BareTopic, Run, of, one

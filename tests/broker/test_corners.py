@@ -30,7 +30,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, feed, of, one, response, sent
 

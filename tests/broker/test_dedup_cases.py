@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.effects import Message, ProducerSuccess, SendError, SendReceipt, TopicEvent
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR, MessageDeduplication
+from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.position import Position
 from tests.broker.kit import Run, of, one
 

@@ -22,7 +22,7 @@ from schemas.effects import (
 )
 from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.trimming import trim
 from tests.broker.kit import QUIET, TOPIC, BareTopic, Run, of, one, response
 

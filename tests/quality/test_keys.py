@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.effects import Quarantined
 from schemas.keys import NOT_UTF8, key_of, topic_of
-from streaming.broker.lookup import is_topic_name
+from streaming.broker.names import is_topic_name
 from streaming.log.files import read_log
 from tests.broker.kit import Run
 from tests.quality.helpers import GOOD, TOPIC, value

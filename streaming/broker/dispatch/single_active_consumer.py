@@ -1,7 +1,6 @@
 """Dispatch to one active consumer: Exclusive and Failover (mirrors `PersistentDispatcherSingleActiveConsumer`;
 rules: subscriptions.md §8)."""
 
-import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from functools import lru_cache
@@ -24,6 +23,7 @@ from streaming.broker.dispatch.verdict import (
     permits_of,
     rate_of,
 )
+from streaming.broker.names import partition_index
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -31,8 +31,6 @@ from streaming.broker.subscription.subscription import Subscription
 
 RING_POINTS = 100
 """Points per consumer on the hash ring that picks the active consumer."""
-
-_PARTITION = re.compile(r"-partition-(\d+)$")
 
 
 class SingleActiveConsumer(Dispatcher, tag="single"):
@@ -111,12 +109,12 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """Choose the active consumer. Returns True if it changed: the new one starts at the first unacked entry."""
         consumers, config = sub.consumers, sub.ctx.config
         best = bisect_right(consumers, consumers[0].priority, key=lambda consumer: consumer.priority)
-        partition = _PARTITION.search(sub.topic)
-        first = partition is None and not config.activeConsumerFailoverRingForNonPartitioned
+        partition = partition_index(sub.topic)
+        first = partition < 0 and not config.activeConsumerFailoverRingForNonPartitioned
         if not self.failover or first:
             self.active = 0
-        elif partition is not None and not config.activeConsumerFailoverConsistentHashing:
-            self.active = int(partition[1]) % best
+        elif partition >= 0 and not config.activeConsumerFailoverConsistentHashing:
+            self.active = partition % best
         else:
             self.active = pick_on_ring([consumer.name for consumer in consumers[:best]], sub.topic)
         if consumers[self.active] is before:

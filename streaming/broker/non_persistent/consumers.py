@@ -25,10 +25,11 @@ from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_set import from_words
+from streaming.broker.names import check_subscription_name
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.persistent.subscribing import is_free_name, type_mismatch
+from streaming.broker.persistent.subscribing import type_mismatch
 from streaming.broker.position import from_wire
 from streaming.broker.rate import Rates
 from streaming.broker.subscription.consumer import Consumer
@@ -72,8 +73,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError(
             "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
         )
-    if not is_free_name(name):
-        raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
+    check_subscription_name(name)
     if command.subType == "Exclusive" and command.keySharedMeta is not None:
         raise BrokerError("NotAllowedError", "Exclusive with hash ranges isn't supported yet")
     existing = topic.subscriptions.get(name)

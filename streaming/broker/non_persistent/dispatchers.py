@@ -5,7 +5,6 @@
 A dispatcher names the consumer for one message. If that consumer cannot take it, the message is dropped.
 """
 
-import re
 from abc import abstractmethod
 from itertools import chain
 from typing import ClassVar
@@ -27,9 +26,8 @@ from streaming.broker.dispatch.selectors import (
 from streaming.broker.dispatch.single_active_consumer import pick_on_ring
 from streaming.broker.dispatch.sticky_key import KeySharedMode, key_shared, key_shared_mismatch
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.names import partition_index
 from streaming.broker.subscription.consumer import Consumer
-
-_PARTITION = re.compile(r"-partition-(\d+)$")
 
 
 class NonPersistentDispatcher(msgspec.Struct, array_like=True):
@@ -96,13 +94,12 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
         """
         consumers.sort(key=lambda consumer: (consumer.priority, consumer.name.encode("utf-16-be")))
         best = [consumer.name for consumer in consumers if consumer.priority == consumers[0].priority]
-        partition = _PARTITION.search(topic)
         if not self.failover:
             self.active = 0
         elif ctx.config.activeConsumerFailoverConsistentHashing:
             self.active = pick_on_ring(best, topic)
         else:
-            self.active = int(partition[1]) % len(best) if partition is not None else 0
+            self.active = max(partition_index(topic), 0) % len(best)
 
     def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
         """The active consumer."""

@@ -16,7 +16,7 @@ from schemas.units import Int32, Int64
 from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.lookup import partition_index
+from streaming.broker.names import is_subscription_name, partition_index
 from streaming.broker.persistent import (
     backlog_analysis,
     leaving,
@@ -119,7 +119,7 @@ def _create_subscription(
     """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
     if match["name"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
-    if not subscribing.is_free_name(match["name"]):
+    if not is_subscription_name(match["name"]):
         raise AdminError(412, f"'{match['name']}' is empty or reserved")
     body = MessageIdBody.read(command.body)
     target = body.position
@@ -402,7 +402,7 @@ def _peek(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str,
     name = match["name"]
     if int(match["n"]) == 0:
         raise AdminError(500, "Message positions start at 1")  # as a call fails that Pulsar did not expect
-    if name not in topic.subscriptions and subscribing.is_free_name(name):
+    if name not in topic.subscriptions and is_subscription_name(name):
         _create(ctx, topic, name, earliest=True)
     cursor = topic.cursors[_subscription(topic, name).name]
     position = cursor.peek(topic.ledger, int(match["n"]))

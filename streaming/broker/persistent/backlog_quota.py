@@ -7,8 +7,8 @@ from schemas.effects import Evicted
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent import deduplication_snapshots
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.message_expiry import expire_by_age
 from streaming.broker.persistent.topic import OldestPosition, PersistentTopic, Reason
 from streaming.broker.persistent.trimming import move_cursor

@@ -8,7 +8,9 @@ from streaming.broker.context import Context
 from streaming.broker.errors import CursorError
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR, MessageDeduplication
+from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.persistent import leaving
+from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import free_ledgers, trim
 from streaming.broker.position import Position
@@ -17,6 +19,9 @@ from streaming.broker.position import Position
 def check_status(ctx: Context, topic: PersistentTopic) -> None:
     """Switch deduplication on or off as the policies say: at topic load and on every policy change (§2)."""
     wanted = ctx.policies_of(topic).deduplication
+    if (misnamed := topic.subscriptions.get(DEDUP_CURSOR)) is not None:
+        # A state has it that was written before the gate for names held everywhere. Its cursor is not one of deduplication.
+        leaving.delete(ctx, topic, misnamed, "its name is reserved")
     if topic.dedup.status == "Initialized":
         topic.dedup = MessageDeduplication()  # only the cursor survives a load
     dedup = topic.dedup

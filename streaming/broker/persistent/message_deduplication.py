@@ -12,8 +12,6 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 
-DEDUP_CURSOR = "pulsar.dedup"
-
 Status = Literal["Initialized", "Disabled", "Recovering", "Enabled", "Removing", "Failed"]
 Verdict = Literal["NotDup", "Dup", "Unknown"]
 

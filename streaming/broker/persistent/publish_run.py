@@ -20,8 +20,8 @@ from schemas.commands import MessageMetadata
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.deduplication_snapshots import timed_snapshot
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.rate import ProducerCounters
 

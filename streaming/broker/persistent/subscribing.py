@@ -8,9 +8,9 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.names import check_subscription_name
 from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.leaving import delete
-from streaming.broker.persistent.message_deduplication import DEDUP_CURSOR
 from streaming.broker.persistent.seeking import position_at, reset
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
@@ -58,8 +58,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         raise BrokerError(
             "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
         )
-    if not is_free_name(name):
-        raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
+    check_subscription_name(name)
     rate_limits.check_subscribe(ctx, topic, command)
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
@@ -98,11 +97,6 @@ def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str |
     return (
         None if subscription.dispatcher is None else subscription.dispatcher.mismatch(command.keySharedMeta)
     )
-
-
-def is_free_name(name: str) -> bool:
-    """Whether a subscription may have this name."""
-    return bool(name.strip()) and not name.startswith("pulsar.repl") and name != DEDUP_CURSOR
 
 
 def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
@@ -165,7 +159,8 @@ def create(
     earliest: bool,
     properties: dict[str, str] | None = None,
 ) -> PersistentSubscription:
-    """A new durable subscription with its cursor. Raises `BrokerError` as `_check_first_position` does."""
+    """A new durable subscription with its cursor. Raises `BrokerError`, as the gate for names and `_check_first_position` do."""
+    check_subscription_name(name)
     if earliest:
         _check_first_position(topic)
     topic.cursors[name] = ManagedCursor.create(name, topic.ledger, earliest=earliest)

@@ -3,8 +3,7 @@
 import msgspec
 
 from schemas.commands import AccessMode
-
-REPLICATOR_PREFIX = "pulsar.repl"
+from streaming.broker.names import REPLICATOR_PREFIX
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False):

@@ -1,0 +1,93 @@
+"""The gate for names: which tenants, namespaces, topics, subscriptions and producers there may be (mirrors `NamedEntity`,
+`NamespaceName`, `TopicName` and the checks of `PersistentTopic.internalSubscribe`).
+
+A name may come in by a command, an admin call, a policy or a default. Whatever brings it, what creates the thing asks here.
+"""
+
+import re
+
+from streaming.broker.errors import BrokerError
+
+DEDUP_CURSOR = "pulsar.dedup"
+"""The cursor of deduplication. It is among the cursors of a topic, so no subscription can have its name."""
+
+REPLICATOR_PREFIX = "pulsar.repl"
+"""So begin the names of the cursors and the producers of replicators."""
+
+NAMED_ENTITY = r"(?!\.{1,2}(?:/|\Z))[-=:.A-Za-z0-9_]+"
+"""A pattern: how tenants and namespaces may be named."""
+
+_NAMESPACE_NAME = re.compile(rf"{NAMED_ENTITY}(?:/{NAMED_ENTITY}){{1,2}}/")
+_TOPIC_NAME = re.compile(
+    rf"(?:persistent|non-persistent)://{NAMED_ENTITY}/{NAMED_ENTITY}/"
+    rf"(?:{NAMED_ENTITY}/(?!\.{{1,2}}\Z)(?=.*\S).+|(?!\.{{1,2}}\Z)[^/]*[^/\s][^/]*)",
+    re.DOTALL,
+)
+_DOMAINS = ("persistent", "non-persistent")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+PARTITION = re.compile(r".+-partition-\d+")
+
+
+def is_tenant_name(name: str) -> bool:
+    """Whether a tenant, or a cluster, may be named so."""
+    return re.fullmatch(NAMED_ENTITY, name) is not None
+
+
+def is_namespace_name(name: str) -> bool:
+    """Whether ``tenant/namespace`` or ``tenant/cluster/namespace`` may be named so, see `is_topic_name`."""
+    return _NAMESPACE_NAME.fullmatch(f"{name}/") is not None
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether topics may be named so (TopicName, NamespaceName, NamedEntity).
+
+    Tenant and namespace consist of letters, digits and ``-=:._``; the topic's own name is not blank and has no slash. None
+    of the three is ``.`` or ``..``, since they are parts of paths in the metadata store. A name of Pulsar 1 has a cluster
+    between tenant and namespace, and the topic's own name may have slashes.
+    """
+    return _TOPIC_NAME.fullmatch(name) is not None
+
+
+def why_not_topic_name(name: str) -> str:
+    """Why topics may not be named so, as Pulsar says it."""
+    domain, found, rest = name.partition("://")
+    if not found:
+        return f"Invalid short topic name '{name}', it should be in the format of <tenant>/<namespace>/<topic> or <topic>"
+    if domain not in _DOMAINS:
+        return f"Invalid topic domain: '{domain}'"
+    namespace = rest.split("/", 3)[:-1]
+    if len(namespace) < 2:
+        return f"Invalid topic name: {name}"
+    if not all(namespace):
+        return f"Invalid namespace format. namespace: {'/'.join(namespace)}"
+    for part in namespace:
+        if re.fullmatch(NAMED_ENTITY, part) is None:
+            return f"Invalid named entity: {part}"
+    return f"Invalid topic name: {name}. Topic local name must not be blank."
+
+
+def is_subscription_name(name: str) -> bool:
+    """Whether a subscription may be named so: not blank, and not as the broker names cursors of its own."""
+    return bool(name.strip()) and not name.startswith(REPLICATOR_PREFIX) and name != DEDUP_CURSOR
+
+
+def check_subscription_name(name: str) -> None:
+    """Raise `BrokerError` if no subscription may be named so.
+
+    quirk: Pulsar creates the initial subscription of a producer without this check, and then fails.
+    """
+    if not is_subscription_name(name):
+        raise BrokerError("ProducerBusy", f"'{name}' is empty or reserved")
+
+
+def partition_index(name: str) -> int:
+    """K of ``…-partition-K``, a decimal number of 32 bits without zeros before it; −1 for other topics."""
+    whole, _, index = name.rpartition("-partition-")
+    if not whole or _INDEX.fullmatch(index) is None or int(index) >= 1 << 31:
+        return -1
+    return int(index)
+
+
+def partitions_of(name: str, count: int) -> list[str]:
+    """The full names of a partitioned topic's partitions."""
+    return [f"{name}-partition-{index}" for index in range(count)]
