@@ -361,6 +361,9 @@ class Tick(NamedTuple):
 
 
 SET_ASIDE = "set_aside"
+TOPIC_SET_ASIDE = "topic_set_aside"
+"""The rule of the row, without a payload, that says from which record on a topic is set aside. The topic's later records have the rule
+`SET_ASIDE`."""
 TIMESTAMP_AHEAD = "timestamp_ahead"
 RULES_OF_A_RUN = (SET_ASIDE, TIMESTAMP_AHEAD)
 """The rules of QUARANTINED rows that depend on the run, not on the record and those before it: an operator named the record,
@@ -369,7 +372,8 @@ or its timestamp is far ahead of the query's own time. Such a record does not ev
 
 class Quarantined(NamedTuple):
     """A record that is not a command, breaks a rule, or was set aside by the run. It has no other effect than, except for the
-    rules `timestamp`, `timestamp_ahead` and `set_aside`, to advance the clock."""
+    rules `timestamp`, `timestamp_ahead` and `set_aside`, to advance the clock. The rule `topic_set_aside` is of no record: from this row
+    on, its topic is set aside."""
 
     topic: str | None
     rule: str

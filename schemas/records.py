@@ -50,3 +50,11 @@ class Coordinates(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.offset}"
+
+
+class TopicAside(NamedTuple):
+    """A topic that is set aside, in one ingress partition after an offset, or wherever it is (None) from the start of the run on."""
+
+    topic: str
+    partition: int | None = None
+    after: int = -1

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas.commands import Refused
-from schemas.effects import KINDS, RULES_OF_A_RUN, Quarantined
+from schemas.effects import KINDS, RULES_OF_A_RUN, TOPIC_SET_ASIDE, Quarantined
 from schemas.outputs import IDENTITY, OUTPUT, Rows
-from schemas.records import Coordinates, column
+from schemas.records import Coordinates, TopicAside, column
 from sinks import batch_files
 from sinks.parquet import options
 from sinks.storage import Storage
@@ -77,6 +77,13 @@ def read_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> dict[Co
         Coordinates(row["partition"], row["offset"]): Refused(row["rule"], row["cause"])
         for row in rows.to_pylist()
     }
+
+
+def read_topics_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> list[TopicAside]:
+    """The topics that the run set aside, each after the record that was the last one then."""
+    where = pc.field("rule") == TOPIC_SET_ASIDE
+    rows = read_quarantine(url, filesystem, columns=[*IDENTITY, "topic"], where=where)
+    return [TopicAside(row["topic"], row["partition"], row["offset"]) for row in rows.to_pylist()]
 
 
 def read_quarantine(

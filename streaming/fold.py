@@ -7,6 +7,7 @@ does the same for a whole micro-batch in this process.
 from __future__ import annotations
 
 import gc
+import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Quarantined, Row
 from schemas.entries import EntryNotFound, EntryReader
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
-from schemas.records import Coordinates
-from streaming.broker.broker import LATEST_TIME, Broker
+from schemas.records import Coordinates, TopicAside
+from streaming.broker.broker import LATEST_TIME, Broker, topic_set_aside
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish_run import Receipts
@@ -47,8 +48,11 @@ CHUNK_BYTES = 1 << 25
 """After so many records, or bytes of their values, the effects so far are handed on, even if they are few (see
 `streaming.broker.context.ROWS`): they take more room as Python objects than as Arrow columns."""
 
-SetAside = Mapping[Coordinates, Refused]
-"""Records that go to quarantine without being decoded, and why."""
+SetAside = Mapping[Coordinates, Refused] | Mapping[Coordinates | TopicAside, Refused]
+"""Records that go to quarantine without being decoded, and topics whose state is not decoded either, and why.
+
+Of a topic, all records go to quarantine from then on, in later runs, too: the state says so.
+"""
 
 _QUARANTINED = KINDS[Quarantined]
 _SHOWN = 200
@@ -144,9 +148,13 @@ class PartitionFold:
         """
         self._partition = partition
         self._judge = judge
+        aside = (set_aside or {}).items()
         self._set_aside = {
-            at.offset: why for at, why in (set_aside or {}).items() if at.partition == partition
+            at.offset: why for at, why in aside if isinstance(at, Coordinates) and at.partition == partition
         }
+        self._topics_aside = [
+            (at, why) for at, why in aside if isinstance(at, TopicAside) and at.partition in (None, partition)
+        ]
         self._latest = LATEST_TIME if latest is None else latest
         self._last = None if before is None else before.offset
         self._ticking = False
@@ -168,6 +176,10 @@ class PartitionFold:
                 "checkpoint is damaged, or this is a bug in Magnetar. Restore checkpoint and store from a copy, or start "
                 "with a new checkpoint and an empty store"
             ) from error
+        there = self._broker.topic_names() if self._topics_aside else ()
+        for at, why in self._topics_aside:
+            if at.topic in there and self._last is not None and at.after <= self._last:
+                self._broker.set_aside(at.topic, why)
         self._topics_before = frozenset(self._broker.topic_names() if measured else ())
         self._quarantined: Counter[str] = Counter()
         # A strong reference would be a cycle, which keeps broker and rows in memory until Python collects its garbage.
@@ -181,15 +193,40 @@ class PartitionFold:
 
     def apply(self, records: Records) -> Iterator[Rows]:
         """Folds `records` and gives their output rows, some thousand at a time. Also raises `OffsetError`."""
-        aside = self._aside(records)
         with _without_gc():
-            for piece in _pieces(records):
-                self._plain = self._plain_publishes(piece, aside)
-                self._fold(piece, self._commands(piece, aside), aside)
-                self._convert()
-                self._convert_receipts()
-                self._publishes = self._plain = None
-                yield from self._spool.take()
+            for part in self._without_topics(records):
+                yield from self._apply(part)
+
+    def _apply(self, records: Records) -> Iterator[Rows]:
+        aside = self._aside(records)
+        for piece in _pieces(records):
+            self._plain = self._plain_publishes(piece, aside)
+            self._fold(piece, self._commands(piece, aside), aside)
+            self._convert()
+            self._convert_receipts()
+            self._publishes = self._plain = None
+            yield from self._spool.take()
+
+    def _without_topics(self, records: Records) -> Iterator[Records]:
+        """The records in the parts between which topics are set aside, each of which is when its part is asked for."""
+        cuts: list[tuple[int, TopicAside, Refused]] = []
+        for at, why in self._topics_aside:
+            if at.topic in self._broker.aside:
+                continue
+            start = bisect_right(records.offsets, at.after)
+            if at.partition is None:  # it is not here yet
+                start = next(
+                    (row for row in range(start, len(records.topics)) if records.topics[row] == at.topic), -1
+                )
+            if 0 <= start < len(records.offsets):
+                cuts.append((start, at, why))
+        done = 0
+        for start, at, why in sorted(cuts):
+            if start > done:
+                yield _piece(records, done, start)
+                done = start
+            self._broker.set_aside(at.topic, why)
+        yield _piece(records, done, len(records.offsets)) if done else records
 
     def _plain_publishes(self, records: Records, aside: Mapping[int, Refused]) -> PlainPublishes | None:
         """Those among the records that were read by column and that the gate passes."""
@@ -250,7 +287,12 @@ class PartitionFold:
                 for record in range(done, first):
                     one(record)
                 done = first + run.stop - run.start
-                self._broker.publish(columns.rows, run, lambda row: one(columns.records[row]), self._receipts)
+                try:
+                    self._broker.publish(
+                        columns.rows, run, lambda row: one(columns.records[row]), self._receipts
+                    )
+                except Exception as error:
+                    self._failed("carrying out publishes", error)
                 self._last = records.offsets[done - 1]
         for record in range(done, len(commands)):
             one(record)
@@ -311,6 +353,10 @@ class PartitionFold:
                 if self._latest < timestamp <= LATEST_TIME:  # a later one is not in ms: the broker refuses it
                     cause = f"timestamp {timestamp} is after {self._latest}, the latest that the query accepts now"
                     aside[offset] = Refused(TIMESTAMP_AHEAD, cause)
+        if topics := self._broker.aside:
+            for offset, topic in zip(records.offsets, records.topics, strict=True):
+                if topic is not None and topic in topics:
+                    aside[offset] = topic_set_aside(topic)
         if self._set_aside:
             aside |= {
                 offset: self._set_aside[offset] for offset in records.offsets if offset in self._set_aside
@@ -377,20 +423,24 @@ class PartitionFold:
             raise error
         of_record = offset is not None and not self._ticking
         place = f"offset {offset}, topic {topic!r}" if of_record else f"after offset {self._last}"
+        at_fault = self._broker.at_work or (topic if of_record else None)
         place = f"partition {self._partition}, {place}, {doing}"
         # The store or the disk is to blame, and the text says so.
         if isinstance(error, EntryNotFound | OSError):
             raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
+        ways = [f"without it, start with --quarantine {self._partition}:{offset}"] if of_record else []
+        if at_fault:
+            ways.append(f"without the topic at hand, start with --quarantine-topic {shlex.quote(at_fault)}")
         if of_record:
-            to_do = (
-                "Started again, the query comes to this record again: to go on without it, start with --quarantine "
-                f"{self._partition}:{offset}. Its value begins {bytes(value[:_SHOWN])!r}"
-            )
+            to_do = "Started again, Magnetar comes to this record again"
         else:
-            to_do = (
-                "No single record is to blame, so none can be set aside. Nothing of the micro-batch is committed, but "
-                "started again, the query does the same again"
+            to_do = "No single record is to blame. Nothing of the micro-batch is committed, but started again, Magnetar does the same again"
+        if ways:
+            to_do += (
+                f": to go on {', or '.join(ways)} (`magnetar run`, `replay` and `serve` have these options)"
             )
+        if of_record:
+            to_do += f". Its value begins {bytes(value[:_SHOWN])!r}"
         raise FoldError(
             f"{place}: {_described(error)}; this is a bug in Magnetar: please report it. {to_do}"
         ) from error
@@ -556,9 +606,14 @@ class Fold:
         return [self._states[partition] for partition in sorted(self._states)]
 
 
-def set_aside_by_name(records: Iterable[Coordinates]) -> dict[Coordinates, Refused]:
-    """The `SetAside` of records that an operator names."""
-    return {at: Refused(SET_ASIDE, f"an operator set the record aside: --quarantine {at}") for at in records}
+def set_aside_by_name(
+    records: Iterable[Coordinates], topics: Iterable[TopicAside] = ()
+) -> dict[Coordinates | TopicAside, Refused]:
+    """The `SetAside` of records and topics that an operator names."""
+    found: dict[Coordinates | TopicAside, Refused] = {at: topic_set_aside(at.topic) for at in topics}
+    for at in records:
+        found[at] = Refused(SET_ASIDE, f"an operator set the record aside: --quarantine {at}")
+    return found
 
 
 def stats(

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.records import RECORD, Coordinates
+from schemas.commands import Refused
+from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.lock import LOCK, exclusive
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
@@ -105,6 +106,7 @@ def replay_log(
     shuffle_partitions: int | None = None,
     overwrite: bool = False,
     set_aside: Sequence[Coordinates] = (),
+    topics_aside: Sequence[str] = (),
     quarantined: str | None = None,
     progress: Progress | None = None,
     spark: SparkSession | None = None,
@@ -125,7 +127,8 @@ def replay_log(
         cores: the cores of the session that is created if `spark` is None.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow.
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
-        quarantined: the store of the query that folded the log. The records that it set aside, or refused because their
+        topics_aside: topics whose records all go there, for the same reason.
+        quarantined: the store of the query that folded the log. The records and topics that it set aside, or refused because their
             timestamps were ahead of its own time, are set aside here, too.
         broker: stands in for the broker in tests; positions in commands are then taken as they are.
         gates: check records and output rows, see `streaming.quality`.
@@ -144,7 +147,7 @@ def replay_log(
         if spark is None:
             spark_java_home()
         loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
-        aside = _set_aside(loaded, set_aside, quarantined)
+        aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
         _clear(out)
 
         from streaming.spark.session import spark_session, warm_workers
@@ -169,6 +172,7 @@ def replay_in_process(
     partitions: int | None = None,
     overwrite: bool = False,
     set_aside: Sequence[Coordinates] = (),
+    topics_aside: Sequence[str] = (),
     quarantined: str | None = None,
     progress: Progress | None = None,
     broker: BrokerType = Broker,
@@ -177,7 +181,7 @@ def replay_in_process(
     with _results(out, overwrite) as out:
         _check_logs(log, policies)
         loaded = load(log, policies=policies, partitions=partitions)
-        aside = _set_aside(loaded, set_aside, quarantined)
+        aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
         _clear(out)
         return _ReplayInProcess(loaded, aside, out, batches, broker, True, progress).run()
 
@@ -240,7 +244,7 @@ class _Replay(ABC):
         log = digest(self.log.records)
         translation = self._translation(lambda batch_id, _: done(batch_id + 1, {})) if twice else None
         shift = self.log.pin()
-        self.aside = {at._replace(offset=at.offset + shift): why for at, why in self.aside.items()}
+        self.aside = {_shifted(at, shift): why for at, why in self.aside.items()}
         store, sinks = _sinks(self.out, gates=self.gates)
         broker = translation or self.broker
         states = self.fold(
@@ -383,28 +387,44 @@ def load(
     return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
 
 
-def _set_aside(loaded: Loaded, records: Sequence[Coordinates], quarantined: str | None) -> SetAside:
+def _set_aside(
+    loaded: Loaded, records: Sequence[Coordinates], topics: Sequence[str], quarantined: str | None
+) -> SetAside:
     """What to set aside of a log. Raises `NoSuchRecord`."""
-    from sinks.quarantine import read_set_aside
+    from sinks.quarantine import read_set_aside, read_topics_set_aside
 
-    found = {}
+    before: Mapping[Coordinates, Refused] = {}
+    aside = [TopicAside(each) for each in topics]
     if quarantined is not None:
         if ":/" not in quarantined and not Path(quarantined).is_dir():
             raise NoSuchRecord(
                 f"{quarantined}: no such folder; give the --store of the query that folded the log"
             )
-        found = read_set_aside(quarantined)
-    found |= set_aside_by_name(records)
+        before = read_set_aside(quarantined)
+        aside += read_topics_set_aside(quarantined)
+    known = set(loaded.records["topic"].unique().to_pylist()) if topics else set()
+    for each in topics:
+        if each not in known:
+            raise NoSuchRecord(f"--quarantine-topic {each}: the log has no record of this topic")
+    wanted = [*before, *records]
     own = loaded.records.filter(
-        pc.is_in(loaded.records["offset"], pa.array([at.offset for at in found], pa.int64()))
+        pc.is_in(loaded.records["offset"], pa.array([at.offset for at in wanted], pa.int64()))
     )
     there = set(zip(own["partition"].to_pylist(), own["offset"].to_pylist(), strict=True))
-    for at in found:
+    for at in wanted:
         if at not in there:
             raise NoSuchRecord(
                 f"the log has no record {at} to set aside: give the log with the query's own partitions"
             )
+    found = set_aside_by_name(records, aside)
+    found.update(before.items())
     return found
+
+
+def _shifted(at: Coordinates | TopicAside, shift: int) -> Coordinates | TopicAside:
+    if isinstance(at, TopicAside):
+        return at._replace(after=at.after + shift)
+    return at._replace(offset=at.offset + shift)
 
 
 def _check_logs(*logs: object) -> None:

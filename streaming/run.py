@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from schemas.records import Coordinates
+from schemas.records import Coordinates, TopicAside
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, NoSuchRecord, partition_metrics, set_aside_by_name
@@ -77,6 +77,7 @@ def run_query(
     records_per_batch: int | None = None,
     quality: bool = True,
     set_aside: Sequence[Coordinates] = (),
+    topics_aside: Sequence[str] = (),
     max_ahead_ms: int | None = MAX_AHEAD_MS,
     on_batch: Callable[[Written], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -114,6 +115,7 @@ def run_query(
         quality: check output rows too, and samples with Great Expectations in a process beside this one, see
             `streaming.quality.sink`. Commands are always checked.
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
+        topics_aside: topics whose records all go there from now on, for the same reason. Their states are not decoded.
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
             letting them take the clock along. None: accept any time.
         on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`.
@@ -280,7 +282,7 @@ def run_query(
             clock=clock,
             trigger=trigger,
             broker=broker,
-            set_aside=set_aside_by_name(set_aside),
+            set_aside=set_aside_by_name(set_aside, map(TopicAside, topics_aside)),
             max_ahead_ms=max_ahead_ms,
             on_batch=written,
             on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,

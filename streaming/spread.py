@@ -96,6 +96,8 @@ class Spread:
                     f"topic {name} is in partitions {self.homes[name]} and {state.partition}, where it is two topics, which can't become "
                     "one. All writers must choose the same partition for a topic"
                 )
+        for name, block in state.aside.items():
+            piece(name).aside[name] = block
         for name, left in state.deleted.items():
             piece(name).deleted[name] = left
         for name, messages in state.unacked.messages.items():
@@ -112,7 +114,7 @@ class Spread:
                     own.dispatch = own.dispatch or DispatchRateLimiter(limiter.rate)
                     own.dispatch.waiting.setdefault(moment, {})[dispatcher] = None
         users: dict[str, list[str]] = {}
-        for name in (*state.topics, *state.deleted):
+        for name in (*state.topics, *state.aside, *state.deleted):
             users.setdefault(name_of(name), []).append(name)
         for name, versions in state.schemas.items():
             for user in users.get(name, [name]):
@@ -194,6 +196,7 @@ class Spread:
             state.resources, state.limits = each.resources, RateLimits(_unused(counting), each.limits.publish)
         for piece in pieces:
             state.topics.update(piece.topics)
+            state.aside.update(piece.aside)
             state.deleted.update(piece.deleted)
             state.permissions.update(piece.permissions)
             for connection, topics in piece.connections.items():

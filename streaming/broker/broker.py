@@ -5,12 +5,22 @@ file and no random number; time comes with the records. After every command it h
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from schemas import commands as c
 from schemas.commands import Decoded, Line, Refused
-from schemas.effects import CloseProducer, Effect, Evicted, LedgerDeleted, Quarantined, Row, Tick
+from schemas.effects import (
+    SET_ASIDE,
+    TOPIC_SET_ASIDE,
+    CloseProducer,
+    Effect,
+    Evicted,
+    LedgerDeleted,
+    Quarantined,
+    Row,
+    Tick,
+)  # fmt: skip
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from schemas.metrics import PartitionMetrics
@@ -29,6 +39,7 @@ from streaming.broker import (
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
+    TopicBlock,
     decode_state,
     encode_state,
 )
@@ -44,7 +55,7 @@ from streaming.broker.names import (
     why_not_topic_name,
 )
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import lifecycle, rate_limits, send_run
+from streaming.broker.persistent import lifecycle, rate_limits, send_run, unacked_limit
 from streaming.broker.persistent.delivery import (
     Delivery,
     EntryState,
@@ -74,6 +85,12 @@ LATEST_TIME = 10**14
 """No time of a record is later (ms; the year 5138): one that is was given in another unit."""
 
 TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
+
+
+def topic_set_aside(name: str) -> Refused:
+    """Why the records of a topic that is set aside are refused."""
+    return Refused(SET_ASIDE, f"an operator set the topic aside: --quarantine-topic {name}")
+
 
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 ROUTED = frozenset(
@@ -172,6 +189,38 @@ class Broker:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""
         self._advance(timestamp)
         self._ctx.emit(Tick())
+
+    def set_aside(self, name: str, why: Refused) -> None:
+        """Go on without a topic. Its state stays as it is, unread, and a record that reaches it is refused.
+
+        A row says that its state is set aside after the last record, if the topic is there.
+        """
+        ctx, state = self._ctx, self._state
+        if name in state.aside:
+            return
+        if name not in state.topics:
+            state.aside[name] = TopicBlock(b"")
+            return
+        self._domain(name).set_aside(name)
+        for connection, topics in list(ctx.connections.items()):
+            topics.pop(name, None)
+            if not topics:
+                del ctx.connections[connection]
+        unacked_limit.forget(state.unacked, name)
+        if ctx.limits.dispatch is not None:
+            ctx.limits.dispatch.forget(name)
+        self._topics_of = None
+        ctx.emit(Quarantined(name, TOPIC_SET_ASIDE, f"{why.cause}, as it was after this record", b""))
+
+    @property
+    def aside(self) -> Collection[str]:
+        """The topics that are set aside."""
+        return self._state.aside.keys()
+
+    @property
+    def at_work(self) -> str:
+        """The topic that something was last done with. Empty: none."""
+        return self._ctx.at_work
 
     def take(self) -> list[Row]:
         """The effects since the last call, in order."""
@@ -289,6 +338,8 @@ class Broker:
             return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
         exists = name in self._state.topics
         if not exists:
+            if name in self._state.aside:
+                return Refused(SET_ASIDE, topic_set_aside(name).cause)
             if not is_topic_name(name):
                 return self._refuse_name(name, command)
             if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):

@@ -53,7 +53,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
     by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions;
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
-    producer names the broker has made up.
+    producer names the broker has made up. `aside`: topics that an operator set aside, as they were; nothing looks into them.
     """
 
     partition: int
@@ -76,6 +76,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     schema_times: dict[str, list[int]] = {}
     resources: dict[str, dict[str, Any]] = {}
     generated_names: int = 0
+    aside: dict[str, TopicBlock] = {}
 
 
 def _encode_hook(value: Any) -> Any:

@@ -85,12 +85,13 @@ class Acked(NamedTuple):
 
 
 class Context:
-    """`clock` is in ms. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
+    """`clock` is in ms. `at_work`: the topic that something was last done with. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
 
     __slots__ = (
         "_policies",
         "_woken",
         "acks",
+        "at_work",
         "clock",
         "config",
         "connections",
@@ -118,6 +119,7 @@ class Context:
     def __init__(self, reader: EntryReader) -> None:
         self.partition = 0
         self.generated_names = 0
+        self.at_work = ""
         self.clock = 0
         self.offset = -1
         self.ordinal = 0

@@ -85,6 +85,12 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
             if not looking:
                 del self.waiting[moment]
 
+    def forget(self, topic: str) -> None:
+        """The dispatchers of a topic wait no longer."""
+        for moment, looking in list(self.waiting.items()):
+            for dispatcher in [each for each in looking if each[0] == topic]:
+                self.leave(dispatcher, moment)
+
     def first_look(self) -> tuple[int, Waiting] | None:
         """When a waiting dispatcher next finds permits (ms), and which. Whoever looks first after a period is over adds the permits
         and takes them."""

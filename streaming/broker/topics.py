@@ -45,6 +45,7 @@ class Topics(ABC, Generic[T]):
 
     def load(self, name: str) -> T:
         """A topic, decoded from the state, or created if the state does not have it."""
+        self._ctx.at_work = name
         topic = self._loaded.get(name)
         if topic is None:
             block = self._state.topics.get(name)
@@ -77,9 +78,17 @@ class Topics(ABC, Generic[T]):
         self._ctx.policies_changed()
         return 0
 
+    def set_aside(self, name: str) -> None:
+        """Take a topic out of everything, as it is. Nothing looks into it."""
+        block = self._state.topics.pop(name)
+        if (topic := self._loaded.pop(name, None)) is not None:
+            block.data = encode_topic(topic)
+        self._state.aside[name] = block
+
     def encode(self) -> None:
         """Encode the loaded topics into the state."""
         for name, topic in self._loaded.items():
+            self._ctx.at_work = name
             block = self._state.topics[name]
             block.data = encode_topic(topic)
             self._summarise(topic, block)
@@ -167,6 +176,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def touch(self, name: str) -> PersistentTopic:
         """Load or create a topic on which something happens now."""
+        self._ctx.at_work = name
         topic = self._awake.get(name)
         if topic is None:
             topic = self._wake(name)
@@ -470,6 +480,11 @@ class PersistentTopics(Topics[PersistentTopic]):
     def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
         commands.carry_out(self._ctx, topic, command)
         self.check_unacked(topic)
+
+    def set_aside(self, name: str) -> None:
+        """See `Topics.set_aside`."""
+        super().set_aside(name)
+        self._awake.pop(name, None)
 
     def _missing(self, name: str, former: DeletedTopic) -> PersistentTopic:
         return lifecycle.empty(self._ctx, name, former)

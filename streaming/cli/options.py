@@ -59,6 +59,16 @@ RecordsSetAside = Annotated[
 ]
 
 
+TopicsSetAside = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quarantine-topic",
+        metavar="TOPIC",
+        help="Set a topic aside, with its state unread and all its commands from now on, because Magnetar fails on it. Give its "
+        "full name. Repeatable. It stays so.",
+    ),
+]
+
 SnapshotsFolder = Annotated[
     Path | None,
     typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from streaming.cli.console import console, counted, printable, progress
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock, Partitions, RecordsSetAside, coordinates
+from streaming.cli.options import Clock, Partitions, RecordsSetAside, TopicsSetAside, coordinates
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,6 +58,7 @@ def replay_command(
     cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
     spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
     quarantine: RecordsSetAside = None,
+    quarantine_topic: TopicsSetAside = None,
     quarantined: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +109,7 @@ def replay_command(
             "partitions": partitions,
             "overwrite": overwrite,
             "set_aside": [coordinates(each) for each in quarantine or ()],
+            "topics_aside": quarantine_topic or (),
             "quarantined": quarantined,
             "progress": show,
         }

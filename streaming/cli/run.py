@@ -24,6 +24,7 @@ from streaming.cli.options import (
     KafkaConfigFile,
     KeepOutputs,
     RecordsSetAside,
+    TopicsSetAside,
     cluster_master,
     coordinates,
     credentials,
@@ -127,6 +128,7 @@ def run_command(
         ),
     ] = True,
     quarantine: RecordsSetAside = None,
+    quarantine_topic: TopicsSetAside = None,
     max_ahead: Annotated[
         str,
         typer.Option(
@@ -266,6 +268,7 @@ def run_command(
             records_per_batch=max_offsets,
             quality=quality,
             set_aside=set_aside,
+            topics_aside=quarantine_topic or (),
             max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
             on_progress=report if reports else None,

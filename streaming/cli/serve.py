@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import KafkaConfigFile, credentials
+from streaming.cli.options import (
+    KafkaConfigFile,
+    RecordsSetAside,
+    TopicsSetAside,
+    coordinates,
+    credentials,
+)
 from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from socket import socket
 
     from schemas.commands import BrokerConfig
+    from schemas.records import Coordinates
     from streaming.kafka.config import KafkaConfig
     from streaming.server.authentication import TokenAuthentication
     from streaming.server.clock import HeldClock
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
 
     Run = Callable[..., None]
     """Serves an engine, with its clock if that is held, until the end."""
+
+    Aside = tuple[Sequence[Coordinates], Sequence[str]]
+    """The records and the topics that are set aside."""
 
 
 class EngineType(StrEnum):
@@ -165,6 +175,8 @@ def serve_command(
             "(Pulsar's tokenPublicKey).",
         ),
     ] = None,
+    quarantine: RecordsSetAside = None,
+    quarantine_topic: TopicsSetAside = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -194,6 +206,11 @@ def serve_command(
     )
 
     topics = _topics(engine, ingress, responses, data, test_double)
+    if (quarantine or quarantine_topic) and topics is not None and engine is EngineType.embedded:
+        raise typer.BadParameter(
+            "the query runs elsewhere: give this option to it", param_hint="--quarantine, --quarantine-topic"
+        )
+    aside = [coordinates(each) for each in quarantine or ()], quarantine_topic or []
     if profile not in (None, "2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
     if (tls_cert is None) != (tls_key is None):
@@ -235,7 +252,7 @@ def serve_command(
             )
 
         if topics is None:
-            _serve_embedded(run, data, broker, test_double, fsync)
+            _serve_embedded(run, data, broker, test_double, fsync, aside)
         else:
             _serve_query(
                 run,
@@ -248,6 +265,7 @@ def serve_command(
                 None if engine is EngineType.embedded else data,
                 trigger,
                 stop,
+                aside,
             )
     typer.echo("magnetar: stopped", err=True)
 
@@ -285,11 +303,12 @@ def _bound(option: str, text: str, *, only_loopback: bool) -> socket:
 
 
 def _serve_embedded(
-    run: Run, data: Path | None, broker: BrokerConfig, test_double: bool, fsync: bool
+    run: Run, data: Path | None, broker: BrokerConfig, test_double: bool, fsync: bool, aside: Aside
 ) -> None:
+    from schemas.records import TopicAside
     from sinks.lock import InUse, NotWritable
     from sinks.storage import Damaged, NotStored
-    from streaming.fold import FoldError
+    from streaming.fold import FoldError, set_aside_by_name
     from streaming.server.clock import HeldClock, RealClock
     from streaming.server.data_folder import BadData
     from streaming.server.embedded import STANDALONE, EmbeddedEngine
@@ -305,6 +324,7 @@ def _serve_embedded(
             checkpoints=not test_double,
             fsync=fsync,
             begins_with=STANDALONE,
+            set_aside=set_aside_by_name(aside[0], map(TopicAside, aside[1])),
         )
         run(engine, clock)
 
@@ -320,10 +340,12 @@ def _serve_query(
     data: Path | None,
     trigger: str,
     stop: Event,
+    aside: Aside,
 ) -> None:
     """Serve before a query, which runs in this process if there is a folder for its `data`."""
     from sinks.base import ForeignFiles
     from sinks.lock import InUse, LeaseLost, NotWritable
+    from streaming.fold import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
@@ -348,6 +370,7 @@ def _serve_query(
         KafkaConfigError,
         KafkaUnreachable,
         KafkaUrlError,
+        NoSuchRecord,
         NoSuchTopic,
         NotWhole,
         NotWritable,
@@ -371,14 +394,14 @@ def _serve_query(
             broker=broker if configure else None,
             begins_with=STANDALONE if configure else (broker, *STANDALONE),
         )
-        with _query(topics, data, trigger, config, stop):
+        with _query(topics, data, trigger, config, stop, aside):
             if not stop.is_set():
                 run(engine)
 
 
 @contextmanager
 def _query(
-    topics: tuple[str, str], data: Path | None, trigger: str, config: KafkaConfig, stop: Event
+    topics: tuple[str, str], data: Path | None, trigger: str, config: KafkaConfig, stop: Event, aside: Aside
 ) -> Iterator[None]:
     """Run the query beside the context, if it is to run in this process. Its end sets `stop`. Raises its error at the end."""
     if data is None:
@@ -401,6 +424,8 @@ def _query(
                     responses=topics[1],
                     config=config,
                     trigger=trigger,
+                    set_aside=aside[0],
+                    topics_aside=aside[1],
                     on_batch=lambda _: running.set(),  # the first one takes long
                     stop=stop,
                 )

@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.effects import SET_ASIDE, Quarantined
+from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
 from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
@@ -119,7 +119,7 @@ class Quarantine:
         columns: Sequence[str] = QUARANTINE.names,
     ) -> pa.Table:
         """Columns of `QUARANTINE`, by partition and offset."""
-        where = pc.field("offset") >= 0  # of every record
+        where = pc.field("rule") != TOPIC_SET_ASIDE  # of every record
         if rule is not None:
             where &= pc.field("rule") == rule
         if topic is not None:

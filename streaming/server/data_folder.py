@@ -20,7 +20,7 @@ import msgspec
 
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from sinks.ledger_store import LedgerStore
-from streaming.fold import LiveFold, Records, StateRow
+from streaming.fold import LiveFold, Records, SetAside, StateRow
 from streaming.log.files import read_lines
 from streaming.log.table import LogError
 from streaming.rows import to_tables
@@ -92,8 +92,8 @@ class DataFolder:
         if self._file >= 0:
             os.close(self._file)
 
-    def recover(self) -> tuple[RecentEntries, LiveFold, int]:
-        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`."""
+    def recover(self, set_aside: SetAside | None = None) -> tuple[RecentEntries, LiveFold, int]:
+        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`, `FoldError`."""
         path = self._folder / CHECKPOINT
         before: StateRow | None = None
         if path.exists():
@@ -104,7 +104,7 @@ class DataFolder:
             before, self._batch = saved.state, saved.batch + 1
         self._store.begin(self._batch)
         entries = RecentEntries(self._store.reader(PARTITION))
-        fold = LiveFold(PARTITION, entries, before)
+        fold = LiveFold(PARTITION, entries, before, set_aside=set_aside)
         offset = -1 if before is None or before.offset is None else before.offset
         segments = [path for path in sorted(self._commands.glob("*.jsonl")) if int(path.stem) > offset]
         if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):

@@ -37,7 +37,7 @@ from sinks.lock import exclusive
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
-from streaming.fold import LiveFold, Records, StateRow
+from streaming.fold import LiveFold, Records, SetAside, StateRow
 from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
 from streaming.protocol.plain import LONGEST_TOPIC
@@ -100,15 +100,17 @@ class EmbeddedEngine:
         checkpoints: bool = True,
         fsync: bool = True,
         begins_with: Sequence[AnyCommand] = (),
+        set_aside: SetAside | None = None,
     ) -> None:
         """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
         the folder has the log alone, without fsync, and the entries are in memory. `fsync`: rows leave when their commands are on the disk, and not
-        only in the log. `begins_with`: commands that follow the configuration in a new log."""
+        only in the log. `begins_with`: commands that follow the configuration in a new log. `set_aside`: see `PartitionFold`."""
         self._data = data
         self._clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
         self._checkpoints, self._fsync = checkpoints, fsync and checkpoints
         self._begins_with = begins_with
+        self._set_aside = set_aside
         self._deliver: Deliver = _nobody
         self._pending: list[_Pending] = []
         self._offset = -1
@@ -132,12 +134,12 @@ class EmbeddedEngine:
         with ExitStack() as stack:
             if self._data is None:
                 self._entries = RecentEntries()
-                self._fold = LiveFold(PARTITION, self._entries, None)
+                self._fold = LiveFold(PARTITION, self._entries, None, set_aside=self._set_aside)
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
                 self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
                 try:
-                    self._entries, self._fold, self._offset = self._log.recover()
+                    self._entries, self._fold, self._offset = self._log.recover(self._set_aside)
                 except (StateVersionError, ForeignFiles, EntryNotFound) as error:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
@@ -145,8 +147,16 @@ class EmbeddedEngine:
         first: list[AnyCommand] = (
             [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
         )
-        for command in first:
-            await self.submit(None, command)
+        try:
+            for command in first:
+                await self.submit(None, command)
+        except EngineStopped:
+            self._resources.close()
+            self.failed.result()  # says more
+            raise
+        if self._set_aside and self._log is not None and self._checkpoints:
+            # From now on, the state says what is set aside, and the next start needs no option.
+            self._log.checkpoint(self._fold, self._entries)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -245,7 +255,7 @@ class EmbeddedEngine:
         if self._log is not None:
             self._log.cut(snapshot.length)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
-        self._fold = LiveFold(PARTITION, self._entries, snapshot.state)
+        self._fold = LiveFold(PARTITION, self._entries, snapshot.state, set_aside=self._set_aside)
         for connection in self._fold.broker.connections:
             self.post(None, to_json(ConnectionLost(connection=connection)))
         self._round()

@@ -251,8 +251,8 @@ def test_a_record_that_stops_the_query_and_one_ahead_of_time(
         run()
     assert explanation(str(failed.value), "Start again").startswith(
         f"partition 0, offset 5, topic '{topic}', carrying out the command: RecursionError: too deep for this; this is a "
-        "bug in Magnetar: please report it. Started again, the query comes to this record again: to go on without it, "
-        "start with --quarantine 0:5. Its value begins b'"
+        "bug in Magnetar: please report it. Started again, Magnetar comes to this record again: to go on without it, "
+        "start with --quarantine 0:5, or without the topic at hand, start with --quarantine-topic "
     )
     for name, problem in (
         ("0:10", "partition 0 of topic poisoned has offsets 0 to 9"),

@@ -69,6 +69,12 @@ def configured(ctx: Context, state: UnackedMessages, topics: Iterable[Persistent
         _release(ctx, state, topic, load, below=share + 1)
 
 
+def forget(state: UnackedMessages, topic: str) -> None:
+    """A topic is out of the count."""
+    state.total -= state.messages.pop(topic, 0)
+    state.waiting.pop(topic, None)
+
+
 def _share(ctx: Context) -> int:
     """How many unacked messages a subscription may have while the broker is blocked."""
     config = ctx.config
