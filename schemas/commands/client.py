@@ -127,7 +127,7 @@ class Producer(Command, tag="PRODUCER"):
     nobody, and the request waits for that. ExclusiveWithFencing: nobody, and the present producers are closed."""
     topic_epoch: Int64 | None = None
     """The topic epoch of the producer's last exclusive access. In an exclusive mode, a lower one than the topic's is
-    refused (ProducerFenced), another becomes the topic's. Absent: the topic's epoch rises by one."""
+    refused (ProducerFenced), another becomes the topic's. Absent: the topic's epoch rises by one. Less than 2^53."""
     txn_enabled: bool = False
     """True: the producer may take part in transactions. Recorded, not used."""
     initial_subscription_name: str | None = None

@@ -144,6 +144,17 @@ def coordinates(text: str) -> Coordinates:
     return found
 
 
+def topic_name(text: str) -> str:
+    """A topic's full name. Raises `typer.BadParameter`."""
+    from streaming.broker.names import is_topic_name
+
+    if not is_topic_name(text):
+        raise typer.BadParameter(
+            f"{text!r}: expected the full name of a topic, such as persistent://public/default/orders"
+        )
+    return text
+
+
 def position(text: str) -> Position:
     """A message's position, from LEDGER:ENTRY. Raises `typer.BadParameter`."""
     from streaming.broker.position import Position

@@ -10,7 +10,7 @@ import typer
 
 from streaming.cli.console import console, counted, printable, progress
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock, Partitions, RecordsSetAside, TopicsSetAside, coordinates
+from streaming.cli.options import Clock, Partitions, RecordsSetAside, TopicsSetAside, coordinates, topic_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,7 +109,7 @@ def replay_command(
             "partitions": partitions,
             "overwrite": overwrite,
             "set_aside": [coordinates(each) for each in quarantine or ()],
-            "topics_aside": quarantine_topic or (),
+            "topics_aside": [topic_name(each) for each in quarantine_topic or ()],
             "quarantined": quarantined,
             "progress": show,
         }

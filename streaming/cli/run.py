@@ -31,6 +31,7 @@ from streaming.cli.options import (
     days,
     milliseconds,
     setting,
+    topic_name,
 )
 from streaming.signals import stop_signals
 
@@ -194,6 +195,7 @@ def run_command(
     from streaming.spark.trigger import BadTrigger
 
     set_aside = [coordinates(each) for each in quarantine or ()]
+    topics_aside = [topic_name(each) for each in quarantine_topic or ()]
     max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
     kept = None if keep_outputs is None else days(keep_outputs)
     settings = dict(map(setting, conf or ()))
@@ -268,7 +270,7 @@ def run_command(
             records_per_batch=max_offsets,
             quality=quality,
             set_aside=set_aside,
-            topics_aside=quarantine_topic or (),
+            topics_aside=topics_aside,
             max_ahead_ms=max_ahead_ms,
             on_batch=live.batch,
             on_progress=report if reports else None,

@@ -18,6 +18,7 @@ from streaming.cli.options import (
     TopicsSetAside,
     coordinates,
     credentials,
+    topic_name,
 )
 from streaming.signals import stop_signals
 
@@ -210,7 +211,10 @@ def serve_command(
         raise typer.BadParameter(
             "the query runs elsewhere: give this option to it", param_hint="--quarantine, --quarantine-topic"
         )
-    aside = [coordinates(each) for each in quarantine or ()], quarantine_topic or []
+    aside = (
+        [coordinates(each) for each in quarantine or ()],
+        [topic_name(each) for each in quarantine_topic or ()],
+    )
     if profile not in (None, "2.x", "4.x"):
         raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
     if (tls_cert is None) != (tls_key is None):

@@ -134,12 +134,17 @@ def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, 
 
 
 def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
-    """The bytes of a frame. Raises `FrameError` for a command or field that the protocol does not have."""
+    """The bytes of a frame. An integer that its field can't hold wraps around, as those of Pulsar's Java code do: −1 is the last number
+    of an unsigned field. Raises `FrameError` for a command or field that the protocol does not have."""
     known = _BY_NAME.get(cmd)
     if known is None:
         raise FrameError(f"{cmd}: no such command")
     try:
-        base = _Base(**{"type": known.number, known.field: _raw(fields, known.table)})
+        own = _raw(fields, known.table)
+        try:
+            base = _Base(**{"type": known.number, known.field: own})
+        except ValueError:
+            base = _Base(**{"type": known.number, known.field: _wrapped(own, known.table)})
         body: bytes = base.SerializeToString()
     except (EncodeError, TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"{cmd}: {error}") from None
@@ -159,9 +164,14 @@ def send_receipt(producer_id: int, sequence_id: int, ledger_id: int, entry_id: i
 
 
 def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
-    """The tail of a frame: a message as ledgers store it and consumers get it. Raises `FrameError`."""
+    """The tail of a frame: a message as ledgers store it and consumers get it. Integers wrap around. Raises `FrameError`."""
     try:
-        head: bytes = _Metadata(**_raw(metadata, _METADATA_TABLE)).SerializeToString()
+        own = _raw(metadata, _METADATA_TABLE)
+        try:
+            message = _Metadata(**own)
+        except ValueError:
+            message = _Metadata(**_wrapped(own, _METADATA_TABLE))
+        head: bytes = message.SerializeToString()
     except (EncodeError, TypeError, ValueError, OverflowError) as error:
         raise FrameError(f"metadata: {error}") from None
     size = _SIZE.pack(len(head))
@@ -285,6 +295,36 @@ def _value(field: _Field, value: Any) -> Any:
     if field.is_text and bytes in map(type, value if field.repeated else (value,)):
         raise FrameError(f"{field.name}: text that is not UTF-8")
     return value
+
+
+_BITS = {
+    FieldDescriptor.CPPTYPE_UINT64: (64, 0),
+    FieldDescriptor.CPPTYPE_INT64: (64, 2**63),
+    FieldDescriptor.CPPTYPE_UINT32: (32, 0),
+    FieldDescriptor.CPPTYPE_INT32: (32, 2**31),
+}
+"""The bits of an integer, and how many numbers below 0 it can be."""
+
+
+def _wrapped(fields: Mapping[str, Any], table: _Table) -> dict[str, Any]:
+    """`fields` as protobuf takes them, with integers that wrap around."""
+    found = dict(fields)
+    for descriptor, field in table.fields.items():
+        if (value := found.get(field.name)) is None:
+            continue
+        if field.table is not None:
+            nested = field.table
+            found[field.name] = (
+                [_wrapped(each, nested) for each in value] if field.repeated else _wrapped(value, nested)
+            )
+        elif (wrap := _BITS.get(descriptor.cpp_type)) is not None:
+            bits, below = wrap
+            numbers = [
+                (each + below) % 2**bits - below if isinstance(each, int) else each
+                for each in (value if field.repeated else (value,))
+            ]
+            found[field.name] = numbers if field.repeated else numbers[0]
+    return found
 
 
 def _raw(fields: Mapping[str, Any], table: _Table) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from schemas import effects as e
 from schemas.commands import MessageMetadata
+from streaming.broker.names import partition_index
 from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.protocol.codec import MAX_MESSAGE_SIZE, Frame
 
@@ -35,12 +36,6 @@ def unsigned(value: int) -> int:
 def position(ledger: int, entry: int, **more: Any) -> dict[str, Any]:
     """A MessageIdData."""
     return {"ledgerId": unsigned(ledger), "entryId": unsigned(entry), **more}
-
-
-def partition_of(topic: str) -> int:
-    """K of ``…-partition-K``, −1 for other topics."""
-    _, found, number = topic.rpartition("-partition-")
-    return int(number) if found and number.isdigit() else -1
 
 
 def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
@@ -98,7 +93,7 @@ def frame(effect: e.Effect, stored: Stored) -> Frame | None:
         case e.ReachedEndOfTopic():
             return Frame(effect.connection, "REACHED_END_OF_TOPIC", {"consumer_id": effect.consumer_id})
         case e.GetLastMessageIdResponse():
-            last = position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic),
+            last = position(effect.ledger_id, effect.entry_id, partition=partition_index(effect.topic),
                             batch_index=effect.fields.batch_index)  # fmt: skip
             fields = {"last_message_id": last, "request_id": effect.request_id}
             mark = effect.fields.consumer_mark_delete_position
@@ -124,7 +119,7 @@ def message_fields(effect: e.Message) -> dict[str, Any]:
     """The fields of a MESSAGE."""
     fields: dict[str, Any] = {
         "consumer_id": effect.consumer_id,
-        "message_id": position(effect.ledger_id, effect.entry_id, partition=partition_of(effect.topic)),
+        "message_id": position(effect.ledger_id, effect.entry_id, partition=partition_index(effect.topic)),
     }
     if effect.redelivery_count:
         fields["redelivery_count"] = effect.redelivery_count

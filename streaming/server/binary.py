@@ -53,6 +53,7 @@ from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.faults import Faults, FaultSpec, error_answer
 from streaming.server.payload_spool import PayloadSpool
+from streaming.server.rarely import Rarely
 from streaming.server.topic_watchers import TopicWatchers
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class BinaryServer:
         self.authentication = authentication
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
+        self.bugs = Rarely(log)
         self.clients = Clients()
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
@@ -190,8 +192,12 @@ class BinaryServer:
             if (connection := self.connections.get(name)) is not None:
                 try:
                     connection.deliver(effects)
-                except Exception:
-                    log.exception("rows can't be delivered, which is a bug in Magnetar")
+                except Exception as error:
+                    self.bugs.error(
+                        "rows can't be delivered to connection %s, which is a bug in Magnetar: %r",
+                        name,
+                        error,
+                    )
                     connection.close("rows can't be delivered")
         self.watchers.see(rows)
 
@@ -675,8 +681,12 @@ class Connection(asyncio.Protocol):
         while waiting and self._writable and not self._closing:
             try:
                 data = self._encoded(waiting.popleft())
-            except FrameError:
-                log.exception("an answer can't be encoded, which is a bug in Magnetar")
+            except Exception as error:
+                self._server.bugs.error(
+                    "an answer to connection %s can't be encoded, which is a bug in Magnetar: %r",
+                    self.name,
+                    error,
+                )
                 self._closing = True
                 data = b""
             parts.append(data)
@@ -725,7 +735,7 @@ class Connection(asyncio.Protocol):
         self._timed_until((effect.producer_id, sequence_id))
         return send_receipt(
             effect.producer_id, sequence_id, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
-            MINUS_ONE if highest is None else highest,
+            MINUS_ONE if highest is None else highest & MINUS_ONE,
         )  # fmt: skip
 
     def _message(self, effect: e.Message) -> bytes:
