@@ -10,7 +10,7 @@ field of bytes is base64, as in JSON.
 
 import base64
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -70,9 +70,18 @@ class FrameReader:
         """The bytes that are in no frame yet. After a `FrameError`, they begin with what is not a frame."""
         return bytes(self._data)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    @property
+    def size(self) -> int:
+        """The number of bytes that are in no frame yet."""
+        return len(self._data)
+
+    def clear(self) -> None:
+        """Forget the bytes that are in no frame yet."""
+        self._data.clear()
+
+    def feed(self, data: bytes) -> Generator[bytes, None, None]:
         """The frames that are complete with `data`, each without its total size. Raises `FrameError` for one that is too
-        large or too small; nothing can be read after that."""
+        large or too small; nothing can be read after that. If the generator is closed, the next call goes on with the others."""
         if self._data:
             self._data += data
             if len(self._data) < 4 + self._first:
@@ -262,9 +271,14 @@ _RECEIPT_ID = _RECEIPT.message_id
 
 def _parsed(message: Any, data: bytes) -> Any:
     try:
-        return message.FromString(data)
+        found = message.FromString(data)
     except DecodeError as error:
         raise FrameError(f"not a message of the protocol: {error}") from None
+    if not found.IsInitialized():
+        raise FrameError(
+            f"not a message of the protocol: {', '.join(found.FindInitializationErrors())} is missing"
+        )
+    return found
 
 
 def _read(message: Message, table: _Table) -> dict[str, Any]:

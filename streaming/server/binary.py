@@ -4,16 +4,22 @@ What needs no broker state is answered at once. Everything else is a command for
 connection.
 
 A client that doesn't read holds up nobody else, and costs little memory: what is due to it waits as rows, of which a row is
-encoded, with its payload, when the socket takes it. A payload that came with its row waits in a temporary file. If many rows
-wait, nothing more is read from that client.
+encoded, with its payload, when the socket takes it. A payload that came with its row waits in a temporary file. All bytes to a
+client go through `Connection._write`. While more wait there than `Limits.buffered`, no frame of that client is taken, so nothing
+that it asks for adds to them.
+
+A connection takes so many frames in its turn, and then it is that of others. Bytes that came and are not taken are counted over all
+connections, and so are those of commands that the broker has not carried out.
 """
 
 import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -54,7 +60,7 @@ from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.faults import Faults, FaultSpec, error_answer
 from streaming.server.payload_spool import PayloadSpool
 from streaming.server.rarely import Rarely
-from streaming.server.topic_watchers import TopicWatchers
+from streaming.server.topic_watchers import TopicWatchers, Watching
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +75,12 @@ _KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
 """The first protocol version of clients that take a batch, and of those that take ACTIVE_CONSUMER_CHANGE."""
 
 _WRITE_AT_ONCE = 1 << 18
+
+_TURN, _COST = 1000, 4
+"""What a connection may take in its turn: so many plain frames. Any other one counts as `_COST` of them."""
+
+_HELLO = 1 << 16
+"""Bytes of a largest frame before CONNECTED, and of answers that wait until then."""
 
 _NO_ANSWER = 60.0
 """How long a command is timed (s) before another one is."""
@@ -89,7 +101,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame: Count = LARGEST_FRAME
     """The bytes of a frame, `HEADROOM` more than those of a payload. A larger one closes its connection."""
     buffered: Count = 4 << 20
-    """Bytes that a connection has encoded and not sent. What is beyond that waits as rows."""
+    """Bytes that a connection has encoded and not sent. What is beyond that waits as rows, and nothing is read from it. The same
+    for the bytes of its commands that the broker has not carried out."""
+    unread: Count = 256 << 20
+    """Bytes of all connections that came in frames which are not complete or not taken. Beyond that, the one that has waited longest
+    for the rest of a frame is closed. The same for the bytes of all commands under way: beyond that, nothing is read."""
     waiting: Count = 10_000
     """Rows that wait for a client to read. While there are more, nothing is read from it."""
     commands: Count = 1_000
@@ -133,6 +149,11 @@ class BinaryServer:
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
         """Applies patterns of topics, one at a time: the worst of 50 characters takes 2.5 ms for a topic."""
         self.watchers = TopicWatchers(engine, self.matching)
+        self.unread = self.under_way = 0
+        """Bytes of all connections that are not taken, and those of commands that the broker has not carried out."""
+        self.is_full = False
+        """Whether so much is under way that nothing more is read, until half of it is carried out."""
+        self._unread: dict[Connection, int] = {}
         self.metrics = ServerMetrics(self._gauges, engine.written)
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
@@ -201,6 +222,28 @@ class BinaryServer:
                     connection.close("rows can't be delivered")
         self.watchers.see(rows)
 
+    def count_unread(self, connection: "Connection", size: int, *, goes_on: bool) -> None:
+        """A connection has `size` bytes that are not taken; since now if it `goes_on`."""
+        before = self._unread.get(connection, 0)
+        if goes_on or not size:
+            self._unread.pop(connection, None)
+        if size:
+            self._unread[connection] = size
+        self.unread += size - before
+        while self.unread > self.limits.unread:
+            next(iter(self._unread)).drop(
+                "clients have sent too much that is no whole frame, and it has for longest"
+            )
+
+    def goes(self, size: int) -> None:
+        """Commands of `size` bytes go to the broker. Once it has carried them out, `size` is negative."""
+        self.under_way += size
+        is_full = self.under_way > (self.limits.unread // 2 if self.is_full else self.limits.unread)
+        if is_full != self.is_full:
+            self.is_full = is_full
+            for connection in list(self.connections.values()):
+                connection.pace()
+
     def _refused(self, effect: e.Quarantined) -> None:
         """The gate refused a command. It can't be answered, so its connection ends."""
         try:
@@ -230,6 +273,15 @@ class _Spooled(NamedTuple):
     size: int
 
 
+class _Delayed(NamedTuple):
+    """A command that a fault holds `until` then (ms), and the bytes of its frame."""
+
+    until: int
+    topic: str | None
+    value: bytes
+    size: int
+
+
 class Connection(asyncio.Protocol):
     """A client's connection."""
 
@@ -240,17 +292,20 @@ class Connection(asyncio.Protocol):
         self._metrics = server.metrics
         self._timed: _Timed | None = None
         self.name = ""
-        self._reader = FrameReader(server.limits.frame)
+        self._reader = FrameReader(min(server.limits.frame, _HELLO))
+        self._untaken = self._turn_due = False
         self._requests = Requests()
         self._waiting: deque[e.Effect | _Spooled] = deque()
         self._spool = PayloadSpool()
-        self._delayed: deque[tuple[int, str | None, bytes]] = deque()
+        self._delayed: deque[_Delayed] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
-        self._heard, self._asked = True, False
-        self._under_way = 0
-        self._posted = self._carried_out  # a bound method, made once
+        self._heard, self._asked, self._overdue = True, False, False
+        self._under_way = self._under_way_bytes = 0
+        self._asking = asyncio.Lock()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._expires: float | None = None
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
@@ -270,7 +325,7 @@ class Connection(asyncio.Protocol):
             return
         self.name = self._engine.new_connection()
         self._metrics.created += 1
-        transport.set_write_buffer_limits(self._limits.buffered)
+        transport.set_write_buffer_limits(min(self._limits.buffered, _HELLO))
         self._server.connections[self.name] = self
 
     def data_received(self, data: bytes) -> None:
@@ -279,51 +334,81 @@ class Connection(asyncio.Protocol):
             return
         self._heard = True
         self._metrics.received += len(data)
+        self._turn(data)
+
+    def _turn(self, data: bytes) -> None:
+        """Take frames, as many as may be taken in one turn. The others wait for the next one."""
+        before = self._reader.size
         try:
-            self._take(data)
-            if self._under_way > self._limits.commands:
-                self._pace()
+            self._untaken = self._take(data)
         except (FrameError, EngineStopped) as error:
             self.close(str(error))
+        if self._closing:
+            self._reader.clear()
+        left = self._reader.size
+        if before or left:
+            self._server.count_unread(self, left, goes_on=left < before + len(data))
+        self.pace()
 
-    def _take(self, data: bytes) -> None:
-        """Take the frames that are complete with `data`. Plain commands of a producer or consumer that follow each other go on
-        together."""
+    def _next_turn(self) -> None:
+        self._turn_due = False
+        if self._untaken and not self._closing and self._may_take():
+            self._turn(b"")
+
+    def _take(self, data: bytes) -> bool:
+        """Take frames that are complete with `data`. Plain commands of a producer or consumer that follow each other go on
+        together. Returns whether there may be more of them."""
         server = self._server
         is_plain = self._known and not (server.sets_times or server.faults or self._delayed)
         run: list[Send | Ack] = []
-        try:
-            for each in self._reader.feed(data):
-                command = plain_command(each, self.name) if is_plain else None
-                if run and (command is None or sender(command) != sender(run[0])):
-                    self._post_run(run)
-                    run = []
-                if command is not None:
-                    run.append(command)
-                elif not self._receive(decode(each, self.name)):
-                    return
-        finally:
-            if run:
-                self._post_run(run)
+        size, left = 0, _TURN
+        with closing(self._reader.feed(data)) as frames:
+            try:
+                for each in frames:
+                    command = plain_command(each, self.name) if is_plain else None
+                    if run and (command is None or sender(command) != sender(run[0])):
+                        self._post_run(run, size)
+                        run, size = [], 0
+                    if command is not None:
+                        run.append(command)
+                        size += len(each)
+                        left -= 1
+                    else:
+                        left -= _COST
+                        if not self._receive(decode(each, self.name), len(each)):
+                            return False
+                    if left <= 0 or not self._may_take():
+                        return True
+            finally:
+                if run:
+                    self._post_run(run, size)
+        return False
 
-    def _post_run(self, commands: list[Send | Ack]) -> None:
-        first, self._under_way = commands[0], self._under_way + len(commands)
+    def _post_run(self, commands: list[Send | Ack], size: int) -> None:
+        first, each = commands[0], size // len(commands)
+        self._goes(len(commands), each * len(commands))
         if isinstance(first, Send):
             self._metrics.commands["SEND"] += len(commands)
             self._time((first.producer_id, first.sequence_id))
         else:
             self._metrics.commands["ACK"] += len(commands)
             self._time(first.request_id)
-        self._engine.post_run(self._requests.topic_of(sender(first)), commands, self._posted)
+        topic = self._requests.topic_of(sender(first))
+        self._engine.post_run(topic, commands, partial(self._carried_out, each))
 
     def pause_writing(self) -> None:
         """The client doesn't read fast enough."""
         self._writable = False
+        self._drained.clear()
+        self.pace()
 
     def resume_writing(self) -> None:
         """The client has read most of what was sent."""
         self._writable = True
+        self._drained.set()
         self._send()
+        if self._writable:
+            self._server.watchers.resume(self.name)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, by either side."""
@@ -331,6 +416,8 @@ class Connection(asyncio.Protocol):
         if self.name:
             self._metrics.closed += 1
         self._waiting.clear()
+        self._reader.clear()
+        self._server.count_unread(self, 0, goes_on=True)
         self._spool.close()
         self._server.clients.lost(self.name)
         self._server.watchers.lost(self.name)
@@ -349,6 +436,14 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._transport.close()
 
+    def drop(self, why: str) -> None:
+        """Close the connection at once, whatever waits for the client."""
+        log.info("connection %s is closed: %s", self.name, why)
+        self._closing = True
+        self._reader.clear()
+        self._server.count_unread(self, 0, goes_on=True)
+        self._transport.abort()
+
     def forget(self) -> None:
         """Close the connection at once, without a command."""
         self._known = False
@@ -357,13 +452,17 @@ class Connection(asyncio.Protocol):
 
     def keep_alive(self) -> None:
         """A keep-alive interval is over (protocol.md §2)."""
-        if not self._ready:
+        if self._closing:
+            if self._overdue:
+                self._transport.abort()  # the client does not read what was written before
+            self._overdue = True
+        elif not self._ready:
             self.close("no CONNECT came")
         elif self._asked and not self._heard and self._reading:
             self.close("PING was not answered")
         elif self._expires is not None and self._expires <= time.time():
             self._refresh()
-        else:
+        elif self._writable:
             self._heard, self._asked = False, True
             self._write(_PING)
 
@@ -421,6 +520,11 @@ class Connection(asyncio.Protocol):
         return self._ready
 
     @property
+    def writable(self) -> bool:
+        """Whether the client reads what is sent to it."""
+        return self._writable
+
+    @property
     def under_way(self) -> int:
         """Commands that the broker has not carried out."""
         return self._under_way
@@ -437,8 +541,8 @@ class Connection(asyncio.Protocol):
 
     # -- from the client
 
-    def _receive(self, asked: Frame) -> bool:
-        """Take a frame. Returns whether the next one can be taken."""
+    def _receive(self, asked: Frame, size: int) -> bool:
+        """Take a frame of `size` bytes. Returns whether the next one can be taken."""
         cmd = asked.cmd
         self._metrics.commands[cmd] += 1
         if cmd == "PING":
@@ -450,6 +554,8 @@ class Connection(asyncio.Protocol):
             if not self._authenticate(asked.fields):
                 return False
             self._ready = True
+            self._reader.largest = self._limits.frame
+            self._transport.set_write_buffer_limits(self._limits.buffered)
             self._metrics.accepted += 1
             self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
             address = self._transport.get_extra_info("peername")
@@ -460,23 +566,23 @@ class Connection(asyncio.Protocol):
                 "CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM, watches_topics=True)
             )
         elif cmd in OF_THE_BROKER:
-            self._ask_broker(asked)
+            self._ask_broker(asked, size)
         elif cmd == "AUTH_RESPONSE" and "response" in asked.fields:
             self._authenticate_again(asked.fields["response"])
         elif cmd == "GET_TOPICS_OF_NAMESPACE" and is_namespace_name(asked.fields["namespace"]):
-            self._begin(self._list_topics(asked.fields))
+            self._begin(size, self._list_topics, asked.fields)
         elif cmd in TRANSACTIONS:
             self._refuse(asked, "Transactions are not enabled.")
         elif cmd in ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE"):
-            self._watch(asked)
+            self._watch(asked, size)
         elif cmd == "CONSUMER_STATS":
-            self._begin(self._consumer_stats(asked.fields))
+            self._begin(size, self._consumer_stats, asked.fields)
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
         return not self._closing
 
-    def _ask_broker(self, asked: Frame) -> None:
-        if not asked.intact:
+    def _ask_broker(self, asked: Frame, size: int) -> None:
+        if not asked.intact and asked.cmd == "SEND":  # what follows another command is nothing to anybody
             fields = {name: asked.fields[name] for name in ("producer_id", "sequence_id")}
             text = "Checksum failed on the broker"
             # after the receipts of what was sent before
@@ -499,13 +605,14 @@ class Connection(asyncio.Protocol):
                 return
             self._note(asked, topic, command)
         self._known = True
+        self._goes(1, size)
         fault = self._server.faults.hit(topic, command)
-        if fault is not None and self._fails(fault, topic, command):
+        if fault is not None and self._fails(fault, topic, command, size):
             return
         if self._delayed:
-            self._delayed.append((self._delayed[-1][0], topic, _json(command)))
+            self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
         else:
-            self._post(topic, _json(command))
+            self._post(topic, _json(command), size)
 
     def _time(self, key: int | tuple[int, int] | None) -> None:
         """Find out how long the answer takes, if there will be one, and no other one is awaited."""
@@ -535,20 +642,43 @@ class Connection(asyncio.Protocol):
         elif asked.cmd == "CLOSE_CONSUMER":
             self._server.clients.closed(self.name, "consumer", asked.fields["consumer_id"])
 
-    def _post(self, topic: str | None, value: bytes) -> None:
-        self._under_way += 1
-        self._engine.post(topic, value, self._posted)
+    def _post(self, topic: str | None, value: bytes, size: int) -> None:
+        self._engine.post(topic, value, partial(self._carried_out, size))
 
-    def _carried_out(self, commands: int = 1) -> None:
+    def _goes(self, commands: int, size: int) -> None:
+        """So many commands, of `size` bytes in all, go to the broker."""
+        self._under_way += commands
+        self._under_way_bytes += size
+        self._server.goes(size)
+
+    def _carried_out(self, size: int, commands: int = 1) -> None:
+        """So many commands, of `size` bytes each, are carried out."""
         self._under_way -= commands
+        self._under_way_bytes -= size * commands
+        self._server.goes(-size * commands)
         if not self._reading:
-            self._pace()
+            self.pace()
 
-    def _pace(self) -> None:
-        """Read from the client, or do not if it has sent more than can be done or does not read what is due to it."""
-        limits = self._limits
-        wanted = len(self._waiting) <= limits.waiting and self._under_way <= limits.commands
-        if wanted == self._reading or self._closing:
+    def _may_take(self) -> bool:
+        """Whether one more frame may be taken: the client reads what is due to it, and has not sent more than can be done."""
+        limits, server = self._limits, self._server
+        return (
+            self._writable
+            and len(self._waiting) <= limits.waiting
+            and self._under_way <= limits.commands
+            and self._under_way_bytes <= limits.buffered
+            and not server.is_full
+        )
+
+    def pace(self) -> None:
+        """Take frames that have come already, or read from the client, or neither."""
+        if self._closing:
+            return
+        may_take = self._may_take()
+        if may_take and self._untaken and not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if (wanted := may_take and not self._untaken) == self._reading:
             return
         self._reading = wanted
         if wanted:
@@ -556,35 +686,56 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _fails(self, fault: FaultSpec, topic: str | None, command: dict[str, Any]) -> bool:
+    def _fails(self, fault: FaultSpec, topic: str | None, command: dict[str, Any], size: int) -> bool:
         """Do what a fault says. Returns whether the broker gets the command no more, or later."""
         match fault.action:
             case "disconnect":
+                self._carried_out(size)
                 self.close("a fault was asked for")
             case "delay":
-                self._delayed.append((self._engine.now() + fault.delay, topic, _json(command)))
+                until = self._engine.now() + fault.delay
+                self._delayed.append(_Delayed(until, topic, _json(command), size))
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
             case "error" if command["command"] == "SEND":
                 self._engine.post(topic, to_json(Fault(fault="FailWrites", count=1)))
                 return False
             case "error":
+                self._carried_out(size)
                 self._answer(*error_answer(fault, command))
         return True
 
     def release(self) -> None:
         """Let the commands go on that a fault has delayed until now."""
         now = self._engine.now()
-        while self._delayed and self._delayed[0][0] <= now and not self._closing:
-            _, topic, value = self._delayed.popleft()
-            self._post(topic, value)
+        while self._delayed and self._delayed[0].until <= now and not self._closing:
+            _, topic, value, size = self._delayed.popleft()
+            self._post(topic, value, size)
 
-    def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Answer a command when the engine has answered ours."""
-        task = asyncio.get_running_loop().create_task(answering)
+    def _begin(
+        self, size: int, answer: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], asked: dict[str, Any]
+    ) -> None:
+        """Answer a frame of `size` bytes when the engine has answered ours."""
+        self._goes(1, size)
+        task = asyncio.get_running_loop().create_task(self._in_turn(answer, asked))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._answered_by(task, size))
 
-    def _watch(self, asked: Frame) -> None:
+    async def _in_turn(
+        self, answer: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], asked: dict[str, Any]
+    ) -> None:
+        """Answer when those before are answered, and the client has read them: an answer may be much larger than its question."""
+        async with self._asking:
+            await self._drained.wait()
+            await answer(asked)
+
+    def _answered_by(self, task: asyncio.Task[None], size: int) -> None:
+        self._tasks.discard(task)
+        self._carried_out(size)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
+            log.error("a command can't be answered, which is a bug in Magnetar", exc_info=error)
+            self.close("a command can't be answered")
+
+    def _watch(self, asked: Frame, size: int) -> None:
         """Begin or end to watch the topics of a namespace."""
         watchers = self._server.watchers
         if asked.cmd == "WATCH_TOPIC_LIST_CLOSE":
@@ -593,7 +744,8 @@ class Connection(asyncio.Protocol):
         elif watchers.count(self.name) >= self._limits.opened:
             self.close(f"more than {self._limits.opened} topic list watchers")
         else:
-            self._begin(watchers.watch(self.name, asked.fields, self._answer))
+            watching = Watching(self.name, self._answer, lambda: self._writable, self.drop)
+            self._begin(size, partial(watchers.watch, watching), asked.fields)
 
     async def _consumer_stats(self, fields: dict[str, Any]) -> None:
         """Answer CONSUMER_STATS from the stats of the topic."""
@@ -698,7 +850,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             self._transport.close()
         else:
-            self._pace()
+            self.pace()
 
     def _encoded(self, effect: e.Effect | _Spooled) -> bytes:
         """The frame of an effect, or nothing if there is none."""

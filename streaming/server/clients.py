@@ -15,12 +15,18 @@ class Clients:
 
     def __init__(self) -> None:
         self._of: defaultdict[str, dict[tuple[str, int], Json]] = defaultdict(dict)
+        self._on: defaultdict[str, dict[tuple[str, str, int], Json]] = defaultdict(dict)
+        """By topic, and by connection, kind and id: in the order in which they came."""
 
     def opened(self, connection: str, client: Json, topic: str, command: Json) -> None:
         """A connection asks for a producer or a consumer. `client`: what the stats show of the connection."""
         of_producer = command["command"] == "PRODUCER"
-        id_ = command["producer_id" if of_producer else "consumer_id"]
-        self._of[connection]["producer" if of_producer else "consumer", id_] = {
+        kind, id_ = (
+            "producer" if of_producer else "consumer",
+            command["producer_id" if of_producer else "consumer_id"],
+        )
+        self.closed(connection, kind, id_)
+        self._of[connection][kind, id_] = self._on[topic][connection, kind, id_] = {
             "topic": topic,
             "subscription": command.get("subscription"),
             "name": command.get("producer_name" if of_producer else "consumer_name"),
@@ -46,10 +52,8 @@ class Clients:
         # both in the order in which they came, which tells apart those without a name
         namesakes = [
             each
-            for opened in self._of.values()
-            for (kind, _), each in opened.items()
-            if kind == "consumer"
-            and all(each[key] == found[key] for key in ("topic", "subscription", "name"))
+            for (_, kind, _), each in self._on[found["topic"]].items()
+            if kind == "consumer" and all(each[key] == found[key] for key in ("subscription", "name"))
         ]
         rows = [each for each in subscription["consumers"] if each["consumerName"] == (found["name"] or "")]
         place = next(place for place, each in enumerate(namesakes) if each is found)
@@ -70,10 +74,16 @@ class Clients:
 
     def closed(self, connection: str, kind: str, id_: int) -> None:
         """A producer or consumer is closed."""
-        self._of.get(connection, {}).pop((kind, id_), None)
+        if (found := self._of.get(connection, {}).pop((kind, id_), None)) is not None:
+            topic = found["topic"]
+            del self._on[topic][connection, kind, id_]
+            if not self._on[topic]:
+                del self._on[topic]
 
     def lost(self, connection: str) -> None:
         """A connection is closed, with all that it has."""
+        for kind, id_ in list(self._of.get(connection, ())):
+            self.closed(connection, kind, id_)
         self._of.pop(connection, None)
 
     @property
@@ -89,9 +99,7 @@ class Clients:
         """The stats of a topic with what is known of its producers and consumers."""
         known = {
             (kind, found["subscription"], found["name"]): found["shown"]
-            for opened in self._of.values()
-            for (kind, _), found in opened.items()
-            if found["topic"] == topic
+            for (_, kind, _), found in self._on.get(topic, {}).items()
         }
         publishers = [
             each | known.get(("producer", None, each["producerName"]), {}) for each in stats["publishers"]

@@ -3,15 +3,22 @@
 A watcher has the persistent topics of a namespace that match its pattern, partitions included. Rows of the broker say when
 the topics may have changed. The topics are then listed again, and the watcher gets the difference.
 
+Watchers with the same namespace and pattern are one group. A pattern is applied once for the group, and then only to topics that
+came or went. After each look at the topics, watchers rest for `REST` times as long as it took, so they take a small
+share of the time, however many there are. A client that does not read is told the sum of what it missed when it reads again.
+
 Before a query elsewhere, a server sees only rows that are for its own clients. They tell of topics that these create; for all others, it
 lists the topics every few seconds while somebody watches: once for each namespace, one at a time.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from schemas.effects import (
     AdminResponse,
@@ -39,9 +46,81 @@ LOOK_SECONDS = 5.0
 """How long after one look at the topics the next one follows, if rows do not say all that happens to topics."""
 
 
+REST = 9
+"""How many times as long as a look at the topics took the next one waits."""
+
+MOST_NAMES = 10_000_000
+"""The most names of topics that all groups have together. A watcher of one more group is refused."""
+
+MOST_CHANGES = 10_000
+"""The most changes of a group that are kept for clients that do not read. The connection of one that missed more is closed."""
+
+_TOLD_AT_ONCE = 256
+"""Watchers that are told before others have their turn on the loop."""
+
+
+class Watching(NamedTuple):
+    """A connection that watches: how to answer it, whether it reads what is sent, and how to close it."""
+
+    connection: str
+    answer: Answer
+    reads: Callable[[], bool]
+    close: Callable[[str], None]
+
+
+Change = dict[str, bool]
+"""Topics that came (True) or went."""
+
+
+class _Group:
+    """Watchers of the same topics. `listed`: the topics of the namespace of which `topics` are those that match."""
+
+    def __init__(self, namespace: str, pattern: str, listed: list[str], topics: list[str]) -> None:
+        self.namespace, self.pattern, self.listed, self.topics = namespace, pattern, listed, topics
+        self.hash = topics_hash(topics)
+        self.version = 0
+        """The number of changes so far, of which `changes` has the last ones."""
+        self.changes: deque[Change] = deque()
+        self._kept = 0
+        self.watchers: dict[tuple[str, int], _Watcher] = {}
+
+    def change(self, seen: "_Seen") -> None:
+        """The topics of the namespace have changed, and perhaps those of the group."""
+        self.listed = seen.listed
+        if not seen.change:
+            return
+        self.topics, self.hash = seen.topics, seen.hash
+        self.version += 1
+        self.changes.append(seen.change)
+        self._kept += len(seen.change)
+        while self._kept > MOST_CHANGES and len(self.changes) > 1:
+            self._kept -= len(self.changes.popleft())
+
+    def since(self, version: int) -> Change | None:
+        """The sum of the changes since a version; None: they are not kept."""
+        if (count := self.version - version) > len(self.changes):
+            return None
+        found: dict[str, bool] = {}  # whether it is new
+        for change in islice(self.changes, len(self.changes) - count, None):
+            for topic, is_new in change.items():
+                if found.pop(topic, is_new) == is_new:  # else it came and went, or went and came
+                    found[topic] = is_new
+        return found
+
+
+class _Seen(NamedTuple):
+    """A group as it is with the topics that are `listed`."""
+
+    group: _Group
+    listed: list[str]
+    change: Change
+    topics: list[str]
+    hash: str
+
+
 class _Watcher:
-    def __init__(self, namespace: str, pattern: str, topics: list[str], answer: Answer) -> None:
-        self.namespace, self.pattern, self.topics, self.answer = namespace, pattern, topics, answer
+    def __init__(self, client: Watching, number: int, group: _Group) -> None:
+        self.client, self.number, self.group, self.version = client, number, group, group.version
 
 
 class TopicWatchers:
@@ -50,44 +129,67 @@ class TopicWatchers:
     def __init__(self, engine: Engine, executor: Executor) -> None:
         self._engine, self._executor = engine, executor
         self._of: dict[str, dict[int, _Watcher]] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
         self._looking: asyncio.Task[None] | None = None
         self._again = False
         self._one = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._known: dict[str, set[str]] = {}
+        self._rest_until = 0.0
+        self._untold: dict[_Group, None] = {}
+        """Groups of which some watchers may not know the last change."""
 
-    async def watch(self, connection: str, asked: dict[str, Any], answer: Answer) -> None:
+    async def watch(self, client: Watching, asked: dict[str, Any]) -> None:
         """Answer a WATCH_TOPIC_LIST with the topics, and watch them. A watcher whose id is in use stays as it is."""
         async with self._one:  # the next WATCH_TOPIC_LIST may have the same id
-            await self._watch(connection, asked, answer)
+            await self._watch(client, asked)
 
-    async def _watch(self, connection: str, asked: dict[str, Any], answer: Answer) -> None:
+    async def _watch(self, client: Watching, asked: dict[str, Any]) -> None:
         request, number = {"request_id": asked["request_id"]}, asked["watcher_id"]
-        pattern = asked["topics_pattern"]
-        of_connection = self._of.setdefault(connection, {})
+        of_connection = self._of.setdefault(client.connection, {})
         if (watcher := of_connection.get(number)) is None:
-            if len(pattern) > LONGEST_PATTERN:
-                text = f"Unable to create topic list watcher: Pattern longer than maximum: {LONGEST_PATTERN}"
-                answer("ERROR", {**request, "error": "NotAllowedError", "message": text})
-                return
             try:
-                topics = await self._list(asked["namespace"], pattern)
-            except ValueError as error:
-                text = f"Invalid topics pattern: {error}"
-                answer("ERROR", {**request, "error": "InvalidTopicName", "message": text})
+                group = await self._group(asked["namespace"], asked["topics_pattern"])
+            except _Refused as error:
+                client.answer("ERROR", {**request, "error": error.error, "message": str(error)})
                 return
-            except (EngineStopped, NoAnswer) as error:
-                answer("ERROR", {**request, "error": "ServiceNotReady", "message": str(error)})
-                return
-            watcher = of_connection[number] = _Watcher(asked["namespace"], pattern, topics, answer)
-        found = {**request, "watcher_id": number, "topics_hash": topics_hash(watcher.topics)}
+            watcher = of_connection[number] = _Watcher(client, number, group)
+            group.watchers[client.connection, number] = watcher
+        else:
+            self._tell(watcher, {})  # so that the answer is what it knows
+        found = {**request, "watcher_id": number, "topics_hash": watcher.group.hash}
         known = asked.get("topics_hash") == found["topics_hash"]
-        answer("WATCH_TOPIC_LIST_SUCCESS", found if known else {**found, "topic": watcher.topics})
+        client.answer(
+            "WATCH_TOPIC_LIST_SUCCESS", found if known else {**found, "topic": watcher.group.topics}
+        )
         self._look_soon()  # a topic may have come since they were listed
+
+    async def _group(self, namespace: str, pattern: str) -> _Group:
+        """The watchers of a pattern, with the topics that are there now. Raises `_Refused`."""
+        if len(pattern) > LONGEST_PATTERN:
+            text = f"Unable to create topic list watcher: Pattern longer than maximum: {LONGEST_PATTERN}"
+            raise _Refused("NotAllowedError", text)
+        try:
+            if (group := self._groups.get((namespace, pattern))) is not None:
+                await self._look_at(namespace, [group])
+                self._groups[namespace, pattern] = group  # its last watcher may have gone meanwhile
+                return group
+            listed = await self._persistent(namespace)
+            loop = asyncio.get_running_loop()
+            topics = await loop.run_in_executor(self._executor, _matching, pattern, listed)
+        except ValueError as error:
+            raise _Refused("InvalidTopicName", f"Invalid topics pattern: {error}") from None
+        except (EngineStopped, NoAnswer) as error:
+            raise _Refused("ServiceNotReady", str(error)) from None
+        if sum(len(group.topics) for group in self._groups.values()) + len(topics) > MOST_NAMES:
+            raise _Refused("TooManyRequests", f"the watchers have more than {MOST_NAMES:,} names of topics")
+        group = self._groups[namespace, pattern] = _Group(namespace, pattern, listed, topics)
+        return group
 
     def stop(self) -> None:
         """Look no more."""
         self._of.clear()
+        self._groups.clear()
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
@@ -95,11 +197,22 @@ class TopicWatchers:
 
     def close(self, connection: str, number: int) -> None:
         """Forget a watcher, if it is there."""
-        self._of.get(connection, {}).pop(number, None)
+        if (watcher := self._of.get(connection, {}).pop(number, None)) is not None:
+            group = watcher.group
+            del group.watchers[connection, number]
+            if not group.watchers:
+                self._groups.pop((group.namespace, group.pattern), None)
 
     def lost(self, connection: str) -> None:
         """Forget all watchers of a connection."""
+        for number in list(self._of.get(connection, ())):
+            self.close(connection, number)
         self._of.pop(connection, None)
+
+    def resume(self, connection: str) -> None:
+        """A connection reads again: tell its watchers what they missed."""
+        for watcher in list(self._of.get(connection, {}).values()):
+            self._tell(watcher, {})
 
     def count(self, connection: str) -> int:
         """The watchers of a connection."""
@@ -129,14 +242,17 @@ class TopicWatchers:
     async def _look(self) -> None:
         """List the topics until nothing has changed meanwhile."""
         while self._again:
+            await asyncio.sleep(max(0.0, self._rest_until - time.monotonic()))
             self._again = False
-            namespaces = dict.fromkeys(
-                watcher.namespace for watchers in self._of.values() for watcher in watchers.values()
-            )
+            namespaces = dict.fromkeys(namespace for namespace, _ in self._groups)
             self._known = {name: self._known[name] for name in namespaces if name in self._known}
             for namespace in namespaces:
                 try:
-                    await self._look_at(namespace)
+                    async with self._one:
+                        of_namespace = [
+                            group for (name, _), group in self._groups.items() if name == namespace
+                        ]
+                        await self._look_at(namespace, of_namespace)
                 except EngineStopped:
                     return
                 except NoAnswer as error:
@@ -145,42 +261,95 @@ class TopicWatchers:
         if any(self._of.values()) and not self._engine.shows_topic_events:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_soon)
 
-    async def _look_at(self, namespace: str) -> None:
-        """Tell the watchers of a namespace what has changed."""
-        topics = await self._persistent(namespace)
-        for connection, watchers in list(self._of.items()):
-            for number, watcher in list(watchers.items()):
-                if watcher.namespace == namespace:
-                    found = await self._matching(watcher.pattern, topics)
-                    if self._of.get(connection, {}).get(number) is watcher:
-                        self._tell(number, watcher, found)
+    async def _look_at(self, namespace: str, groups: Sequence[_Group]) -> None:
+        """Tell the watchers of groups of a namespace what has changed."""
+        listed = await self._persistent(namespace)
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        for seen in await loop.run_in_executor(self._executor, _look, groups, listed):
+            seen.group.change(seen)
+            if seen.change:
+                self._untold[seen.group] = None
+        try:
+            await self._tell_all()
+        except asyncio.CancelledError:
+            self._look_soon()
+            raise
+        now = time.monotonic()
+        self._rest_until = max(self._rest_until, now + REST * (now - began))
 
-    def _tell(self, number: int, watcher: _Watcher, topics: list[str]) -> None:
-        before, after = set(watcher.topics), set(topics)
-        watcher.topics = topics
-        if before != after:
-            watcher.answer(
-                "WATCH_TOPIC_UPDATE",
-                {
-                    "watcher_id": number,
-                    "new_topics": sorted(after - before),
-                    "deleted_topics": sorted(before - after),
-                    "topics_hash": topics_hash(topics),
-                },
-            )
+    async def _tell_all(self) -> None:
+        told = 0
+        while self._untold:
+            group = next(iter(self._untold))
+            changes: dict[int, Change | None] = {}
+            for watcher in list(group.watchers.values()):
+                self._tell(watcher, changes)
+                told += 1
+                if not told % _TOLD_AT_ONCE:
+                    await asyncio.sleep(0)
+            self._untold.pop(group, None)
 
-    async def _list(self, namespace: str, pattern: str) -> list[str]:
-        """The topics of a watcher. Raises `ValueError` for a pattern that can't be applied, `EngineStopped`, `NoAnswer`."""
-        return await self._matching(pattern, await self._persistent(namespace))
+    def _tell(self, watcher: _Watcher, changes: dict[int, Change | None]) -> None:
+        """Tell a watcher what has changed, if its client reads. `changes` of its group since a version are put here, for the others."""
+        group, before = watcher.group, watcher.version
+        if before == group.version or not watcher.client.reads():
+            return
+        if before not in changes:
+            changes[before] = group.since(before)
+        change = changes[before]
+        if change is None:
+            watcher.client.close("it has not read what changed in the topics that it watches")
+            return
+        watcher.version = group.version
+        if change:
+            fields = {
+                "watcher_id": watcher.number,
+                "new_topics": sorted(topic for topic, is_new in change.items() if is_new),
+                "deleted_topics": sorted(topic for topic, is_new in change.items() if not is_new),
+                "topics_hash": group.hash,
+            }
+            watcher.client.answer("WATCH_TOPIC_UPDATE", fields)
 
     async def _persistent(self, namespace: str) -> list[str]:
+        """The persistent topics of a namespace, sorted. Raises `EngineStopped`, `NoAnswer`."""
         found = await self._engine.topics(namespace)
         self._known[namespace] = set(found)
         return sorted(topic for topic in found if topic.startswith("persistent:"))
 
-    async def _matching(self, pattern: str, topics: list[str]) -> list[str]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._executor, matching, pattern, topics)
-        if found is None:
-            raise ValueError("RE2 does not have it")
-        return found
+
+class _Refused(Exception):
+    """A watcher is refused with an error of the protocol."""
+
+    def __init__(self, error: str, text: str) -> None:
+        super().__init__(text)
+        self.error = error
+
+
+def _look(groups: Iterable[_Group], listed: list[str]) -> list[_Seen]:
+    """Groups as they are with the topics that are `listed`. Runs in a thread."""
+    now, found = set(listed), list[_Seen]()
+    differences: dict[int, Change] = {}  # most groups have the same list
+    for group in groups:
+        if (key := id(group.listed)) not in differences:
+            before = set(group.listed)
+            differences[key] = dict.fromkeys(now - before, True) | dict.fromkeys(before - now, False)
+        difference = differences[key]
+        matched = _matching(group.pattern, list(difference)) if difference else []
+        change = {topic: difference[topic] for topic in matched}
+        topics, hash_ = group.topics, group.hash
+        if change:
+            gone = {topic for topic, is_new in change.items() if not is_new}
+            came = {topic for topic, is_new in change.items() if is_new}
+            topics = sorted((set(topics) - gone) | came)
+            hash_ = topics_hash(topics)
+        found.append(_Seen(group, listed, change, topics, hash_))
+    return found
+
+
+def _matching(pattern: str, topics: list[str]) -> list[str]:
+    """Those of the `topics` that a pattern selects. Raises `ValueError` for one that can't be applied."""
+    found = matching(pattern, topics)
+    if found is None:
+        raise ValueError("RE2 does not have it")
+    return topics if len(found) == len(topics) else found

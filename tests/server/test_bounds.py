@@ -406,9 +406,9 @@ def test_payloads_that_come_with_their_rows_do_not_wait_in_memory() -> None:
         connection.pause_writing()
         publisher.send(send(0, payloads[0]))
         await publisher.until("SEND_RECEIPT")
-        slow.close()
+        connection.drop("the test ends")
         while connection.spooled:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     run(work)
 
@@ -419,9 +419,11 @@ def test_receipts_that_wait_hold_no_payloads() -> None:
         (connection,) = scene.server.binary.connections.values()
         peer.send(producer())
         await peer.until("PRODUCER_SUCCESS")
+        peer.send(*(send(number, b"x" * 100) for number in range(100)))
+        while not (taken := connection.under_way):
+            await asyncio.sleep(0)
         connection.pause_writing()
-        peer.send(*(send(number, b"x" * 1000) for number in range(100)))
-        while len(connection._waiting) < 100:
+        while connection.waiting < taken:
             await asyncio.sleep(0)
         assert connection.held == 0
         connection.resume_writing()

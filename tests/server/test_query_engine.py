@@ -40,7 +40,7 @@ from streaming.server import query_engine, topic_watchers
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
 from streaming.server.query_engine import BadName, NameTaken, QueryEngine, server_name
-from streaming.server.topic_watchers import TopicWatchers
+from streaming.server.topic_watchers import TopicWatchers, Watching
 from tests.sinks.helpers import TOPIC, metadata_of, output, payload_of, receipts
 
 pytestmark = [pytest.mark.feature("K1"), pytest.mark.kafka]
@@ -396,7 +396,8 @@ class TestTopicWatchers:
 
                     async def work() -> None:
                         begin = {**asked, "request_id": 1, "watcher_id": 7}
-                        await watchers.watch("c", begin, lambda *answer: told.put_nowait(answer))
+                        client = Watching("c", lambda *answer: told.put_nowait(answer), lambda: True, print)
+                        await watchers.watch(client, begin)
                         assert (await told.get())[0] == "WATCH_TOPIC_LIST_SUCCESS"
                         await other.submit(names[0], Publish(producer="p", sequence_id=1))
                         assert (await told.get())[1]["new_topics"] == [names[0]]

@@ -1,0 +1,496 @@
+"""Whatever a client sends and does not read the answers to: what waits for it is bounded, and others have their turn.
+
+The client is a transport in memory, so bytes are counted, and nothing is timed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from schemas.commands import Admin
+from streaming.protocol import pulsar_api_pb2
+from streaming.protocol.codec import FrameReader, decode, encode, entry
+from streaming.protocol.frames import matching, topics_hash
+from streaming.server import binary, topic_watchers
+from streaming.server.binary import BinaryServer, Connection, Limits
+from streaming.server.clock import HeldClock
+from streaming.server.embedded import EmbeddedEngine
+
+NOW = 1_700_000_000_000
+TOPIC = "persistent://public/default/t"
+OTHERS = 2_000
+BOUNDS = Limits(buffered=1 << 16)
+ASKED = 310_000
+"""The bytes of requests that a client sends."""
+
+CONNECT = encode("CONNECT", {"client_version": "test", "protocol_version": 21})
+_BASE: Descriptor = pulsar_api_pb2.DESCRIPTOR.message_types_by_name["BaseCommand"]
+COMMANDS = {
+    value.name: _BASE.fields_by_number[value.number].message_type
+    for value in _BASE.enum_types_by_name["Type"].values
+}
+
+
+class Wire(asyncio.Transport):
+    """The connection of a client, who takes what was written when `read` is called. `most`: so many bytes waited at a time."""
+
+    def __init__(self, server: BinaryServer) -> None:
+        super().__init__()
+        self.protocol: Connection = server.new_connection()
+        self.written = bytearray()
+        self.is_read, self._closing, self._paused = True, False, False
+        self.high = self.most = 0
+        self.protocol.connection_made(self)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.most = max(self.most, len(self.written))
+        if len(self.written) > self.high and not self._paused:
+            self._paused = True
+            self.protocol.pause_writing()
+
+    def read(self) -> bytes:
+        found = bytes(self.written)
+        self.written.clear()
+        if self._paused:
+            self._paused = False
+            self.protocol.resume_writing()
+        return found
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def get_protocol(self) -> Connection:
+        return self.protocol
+
+
+async def rest(server: BinaryServer) -> None:
+    """Let all be done that can be done now."""
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        await loop.run_in_executor(server.matching, int)
+        await asyncio.sleep(0)
+        server.engine.broker  # type: ignore[attr-defined]  # noqa: B018  # folds what is pending
+
+
+def run(work: Callable[[BinaryServer], Awaitable[None]], bounds: Limits = BOUNDS, topics: int = 0) -> None:
+    async def main() -> None:
+        async with EmbeddedEngine(clock=HeldClock(NOW)) as engine:
+            server = BinaryServer(engine, "pulsar://localhost:6650", bounds)
+            if topics:
+                path = f"/persistent/public/default/{'x' * 60}/partitions"
+                await engine.submit(None, Admin(method="PUT", path=path, body=topics))
+            try:
+                await work(server)
+            finally:
+                server.close()
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def least(message: Descriptor) -> dict[str, Any]:
+    """The fields that a message must have, and those that name something."""
+    return {
+        field.name: _least(field)
+        for field in message.fields
+        if field.is_required or field.name in ("request_id", "topic", "consumer_id", "producer_id")
+    }
+
+
+def _least(field: FieldDescriptor) -> Any:
+    if field.enum_type is not None:
+        return field.enum_type.values[0].name
+    if field.message_type is not None:
+        return least(field.message_type)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return b""
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return TOPIC if field.name == "topic" else "s"
+    return True if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else 1
+
+
+_SCHEMA = {"name": "s", "schema_data": b"x" * 30_000, "type": "None", "properties": []}
+_METADATA = {"producer_name": "p", "sequence_id": 1, "publish_time": NOW}
+_SENT = {"producer_id": 1, "sequence_id": 1}
+MORE: dict[str, dict[str, Any]] = {
+    "GET_TOPICS_OF_NAMESPACE": {"namespace": "public/default"},
+    "WATCH_TOPIC_LIST": {"namespace": "public/default", "topics_pattern": "public/default/.*"},
+    "GET_OR_CREATE_SCHEMA": {"schema": _SCHEMA},
+    "ACK": {"message_id": [{"ledgerId": 1, "entryId": 0}]},
+    "SUBSCRIBE": {"consumer_id": 2},
+    "PRODUCER": {"producer_id": 2, "producer_name": "other"},
+    "FLOW": {"messagePermits": 1},
+    "SEEK": {"message_publish_time": 1},
+}
+"""Fields of frames beyond those that each must have."""
+
+
+def frames_of(cmd: str) -> Callable[[int], bytes]:
+    """The frames of a command, by number."""
+    fields = {**least(COMMANDS[cmd]), **MORE.get(cmd, {})}
+
+    def frame(number: int) -> bytes:
+        if cmd == "SEND":
+            sent = {"producer_id": 1, "sequence_id": number}
+            return encode("SEND", sent, entry({**_METADATA, "sequence_id": number}, b"x"))
+        if "watcher_id" in fields:
+            return encode(cmd, {**fields, "watcher_id": number})
+        return encode(cmd, fields)
+
+    return frame
+
+
+KINDS: dict[str, Callable[[int], bytes]] = {
+    **{cmd: frames_of(cmd) for cmd in COMMANDS},
+    "SEND with a wrong checksum": lambda _: encode("SEND", _SENT, entry(_METADATA, b"x"))[:-1] + b"?",
+    "GET_TOPICS_OF_NAMESPACE by pattern": lambda _: encode(
+        "GET_TOPICS_OF_NAMESPACE",
+        {"request_id": 1, "namespace": "public/default", "topics_pattern": "public/default/.*"},
+    ),
+    "WATCH_TOPIC_LIST again": lambda _: encode(
+        "WATCH_TOPIC_LIST", {**MORE["WATCH_TOPIC_LIST"], "request_id": 1, "watcher_id": 0}
+    ),
+}
+"""Every command of the protocol, so also those that will be added, and what else has answers of its own."""
+
+
+async def opened(server: BinaryServer) -> Wire:
+    """A client with a producer, a consumer and a schema on a topic with messages, who has read all answers."""
+    wire = Wire(server)
+    names = {"topic": TOPIC, "request_id": 1}
+    subscribed = {**names, "subscription": "s", "subType": "Shared", "consumer_id": 1}
+    schema = {**names, "schema": _SCHEMA}
+    wire.protocol.data_received(
+        CONNECT + encode("PRODUCER", {**names, "producer_id": 1, "producer_name": wire.protocol.name})
+        + encode("GET_OR_CREATE_SCHEMA", schema) + encode("SUBSCRIBE", subscribed)
+    )  # fmt: skip
+    await rest(server)
+    answers = [decode(each).cmd for each in FrameReader().feed(wire.read())]
+    assert {"CONNECTED", "PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "SUCCESS"} <= {*answers}
+    return wire
+
+
+async def sends(wire: Wire, server: BinaryServer, frame: Callable[[int], bytes]) -> None:
+    """The client sends `ASKED` bytes, as far as the server reads them, and does not read."""
+    size, number, most = 0, 0, 1 << 14
+    while size < ASKED and wire.is_read and not wire.is_closing():
+        chunk = b""
+        while len(chunk) < most:
+            chunk += frame(number)
+            number += 1
+        size += len(chunk)
+        wire.protocol.data_received(chunk)
+        await rest(server)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_that_nobody_reads_take_bounded_memory(kind: str) -> None:
+    async def work(server: BinaryServer) -> None:
+        wire, other = await opened(server), await opened(server)
+        await sends(wire, server, KINDS[kind])
+        largest = 90 * (OTHERS + 10)  # the list of all topics
+        assert wire.most <= BOUNDS.buffered + largest
+        assert wire.protocol.waiting <= BOUNDS.commands + binary._TURN
+        assert server.unread <= 1 << 15
+        other.protocol.data_received(encode("PING", {}))
+        assert "PONG" in [decode(each).cmd for each in FrameReader().feed(other.read())]
+        for _ in range(1000):  # it reads at last, and nothing is left over
+            if not wire.read() and not wire.protocol.under_way:
+                break
+            await rest(server)
+        if not wire.is_closing():
+            assert (server.unread, server.under_way, wire.is_read) == (0, 0, True)
+
+    run(work, topics=OTHERS)
+
+
+def test_before_connect_less_waits() -> None:
+    async def work(server: BinaryServer) -> None:
+        for cmd in COMMANDS:
+            wire = Wire(server)
+            await sends(wire, server, frames_of(cmd))
+            assert wire.most <= binary._HELLO + 100
+
+    run(work, Limits())
+
+
+def test_nothing_is_lost_when_the_client_reads_at_last() -> None:
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        count = 20_000
+        wire.protocol.data_received(encode("PING", {}) * count)
+        found = 0
+        for _ in range(count):
+            found += sum(decode(each).cmd == "PONG" for each in FrameReader().feed(wire.read()))
+            if found == count:
+                break
+            await asyncio.sleep(0)
+        assert found == count
+
+    run(work)
+
+
+def test_a_connection_takes_so_many_frames_in_its_turn() -> None:
+    """However many came in one piece. So the time until others have their turn is bounded."""
+
+    async def work(server: BinaryServer) -> None:
+        busy, other = await opened(server), await opened(server)
+        for data, command, most in (
+            (
+                encode("LOOKUP", {"topic": TOPIC, "request_id": 1}) * 5_000,
+                "LOOKUP",
+                binary._TURN // binary._COST,
+            ),
+            (b"".join(map(KINDS["SEND"], range(3_000))), "SEND", binary._TURN),
+        ):
+            before = server.metrics.commands[command]
+            busy.protocol.data_received(data)
+            assert server.metrics.commands[command] - before <= most
+            other.protocol.data_received(encode("PING", {}))
+            assert other.read() == encode("PONG", {})
+            taken = server.metrics.commands[command]
+            while busy.protocol.under_way or not busy.is_read:
+                await asyncio.sleep(0)
+                busy.read()
+                assert server.metrics.commands[command] - taken <= most
+                taken = server.metrics.commands[command]
+
+    run(work)
+
+
+def test_frames_that_never_end_are_bounded_over_all_connections() -> None:
+    """60 connections with 5 MB each. The oldest go; a client that goes on with its frames stays."""
+    bounds = Limits(unread=1 << 20)
+
+    async def work(server: BinaryServer) -> None:
+        steady = await opened(server)
+        wires = [await opened(server) for _ in range(60)]
+        half = encode("SEND", _SENT, entry(_METADATA, b"x" * 100_000))[:60_000]
+        most = 0
+        for wire in wires:
+            for part in (half[:20_000], half[20_000:]):
+                wire.protocol.data_received(part)
+                most = max(most, server.unread)
+            frame = encode("LOOKUP", {"topic": TOPIC, "request_id": 1})
+            steady.protocol.data_received(frame[:9])
+            steady.protocol.data_received(frame[9:])
+        assert most <= bounds.unread + len(half)
+        assert server.unread <= bounds.unread
+        closed = [wire.is_closing() for wire in wires]
+        assert closed == sorted(closed, reverse=True)
+        assert sum(closed) == 60 - bounds.unread // len(half)
+        assert not steady.is_closing()
+        for wire in wires:
+            wire.close()
+        await rest(server)
+        assert server.unread == 0
+
+    run(work, bounds)
+
+
+def test_frames_before_connect_are_small() -> None:
+    async def work(server: BinaryServer) -> None:
+        wire = Wire(server)
+        wire.protocol.data_received(b"\0\x4f\xff\xff" + b"x" * 100)
+        await rest(server)
+        assert wire.is_closing()
+        assert server.unread == 0
+
+    run(work)
+
+
+def test_commands_under_way_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a connection, and those of all, whom then nobody reads from."""
+    bounds = Limits(buffered=100_000, unread=250_000)
+    held: list[Callable[[], None]] = []
+
+    async def work(server: BinaryServer) -> None:
+        wires = [await opened(server) for _ in range(8)]
+        monkeypatch.setattr(server.engine, "post", lambda topic, value, done=None: held.append(done))
+        monkeypatch.setattr(
+            server.engine, "post_run", lambda topic, commands, done: held.append(lambda: done(len(commands)))
+        )
+        data = encode("SEND", _SENT, entry(_METADATA, b"x" * 10_000))
+        for _ in range(20):
+            for wire in wires:
+                if wire.is_read:
+                    wire.protocol.data_received(data)
+        assert 200_000 < server.under_way <= bounds.unread + len(data)
+        assert max(wire.protocol._under_way_bytes for wire in wires) <= bounds.buffered + len(data)
+        for done in held:
+            done()
+        assert server.under_way == 0
+        assert all(wire.is_read for wire in wires)
+
+    run(work, bounds)
+
+
+def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
+    """What was written waits for the client for one keep-alive interval more."""
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        aborted: list[bool] = []
+        wire.close = lambda: None  # type: ignore[method-assign]
+        wire.abort = lambda: aborted.append(True)  # type: ignore[method-assign]
+        wire.protocol.close("a test")
+        wire.protocol.keep_alive()
+        assert aborted == []
+        wire.protocol.keep_alive()
+        assert aborted == [True]
+
+    run(work)
+
+
+# -- topic list watchers
+
+
+def watch(number: int, pattern: str = "public/default/.*") -> bytes:
+    asked = {"request_id": number, "watcher_id": number, "namespace": "public/default"}
+    return encode("WATCH_TOPIC_LIST", {**asked, "topics_pattern": pattern})
+
+
+async def looked(server: BinaryServer) -> None:
+    """Let the watchers find what has changed."""
+    while any(each.under_way and each.writable for each in server.connections.values()):
+        await rest(server)
+    while server.watchers._looking is not None and not server.watchers._looking.done():
+        await server.watchers._looking
+
+
+async def create(server: BinaryServer, name: str) -> None:
+    await server.engine.submit(
+        f"persistent://public/default/{name}", Admin(method="PUT", path=f"/persistent/public/default/{name}")
+    )
+
+
+def updates(data: bytes) -> list[dict[str, Any]]:
+    return [
+        frame.fields for frame in map(decode, FrameReader().feed(data)) if frame.cmd == "WATCH_TOPIC_UPDATE"
+    ]
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_a_new_topic_costs_a_pattern_once_and_nothing_for_topics_that_stay(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many watch it. What each of them costs are the bytes of its update."""
+    applied: list[int] = []
+    hashed: list[int] = []
+
+    def noted_matching(pattern: str, topics: Sequence[str]) -> list[str] | None:
+        applied.append(len(topics))
+        return matching(pattern, topics)
+
+    def noted_hash(topics: Sequence[str]) -> str:
+        hashed.append(len(topics))
+        return topics_hash(topics)
+
+    async def work(server: BinaryServer) -> None:
+        wires = [await opened(server) for _ in range(3)]
+        for number in range(count):
+            wires[number % 3].protocol.data_received(
+                watch(number) + watch(number + 10_000, "public/default/a.*")
+            )
+        await looked(server)
+        for wire in wires:
+            wire.read()
+        monkeypatch.setattr(topic_watchers, "matching", noted_matching)
+        monkeypatch.setattr(topic_watchers, "topics_hash", noted_hash)
+        await create(server, "b")
+        await looked(server)
+        assert applied == [1, 1]
+        assert len(hashed) == 1
+        told = [each for wire in wires for each in updates(wire.read())]
+        assert sorted(each["watcher_id"] for each in told) == list(range(count))
+        assert all(each["new_topics"] == ["persistent://public/default/b"] for each in told)
+
+    run(work, Limits(), topics=20)
+
+
+def test_a_watcher_that_does_not_read_is_told_the_sum_later() -> None:
+    async def work(server: BinaryServer) -> None:
+        wire, other = await opened(server), await opened(server)
+        for each in (wire, other):
+            each.protocol.data_received(watch(1))
+        await looked(server)
+        wire.read(), other.read()
+        wire.write(b"\0" * (BOUNDS.buffered + 1))
+        for name in ("a", "b"):
+            await create(server, name)
+            await looked(server)
+        await server.engine.submit(
+            "persistent://public/default/a", Admin(method="DELETE", path="/persistent/public/default/a")
+        )
+        await looked(server)
+        assert len(updates(other.read())) == 3
+        assert wire.read() == b"\0" * (BOUNDS.buffered + 1)
+        (update,) = updates(wire.read())
+        assert update["new_topics"] == ["persistent://public/default/b"]
+        assert "deleted_topics" not in update
+
+    run(work)
+
+
+def test_a_watcher_that_has_missed_too_much_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_watchers, "MOST_CHANGES", 3)
+
+    async def work(server: BinaryServer) -> None:
+        wire, other = await opened(server), await opened(server)
+        for each in (wire, other):
+            each.protocol.data_received(watch(1))
+        await looked(server)
+        wire.read()
+        wire.write(b"\0" * (BOUNDS.buffered + 1))
+        for number in range(5):
+            await create(server, f"a{number}")
+            await looked(server)
+        (group,) = server.watchers._groups.values()
+        assert len(group.changes) == 3
+        wire.read()
+        assert (wire.is_closing(), other.is_closing()) == (True, False)
+
+    run(work)
+
+
+def test_so_many_names_that_are_watched_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_watchers, "MOST_NAMES", 25)
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        wire.protocol.data_received(
+            b"".join(watch(number, f"public/default/x+{'y?' * number}") for number in range(4))
+        )
+        await looked(server)
+        answers = [decode(each) for each in FrameReader().feed(wire.read())]
+        assert [each.cmd for each in answers] == ["WATCH_TOPIC_LIST_SUCCESS"] * 2 + ["ERROR"] * 2
+        assert answers[-1].fields["error"] == "TooManyRequests"
+
+    run(work, Limits(), topics=10)
