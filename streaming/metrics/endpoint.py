@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
@@ -121,6 +121,9 @@ def application(metrics: QueryMetrics) -> Application:
     return answer
 
 
+_LONGEST_LINE = 1 << 16
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = CONNECTIONS
@@ -147,5 +150,23 @@ class _Quiet(WSGIRequestHandler):
     timeout = 10
     """Seconds without a byte, after which a connection is closed."""
 
+    def handle(self) -> None:
+        """Answer a request."""
+        with suppress(OSError):  # the client sends nothing for too long, or hangs up
+            self.raw_requestline = self.rfile.readline(_LONGEST_LINE + 1)
+            if len(self.raw_requestline) > _LONGEST_LINE:
+                self.requestline = self.request_version = self.command = ""
+                self.send_error(414)
+            elif self.parse_request():
+                handler = _Handler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())  # type: ignore[arg-type]
+                handler.request_handler = self  # type: ignore[attr-defined]  # as WSGIRequestHandler does
+                handler.run(self.server.get_app())  # type: ignore[attr-defined]
+
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+class _Handler(ServerHandler):
+    def log_exception(self, exc_info: Any) -> None:
+        if not isinstance(exc_info[1], OSError):  # a client that does not read any more is no error
+            super().log_exception(exc_info)

@@ -26,6 +26,9 @@ HEADROOM = 10_240
 LARGEST_FRAME = MAX_MESSAGE_SIZE + HEADROOM
 """A larger frame closes the connection. In bytes, without the frame's own size."""
 
+MOST_ITEMS = 50_000
+"""The items of a longest list in a command. Clients send 1,000 at most; five megabytes of them would take seconds to read."""
+
 _CHECKSUM, _BROKER_METADATA = b"\x0e\x01", b"\x0e\x02"
 _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
@@ -303,6 +306,8 @@ def _value(field: _Field, value: Any) -> Any:
     if field.values is not None:
         return field.values[value]
     if field.table is not None:
+        if field.repeated and len(value) > MOST_ITEMS:
+            raise FrameError(f"{field.name}: {len(value):,} of them, expected at most {MOST_ITEMS:,}")
         return [_read(each, field.table) for each in value] if field.repeated else _read(value, field.table)
     if field.repeated:
         value = list(value)

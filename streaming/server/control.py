@@ -16,6 +16,7 @@ from streaming.broker.next_effect import NEVER
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.protocol.requests import complete
+from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
@@ -47,6 +48,7 @@ class Control:
     def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
         self._engine, self._server, self._clock = engine, server, clock
         self._snapshots: list[Snapshot] = [engine.snapshot()]
+        self._bodies = Bodies()
         server.sets_times = True
 
     def routes(self) -> list[Route]:
@@ -77,7 +79,7 @@ class Control:
 
     async def set_clock(self, request: Request) -> Any:
         """Move the clock, or let it go. `moved`: by how many ms."""
-        call = _decoded(await request.body(), ClockCall)
+        call = _decoded(await self._bodies.of(request), ClockCall)
         before = self._clock.now()
         if call.mode is not None:
             self._clock.mode = call.mode
@@ -101,7 +103,7 @@ class Control:
 
     async def add_fault(self, request: Request) -> Any:
         """Ask for a fault."""
-        return _shown(self._server.faults.add(_decoded(await request.body(), FaultSpec)))
+        return _shown(self._server.faults.add(_decoded(await self._bodies.of(request), FaultSpec)))
 
     async def fault(self, request: Request) -> Any:
         """A fault; with ``?hits=N``, as soon as it has hit N commands."""

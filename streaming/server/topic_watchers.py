@@ -150,7 +150,7 @@ class TopicWatchers:
         if (watcher := of_connection.get(number)) is None:
             try:
                 group = await self._group(asked["namespace"], asked["topics_pattern"])
-            except _Refused as error:
+            except _NotWatched as error:
                 client.answer("ERROR", {**request, "error": error.error, "message": str(error)})
                 return
             watcher = of_connection[number] = _Watcher(client, number, group)
@@ -165,10 +165,10 @@ class TopicWatchers:
         self._look_soon()  # a topic may have come since they were listed
 
     async def _group(self, namespace: str, pattern: str) -> _Group:
-        """The watchers of a pattern, with the topics that are there now. Raises `_Refused`."""
+        """The watchers of a pattern, with the topics that are there now. Raises `_NotWatched`."""
         if len(pattern) > LONGEST_PATTERN:
             text = f"Unable to create topic list watcher: Pattern longer than maximum: {LONGEST_PATTERN}"
-            raise _Refused("NotAllowedError", text)
+            raise _NotWatched("NotAllowedError", text)
         try:
             if (group := self._groups.get((namespace, pattern))) is not None:
                 await self._look_at(namespace, [group])
@@ -178,11 +178,13 @@ class TopicWatchers:
             loop = asyncio.get_running_loop()
             topics = await loop.run_in_executor(self._executor, _matching, pattern, listed)
         except ValueError as error:
-            raise _Refused("InvalidTopicName", f"Invalid topics pattern: {error}") from None
+            raise _NotWatched("InvalidTopicName", f"Invalid topics pattern: {error}") from None
         except (EngineStopped, NoAnswer) as error:
-            raise _Refused("ServiceNotReady", str(error)) from None
+            raise _NotWatched("ServiceNotReady", str(error)) from None
         if sum(len(group.topics) for group in self._groups.values()) + len(topics) > MOST_NAMES:
-            raise _Refused("TooManyRequests", f"the watchers have more than {MOST_NAMES:,} names of topics")
+            raise _NotWatched(
+                "TooManyRequests", f"the watchers have more than {MOST_NAMES:,} names of topics"
+            )
         group = self._groups[namespace, pattern] = _Group(namespace, pattern, listed, topics)
         return group
 
@@ -318,7 +320,7 @@ class TopicWatchers:
         return sorted(topic for topic in found if topic.startswith("persistent:"))
 
 
-class _Refused(Exception):
+class _NotWatched(Exception):
     """A watcher is refused with an error of the protocol."""
 
     def __init__(self, error: str, text: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,8 +32,8 @@ from streaming.server.engine import Engine, EngineStopped, NoAnswer
 VERSION = "4.0.7"
 """The version of Pulsar that clients are told."""
 
-MOST_BYTES = 1 << 20
-"""Of a request's body."""
+MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 20, 64 << 20
+"""Of a request's body, and of all that are being read."""
 
 _HEALTH = "persistent://public/default/healthcheck"
 _METHODS = ("GET", "PUT", "POST", "DELETE")
@@ -65,7 +65,7 @@ class _Encoded:
 
 class _Api:
     def __init__(self, engine: Engine, service_url: str, admin_url: str, clients: Clients) -> None:
-        self._engine, self._clients = engine, clients
+        self._engine, self._clients, self._bodies = engine, clients, Bodies()
         self._service_url, self._admin_url = service_url, admin_url
         scheme, _, self._broker = admin_url.partition("://")
         self._tls = "Tls" if scheme == "https" else ""
@@ -100,6 +100,9 @@ class _Api:
             exception_handlers={HTTPException: _refused, EngineStopped: _stopped, NoAnswer: _stopped},
         )
 
+    async def _body(self, request: Request) -> Any:
+        return _decoded(await self._bodies.of(request))
+
     # -- calls that are commands
 
     def _of_engine(self, route: Route) -> Handler:
@@ -107,7 +110,7 @@ class _Api:
             destination = request.query_params.get("destinationBroker", self._broker)
             if route.path.endswith("/unload") and destination != self._broker:
                 return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
-            command = Admin(method=route.method, path=_path(request), body=await _body(request))  # type: ignore[arg-type]
+            command = Admin(method=route.method, path=_path(request), body=await self._body(request))  # type: ignore[arg-type]
             return await self._answer(route, command)
 
         return handle
@@ -231,7 +234,7 @@ class _Api:
         asked = request.path_params.get("partition")
         partitions = await self._engine.partitions(topic)
         try:
-            given = rest_producer.messages_of(await _body(request))
+            given = rest_producer.messages_of(await self._body(request))
             schema = rest_producer.schema_of(given)
             now, name = self._engine.now(), given.producer_name
             commands = [
@@ -473,13 +476,32 @@ def _path(request: Request) -> str:
     return f"{path}?{asked}" if asked else path
 
 
-async def _body(request: Request) -> Any:
-    """The body as JSON; None if it is empty. Raises `HTTPException`."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
+class Bodies:
+    """Reads the bodies of requests. Those that are being read have `MOST_BYTES` each and `MOST_BYTES_OF_ALL` together at most."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    async def of(self, request: Request) -> bytes:
+        """The body of a request. Raises `HTTPException`."""
+        body = b""
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                self.read += len(chunk)
+                if len(body) > MOST_BYTES:
+                    raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
+                if self.read > MOST_BYTES_OF_ALL:
+                    raise HTTPException(503, "other requests have too much in their bodies: try again")
+        except ClientDisconnect:
+            raise HTTPException(400, "the body is cut off") from None  # nobody gets this
+        finally:
+            self.read -= len(body)
+        return body
+
+
+def _decoded(body: bytes) -> Any:
+    """A body as JSON; None if it is empty. Raises `HTTPException`."""
     if not body.strip():
         return None
     if is_deep(body):
