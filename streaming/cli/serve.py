@@ -18,6 +18,7 @@ from streaming.cli.options import (
     TopicsSetAside,
     coordinates,
     credentials,
+    milliseconds,
     topic_name,
 )
 from streaming.signals import stop_signals
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from schemas.records import Coordinates
     from streaming.kafka.config import KafkaConfig
     from streaming.server.authentication import TokenAuthentication
-    from streaming.server.clock import HeldClock
+    from streaming.server.clock import HeldClock, RealClock
     from streaming.server.engine import Engine
     from streaming.server.server import Server
 
@@ -178,11 +179,19 @@ def serve_command(
     ] = None,
     quarantine: RecordsSetAside = None,
     quarantine_topic: TopicsSetAside = None,
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            help="How far the machine's clock may jump ahead: if so far, or farther, the broker's time does not follow it until it "
+            "is back, or the server starts again; off: it follows."
+        ),
+    ] = "1h",
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Listen on an address that other machines reach, although nobody who connects needs a token.",
+            help="Listen on an address that other machines reach, although nobody who connects needs a token. The admin API then "
+            "also answers pages of other sites in a browser.",
         ),
     ] = False,
 ) -> None:
@@ -197,6 +206,7 @@ def serve_command(
     from streaming.broker.config import BadSetting, configuration
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
+    from streaming.server.clock import RealClock
     from streaming.server.server import (
         ListenError,
         Security,
@@ -206,6 +216,7 @@ def serve_command(
         tls_context,
     )
 
+    max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
     topics = _topics(engine, ingress, responses, data, test_double)
     if (quarantine or quarantine_topic) and topics is not None and engine is EngineType.embedded:
         raise typer.BadParameter(
@@ -237,7 +248,7 @@ def serve_command(
         is_open = not (insecure or authentication)
         listener = _bound("--listen", listen, only_loopback=is_open)
         admin_listener = _bound("--admin-listen", admin_listen, only_loopback=is_open)
-        security = Security(tls, authentication)
+        security = Security(tls, authentication, insecure)
 
         def run(engine: Engine, clock: HeldClock | None = None) -> None:
             _collect_garbage_rarely()
@@ -256,7 +267,7 @@ def serve_command(
             )
 
         if topics is None:
-            _serve_embedded(run, data, broker, test_double, fsync, aside)
+            _serve_embedded(run, data, broker, test_double, fsync, aside, RealClock(max_ahead_ms))
         else:
             _serve_query(
                 run,
@@ -270,6 +281,7 @@ def serve_command(
                 trigger,
                 stop,
                 aside,
+                RealClock(max_ahead_ms),
             )
     typer.echo("magnetar: stopped", err=True)
 
@@ -307,22 +319,28 @@ def _bound(option: str, text: str, *, only_loopback: bool) -> socket:
 
 
 def _serve_embedded(
-    run: Run, data: Path | None, broker: BrokerConfig, test_double: bool, fsync: bool, aside: Aside
+    run: Run,
+    data: Path | None,
+    broker: BrokerConfig,
+    test_double: bool,
+    fsync: bool,
+    aside: Aside,
+    machine: RealClock,
 ) -> None:
     from schemas.records import TopicAside
     from sinks.lock import InUse, NotWritable
     from sinks.storage import Damaged, NotStored
     from streaming.fold import FoldError, set_aside_by_name
-    from streaming.server.clock import HeldClock, RealClock
+    from streaming.server.clock import HeldClock
     from streaming.server.data_folder import BadData
     from streaming.server.embedded import STANDALONE, EmbeddedEngine
     from streaming.server.engine import EngineStopped
 
     with expected_errors(BadData, InUse, NotWritable, failed=(Damaged, EngineStopped, FoldError, NotStored)):
-        clock = HeldClock(RealClock().now()) if test_double else None
+        clock = HeldClock(machine.now(), machine) if test_double else None
         engine = EmbeddedEngine(
             data,
-            clock=clock,
+            clock=clock or machine,
             profile=broker.profile,
             settings=broker.settings,
             checkpoints=not test_double,
@@ -345,6 +363,7 @@ def _serve_query(
     trigger: str,
     stop: Event,
     aside: Aside,
+    machine: RealClock,
 ) -> None:
     """Serve before a query, which runs in this process if there is a folder for its `data`."""
     from sinks.base import ForeignFiles
@@ -395,6 +414,7 @@ def _serve_query(
             KafkaUrl.parse(topics[1]),
             server_name(name, port),
             config=config,
+            clock=machine,
             broker=broker if configure else None,
             begins_with=STANDALONE if configure else (broker, *STANDALONE),
         )

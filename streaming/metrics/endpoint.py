@@ -1,6 +1,5 @@
 """The HTTP endpoint of a running query: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever runs it."""
 
-import ipaddress
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
+from streaming.metrics.browsers import is_loopback
 from streaming.metrics.query import QueryMetrics
 
 LOOPBACK = "127.0.0.1"
@@ -65,15 +65,6 @@ def registry(metrics: Collector) -> CollectorRegistry:
     ProcessCollector(registry=found)
     PlatformCollector(registry=found)
     return found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def _parsed(address: str, option: str) -> tuple[str, int]:

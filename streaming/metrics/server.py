@@ -21,7 +21,8 @@ _LABELS = {"cluster": "standalone", "metric": "broker_connection"}
 class Gauges(NamedTuple):
     """What a server has at a time. `half_open`: connections without CONNECT. `paused`: those from which nothing is read, because
     too much waits for them. `opened`: producers and consumers. `under_way`: commands that the broker has not carried out. `waiting`:
-    rows that wait for clients to read. `unanswered`: how long the query behind the server has not answered, in seconds; None:
+    rows that wait for clients to read. `machine_ahead`: how far the machine's clock is ahead of the broker's time, which does not follow
+    it, in seconds; negative: behind. `unanswered`: how long the query behind the server has not answered, in seconds; None:
     there is none."""
 
     connections: int
@@ -31,6 +32,7 @@ class Gauges(NamedTuple):
     under_way: int
     waiting: int
     watchers: int
+    machine_ahead: float
     unanswered: float | None
 
 
@@ -89,6 +91,11 @@ class ServerMetrics(Collector):
             ("magnetar_server_opened", "Producers and consumers.", now.opened),
             ("magnetar_server_topic_watchers", "Topic list watchers.", now.watchers),
             ("magnetar_server_commands_under_way", "Commands not carried out yet.", now.under_way),
+            (
+                "magnetar_server_clock_ahead_seconds",
+                "How far the machine's clock is ahead of the broker's time, which does not follow it; negative: behind.",
+                now.machine_ahead,
+            ),
             ("magnetar_server_rows_waiting", "Rows that wait for clients to read.", now.waiting),
         ):
             yield GaugeMetricFamily(name, text, value=value)

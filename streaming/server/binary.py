@@ -182,6 +182,7 @@ class BinaryServer:
             under_way=sum(each.under_way for each in known),
             waiting=sum(each.waiting for each in known),
             watchers=sum(map(self.watchers.count, self.connections)),
+            machine_ahead=self.engine.clock.machine_ahead / 1000,
             unanswered=self.engine.unanswered,
         )
 

@@ -106,7 +106,7 @@ class EmbeddedEngine:
         the folder has the log alone, without fsync, and the entries are in memory. `fsync`: rows leave when their commands are on the disk, and not
         only in the log. `begins_with`: commands that follow the configuration in a new log. `set_aside`: see `PartitionFold`."""
         self._data = data
-        self._clock = clock or RealClock()
+        self.clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
         self._checkpoints, self._fsync = checkpoints, fsync and checkpoints
         self._begins_with = begins_with
@@ -144,6 +144,7 @@ class EmbeddedEngine:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
         self._life = self._offset + 1
+        self.clock.go_on(self._fold.broker.clock)
         first: list[AnyCommand] = (
             [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
         )
@@ -213,7 +214,7 @@ class EmbeddedEngine:
 
     def now(self) -> int:
         """See `Engine.now`."""
-        return self._clock.now()
+        return self.clock.now()
 
     @property
     def unanswered(self) -> None:
@@ -243,7 +244,7 @@ class EmbeddedEngine:
         """The broker and its entries as they are now, to `restore`."""
         self._round()
         length = 0 if self._log is None else self._log.length
-        return Snapshot(self._fold.state(), self._entries.copy(), length, self._offset, self._clock.now())
+        return Snapshot(self._fold.state(), self._entries.copy(), length, self._offset, self.clock.now())
 
     async def restore(self, snapshot: "Snapshot") -> None:
         """Go back: the log ends where it ended then. All connections are lost. The clock is the caller's to set.
@@ -296,7 +297,7 @@ class EmbeddedEngine:
         self._arm()
 
     def _fold_all(self, pending: list[_Pending]) -> None:
-        first, now = self._offset + 1, self._clock.now()
+        first, now = self._offset + 1, self.clock.now()
         topics: list[str | None] = []
         values: list[bytes] = []
         known: list[Send | Ack | None] = []
@@ -384,15 +385,15 @@ class EmbeddedEngine:
             self._timer.cancel()
             self._timer = None
         due = self._timer_due = self._fold.broker.next_due()
-        if (seconds := self._clock.seconds_until(due)) is not None:
+        if (seconds := self.clock.seconds_until(due)) is not None:
             self._timer = self._loop.call_later(min(seconds, _LONGEST_WAIT), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         if self._stopped is not None:
             return
-        self._clock.arrive(self._timer_due)
-        if self._clock.now() >= self._timer_due:
+        self.clock.arrive(self._timer_due)
+        if self.clock.now() >= self._timer_due:
             self._append(None, [_TICK])
         else:
             self._arm()

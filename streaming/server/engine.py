@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self
 from schemas.commands import Ack, AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
 from streaming.metrics.durations import Durations
+from streaming.server.clock import Clock
 
 
 class EngineStopped(RuntimeError):
@@ -41,6 +42,9 @@ class Engine(Protocol):
 
     shows_topic_events: bool
     """Whether all rows are delivered, also those that name no connection, such as the creation of a topic."""
+
+    clock: Clock
+    """Where the time of commands comes from."""
 
     written: Durations | None
     """How long writes of the log took, if this process writes one."""

@@ -16,6 +16,7 @@ from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError
 from streaming.metrics.durations import Durations
 from streaming.quality.gate import judge
+from streaming.server.clock import Clock, HeldClock
 from streaming.server.engine import Deliver, StoredEntry
 
 _AT_ONCE = 1 << 10
@@ -39,6 +40,7 @@ class LogEngine:
             )
         self._records = partition_log(table, 1)
         self._now = 0 if len(table) else time.time_ns() // 1_000_000
+        self.clock: Clock = HeldClock(self._now)
         self.accepted: list[tuple[str | None, AnyCommand | Publish]] = []
 
     shows_topic_events = False

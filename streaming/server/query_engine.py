@@ -47,7 +47,7 @@ from streaming.kafka.writer import CommandWriter
 from streaming.metrics.durations import Durations
 from streaming.protocol.admin_calls import topic_path
 from streaming.quality.gate import judge
-from streaming.server.clock import RealClock
+from streaming.server.clock import Clock, RealClock
 from streaming.server.engine import Deliver, EngineStopped, NoAnswer, StoredEntry
 from streaming.server.responses import Response, ResponseReader
 
@@ -127,6 +127,7 @@ class QueryEngine:
         name: str,
         *,
         config: KafkaConfig = PLAIN,
+        clock: Clock | None = None,
         broker: BrokerConfig | None = None,
         begins_with: Sequence[AnyCommand] = (),
     ) -> None:
@@ -136,7 +137,7 @@ class QueryEngine:
         self._name, self._epoch = name, time.time_ns() // 1000
         self._life = f"{name}.{self._epoch}."
         self._broker, self._begins_with = broker, begins_with
-        self._clock = RealClock()
+        self.clock: Clock = clock or RealClock()
         self._deliver: Deliver = _nobody
         self._connections = 0
         self._pending: list[_Pending] = []
@@ -261,7 +262,7 @@ class QueryEngine:
 
     def now(self) -> int:
         """See `Engine.now`."""
-        return self._clock.now()
+        return self.clock.now()
 
     @property
     def unanswered(self) -> float:

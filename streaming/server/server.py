@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 from prometheus_client import make_asgi_app
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streaming.metrics.endpoint import is_loopback, registry
+from streaming.metrics.browsers import is_loopback, refusal
+from streaming.metrics.endpoint import registry
 from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
@@ -97,10 +99,11 @@ def bound(address: Address, option: str) -> socket.socket:
 
 class Security(NamedTuple):
     """How a server is protected. `tls`: the context with its certificate; None: connections are in plain text.
-    `authentication`: None: everybody may connect."""
+    `authentication`: None: everybody may connect. `insecure`: that is wanted, so pages in browsers may, too."""
 
     tls: ssl.SSLContext | None = None
     authentication: TokenAuthentication | None = None
+    insecure: bool = False
 
 
 OPEN = Security()
@@ -171,7 +174,10 @@ class Server:
             app = application(engine, self.service_url, self.admin_url, self.binary.clients)
             app = app if clock is None else self._with_control(app, clock)
             app = _with_metrics(app, engine, self.binary.metrics)
-            app = app if security.authentication is None else security.authentication.guarded(app)
+            if security.authentication is not None:
+                app = security.authentication.guarded(app)
+            elif not security.insecure:
+                app = _not_for_pages(app, advertised)
             self._http = HttpServer(app, admin_listener, security.tls)
 
     async def __aenter__(self) -> "Server":
@@ -207,16 +213,41 @@ class Server:
         self.binary.close()
 
 
+def _not_for_pages(app: ASGIApp, advertised: str | None) -> ASGIApp:
+    """`app` without what a page of another site can send, see `streaming.metrics.browsers`."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            if (why := refusal(scope["method"], headers, advertised)) is not None:
+                return await JSONResponse({"reason": f"{why}, or start the server with --insecure"}, 403)(
+                    scope, receive, send
+                )
+        return await app(scope, receive, send)
+
+    return call
+
+
 def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIApp:
-    """`app`, and ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here."""
+    """`app`; ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here; ``/healthz``
+    and ``/readyz``."""
     found = registry(server)
     if isinstance(engine, EmbeddedEngine):
         found.register(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
     metrics = make_asgi_app(found)
 
+    async def health(scope: Scope, receive: Receive, send: Send) -> None:
+        if engine.failed.done():
+            await PlainTextResponse("the engine has stopped\n", 503)(scope, receive, send)
+        else:
+            trouble = engine.clock.trouble
+            await PlainTextResponse(f"ok; {trouble}\n" if trouble else "ok\n")(scope, receive, send)
+
+    others = {"/metrics": metrics, "/healthz": health, "/readyz": health}
+
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        is_scrape = scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics"
-        await (metrics if is_scrape else app)(scope, receive, send)
+        path = scope["path"].rstrip("/") if scope["type"] == "http" else ""
+        await others.get(path, app)(scope, receive, send)
 
     return either
 

@@ -14,7 +14,8 @@ import msgspec
 
 from sinks.storage import plain
 from streaming.answers.folders import Budget, TooMuch
-from streaming.metrics.endpoint import Application, is_loopback
+from streaming.metrics.browsers import refusal
+from streaming.metrics.endpoint import Application
 from streaming.ui import figures
 from streaming.ui.explanation import SECONDS, CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.output_rows import LOSSES, latest
@@ -223,21 +224,20 @@ def application(
 ) -> Application:
     """The page at ``/`` and its JSON below ``/api/``.
 
-    `elsewhere` answers what is neither. `only_loopback`: refuse requests to another name than this machine's own, which a page
-    of somebody else's would have to use.
+    `elsewhere` answers what is neither. `only_loopback`: refuse what a page of another site can send, see `streaming.metrics.browsers`.
     """
     pages = Pages(view)
     html = page().encode()
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        is_own = not only_loopback or _is_own_name(environ.get("HTTP_HOST", ""))
-        if is_own and path != "/" and path not in pages.routes and elsewhere is not None:
+        wrong = refusal(environ["REQUEST_METHOD"], _headers(environ)) if only_loopback else None
+        if wrong is None and path != "/" and path not in pages.routes and elsewhere is not None:
             return elsewhere(environ, start_response)
         status, kind, body = HTTPStatus.OK, "application/json", b""
         try:
-            if not is_own:
-                raise Wrong("this page is only for localhost", HTTPStatus.FORBIDDEN)
+            if wrong is not None:
+                raise Wrong(wrong, HTTPStatus.FORBIDDEN)
             if environ["REQUEST_METHOD"] != "GET":
                 raise Wrong("only GET is supported", HTTPStatus.METHOD_NOT_ALLOWED)
             if path == "/":
@@ -264,7 +264,11 @@ def _error(error: Exception) -> bytes:
     return msgspec.json.encode({"error": plain(error)})
 
 
-def _is_own_name(host: str) -> bool:
-    """Whether a Host header names this machine."""
-    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name)
+def _headers(environ: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of a request, by names in lower case."""
+    found = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    return {**found, "content-type": environ.get("CONTENT_TYPE", "")}

@@ -515,7 +515,7 @@ def test_an_http_connection_without_a_whole_request_is_closed(monkeypatch: pytes
                 assert not answer.startswith(b"HTTP/1.1 200")
                 writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" in await reader.readline()
             writer.close()
 

@@ -98,7 +98,8 @@ def test_writes_of_the_log_are_timed(tmp_path: Path, fsync: bool) -> None:
 
 
 def test_a_server_before_a_query_says_how_long_that_has_not_answered() -> None:
-    gauges = Gauges(0, 0, 0, 0, 0, 0, 0, 1.5)
+    gauges = Gauges(0, 0, 0, 0, 0, 0, 0, -0.5, 1.5)
     found = scraped(ServerMetrics(lambda: gauges).collect())
     assert found["magnetar_server_unanswered_seconds",] == 1.5
+    assert found["magnetar_server_clock_ahead_seconds",] == -0.5
     assert "magnetar_log_write_seconds_count" not in {name for name, *_ in found}

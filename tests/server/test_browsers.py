@@ -1,0 +1,79 @@
+"""Pages of other sites that a browser shows can't use a server, or see the page, that asks nobody for a password."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from streaming.metrics.browsers import refusal
+from streaming.server.authentication import TokenAuthentication
+from streaming.server.clock import HeldClock
+from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.server.server import CONTROL, OPEN, Address, Security, Server, bound
+
+OWN = {"host": "127.0.0.1:8080"}
+ATTACKS = [
+    ("GET", {"host": "evil.example:8080"}),
+    ("GET", {}),
+    ("GET", {"host": "127.0.0.1.evil.example"}),
+    ("POST", {**OWN, "origin": "https://evil.example"}),
+    ("POST", {**OWN, "origin": "null"}),
+    ("POST", {**OWN, "origin": "http://127.0.0.1:3000"}),
+    ("DELETE", {**OWN, "sec-fetch-site": "cross-site"}),
+    ("GET", {**OWN, "sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}),
+    ("POST", {**OWN, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}),
+    ("POST", {**OWN, "content-type": "text/plain;charset=UTF-8"}),
+    ("POST", {**OWN, "content-type": "application/x-www-form-urlencoded"}),
+    ("PUT", {**OWN, "content-type": "multipart/form-data; boundary=x"}),
+]
+"""What a browser sends for pages of other sites, the last three if it is too old to say so."""
+
+HARMLESS = [
+    ("GET", {"host": "localhost:1"}), ("GET", {"host": "[::1]:8090"}), ("PUT", OWN), ("DELETE", OWN),
+    ("POST", {**OWN, "content-type": "application/json"}),
+    ("POST", {**OWN, "origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}),
+    ("GET", {**OWN, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}), ("GET", {"host": "pulsar.example:8080"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "headers"), ATTACKS)
+def test_what_pages_of_other_sites_send_is_refused(method: str, headers: dict[str, str]) -> None:
+    assert refusal(method, headers, "pulsar.example") is not None
+
+
+@pytest.mark.parametrize(("method", "headers"), HARMLESS)
+def test_what_others_send_is_not(method: str, headers: dict[str, str]) -> None:
+    assert refusal(method, headers, "pulsar.example") is None
+
+
+def statuses(security: Security, headers: dict[str, str]) -> list[int]:
+    """Those of calls to all that a server's HTTP port has."""
+
+    async def main() -> list[int]:
+        clock = HeldClock(1_700_000_000_000)
+        engine = EmbeddedEngine(clock=clock, begins_with=STANDALONE)
+        sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+        async with (
+            engine,
+            Server(engine, sockets[0], admin_listener=sockets[1], clock=clock, security=security) as server,
+            httpx.AsyncClient(base_url=str(server.admin_url), headers=headers, trust_env=False) as http,
+        ):
+            calls = [
+                http.put("/admin/v2/persistent/public/default/t"),
+                http.post(f"{CONTROL}/snapshots"),
+                http.get("/metrics"),
+                http.get("/healthz"),
+                http.get("/lookup/v2/topic/persistent/public/default/t"),
+            ]
+            return [(await call).status_code for call in calls]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
+def test_the_rule_holds_for_the_whole_port_unless_tokens_or_insecure(headers: dict[str, str]) -> None:
+    assert statuses(OPEN, headers) == [403] * 5
+    assert max(statuses(OPEN, {})) < 300
+    assert max(statuses(Security(insecure=True), headers)) < 300
+    tokens = Security(authentication=TokenAuthentication("x" * 32, ["HS256"]))
+    assert statuses(tokens, headers) == [401] * 5
