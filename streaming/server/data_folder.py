@@ -10,6 +10,7 @@ A restart folds the segments that begin after the checkpoint. It needs no earlie
 folds, and may be deleted.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,7 @@ from streaming.log.files import read_lines
 from streaming.log.table import LogError
 from streaming.rows import to_tables
 from streaming.server.entries import Mark, RecentEntries
+from streaming.server.progress import Progress, Say
 
 PARTITION = 0
 """The ingress partition."""
@@ -39,6 +41,9 @@ RECORDS_PER_ROUND = 4096
 
 _DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
 """The effects that the ledger store takes."""
+
+
+log = logging.getLogger(__name__)
 
 
 class BadData(RuntimeError):
@@ -75,6 +80,8 @@ class DataFolder:
         self._folder, self.fsync = folder, fsync
         self._commands = folder / COMMANDS
         self._store = LedgerStore(str(folder / STORE))
+        self.say: Say = log.info
+        """Is told how far `recover` has come."""
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._running: _Running | None = None
         self._file = -1
@@ -110,6 +117,7 @@ class DataFolder:
         if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):
             missing = self._commands / segment_name(offset + 1)
             raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
+        progress = Progress(sum(path.stat().st_size for path in segments), self.say)
         for path in segments:
             for records in self._records_of(path, is_last=path == segments[-1]):
                 if records.offsets[0] != offset + 1:
@@ -122,6 +130,7 @@ class DataFolder:
                 entries.add(rows)
                 entries.delete(rows)
                 self.note(rows)
+                progress.add(records)
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
 

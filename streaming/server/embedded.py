@@ -45,6 +45,7 @@ from streaming.server.clock import Clock, RealClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
 from streaming.server.entries import RecentEntries
+from streaming.server.progress import Say
 
 
 class _Pending(NamedTuple):
@@ -101,15 +102,17 @@ class EmbeddedEngine:
         fsync: bool = True,
         begins_with: Sequence[AnyCommand] = (),
         set_aside: SetAside | None = None,
+        say: Say | None = None,
     ) -> None:
         """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
         the folder has the log alone, without fsync, and the entries are in memory. `fsync`: rows leave when their commands are on the disk, and not
-        only in the log. `begins_with`: commands that follow the configuration in a new log. `set_aside`: see `PartitionFold`."""
+        only in the log. `begins_with`: commands that follow the configuration in a new log. `set_aside`: see `PartitionFold`. `say`: is
+        told how far the fold of the log has come when the engine is entered."""
         self._data = data
         self.clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
         self._checkpoints, self._fsync = checkpoints, fsync and checkpoints
-        self._begins_with = begins_with
+        self._begins_with, self._say = begins_with, say
         self._set_aside = set_aside
         self._deliver: Deliver = _nobody
         self._pending: list[_Pending] = []
@@ -138,6 +141,7 @@ class EmbeddedEngine:
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
                 self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
+                self._log.say = self._say or self._log.say
                 try:
                     self._entries, self._fold, self._offset = self._log.recover(self._set_aside)
                 except (StateVersionError, ForeignFiles, EntryNotFound) as error:

@@ -71,7 +71,10 @@ class Address(NamedTuple):
 
 
 def bound(address: Address, option: str) -> socket.socket:
-    """A socket that is bound to an address, and free. `option` names the setting in errors. Raises `ListenError`."""
+    """A socket that is bound to an address, and free. `option` names the setting in errors. Raises `ListenError`.
+
+    It does not listen yet: a server listens as soon as it can answer. Until then, clients are refused, and try again.
+    """
     try:
         family, kind, proto, _, target = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -82,19 +85,27 @@ def bound(address: Address, option: str) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(target)
-        found.listen(BACKLOG)
     except OSError as error:
         found.close()
-        why = error.strerror
-        if error.errno == errno.EADDRINUSE:
-            why = "another program listens there, perhaps a Pulsar: stop it, or choose another port"
-        elif error.errno == errno.EACCES:
-            why = "this user may not listen there: choose a port from 1024 on"
-        elif error.errno == errno.EADDRNOTAVAIL:
-            why = "this machine does not have the address"
-        raise ListenError(f"{option} {address}: {why}") from None
+        raise ListenError(f"{option} {address}: {_why(error)}") from None
     found.setblocking(False)
     return found
+
+
+def _listen(listener: socket.socket) -> None:
+    """Listen on a bound socket. Raises `ListenError`."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # another server was bound to the address, too, and listens since
+        raise ListenError(f"{Address(*listener.getsockname()[:2])}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    return {
+        errno.EADDRINUSE: "another program listens there, perhaps a Pulsar: stop it, or choose another port",
+        errno.EACCES: "this user may not listen there: choose a port from 1024 on",
+        errno.EADDRNOTAVAIL: "this machine does not have the address",
+    }.get(error.errno or 0, error.strerror or str(error))
 
 
 class Security(NamedTuple):
@@ -167,6 +178,7 @@ class Server:
         self._tls = security.tls
         self.admin_url: str | None = None
         self._listener = listener
+        self._listeners: tuple[socket.socket, ...] = (listener,)
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
         if admin_listener is not None:
@@ -179,8 +191,11 @@ class Server:
             elif not security.insecure:
                 app = _not_for_pages(app, advertised)
             self._http = HttpServer(app, admin_listener, security.tls)
+            self._listeners = (listener, admin_listener)
 
     async def __aenter__(self) -> "Server":
+        for each in self._listeners:
+            _listen(each)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self.binary.new_connection,
