@@ -10,6 +10,9 @@ from typing import Protocol, runtime_checkable
 
 from schemas.outputs import Rows
 
+INGRESS = "ingress.json"
+"""In the store of a query: the topic that it belongs to, see `streaming.kafka.ingress`."""
+
 
 class Sink(Protocol):
     """Spark pickles sinks and ships them to its Python workers, so keep them small and open connections lazily."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sinks.s3 import S3Url, failed
+from sinks.sums import is_whole, sealed
 
 T = TypeVar("T")
 
@@ -124,15 +125,24 @@ class Storage:
         filesystem, full = self._at(path)
         return filesystem.open_input_file(full)
 
-    def read_json(self, path: str, type_: type[T], what: str) -> T | None:
-        """A JSON file as a msgspec struct, None if it doesn't exist. Raises `Damaged`, which says `what` the file has."""
+    def read_json(self, path: str, type_: type[T], what: str, to_do: str = RESTORE) -> T | None:
+        """A JSON file as a msgspec struct, None if it doesn't exist. Raises `Damaged`, which says `what` the file has, and what
+        `to_do`."""
         if self.info(path) is None:
             return None
         with self.open(path) as file:
-            try:
-                return msgspec.json.decode(file.read(), type=type_)
-            except msgspec.MsgspecError as error:
-                raise Damaged(f"{self.url}/{path} ({what}) is damaged: {plain(error)}. {RESTORE}") from error
+            data = bytes(file.read())
+        try:
+            if is_whole(data):
+                return msgspec.json.decode(data, type=type_)
+            why = "its checksum is wrong"
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            why = plain(error)
+        raise Damaged(f"{self.url}/{path} ({what}) is damaged: {why}. {to_do}")
+
+    def write_json(self, path: str, value: object) -> None:
+        """Publish a msgspec struct as JSON with a checksum, for `read_json`. Raises `NotStored`."""
+        self.publish(path, lambda stream: stream.write(sealed(msgspec.json.encode(value))))
 
     def publish(self, path: str, write: Callable[[pa.NativeFile], None]) -> None:
         """Create or replace a file with what `write` writes to its stream. It becomes visible when complete.

@@ -9,6 +9,7 @@ from typing import Any
 
 from schemas.commands import decode_or_refuse
 from schemas.effects import Message
+from sinks.outputs import InTheWay, check_folder
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.traces import RECORDED
@@ -22,6 +23,9 @@ TRACES = (
     "quota_evict_two",
     "ledger_rollover",
 )
+
+RESULTS = "results"
+_DRAFT = "_log.jsonl"
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -40,12 +44,23 @@ POLICIES: tuple[tuple[str, Any], ...] = (
 
 
 def make_log(path: Path) -> None:
-    """Write the demonstration's log: the traces in `TRACES`, then a day that begins an hour after them."""
-    import_traces([RECORDED / f"{name}.jsonl" for name in TRACES], path)
-    last = max(json.loads(line)["timestamp"] for line in path.read_bytes().splitlines())
-    with path.open("ab") as lines:
+    """Write the demonstration's log: the traces in `TRACES`, then a day that begins an hour after them.
+
+    Raises `InTheWay` for another log of this name, or for what else no demonstration left in the folder.
+    """
+    draft = path.with_name(_DRAFT)
+    check_folder(
+        path.parent, own=lambda each: each.name in (path.name, _DRAFT, RESULTS), writer="demonstration"
+    )
+    import_traces([RECORDED / f"{name}.jsonl" for name in TRACES], draft, replace=True)
+    text = draft.read_bytes()
+    if path.exists() and not path.read_bytes().startswith(text):
+        raise InTheWay(f"{path} is another log: choose another folder")
+    last = max(json.loads(line)["timestamp"] for line in text.splitlines())
+    with draft.open("ab") as lines:
         for timestamp, topic, command in made_day(int(last) + HOUR):
             lines.write(to_line(timestamp, topic, command))
+    draft.replace(path)
 
 
 def made_day(start: int) -> Iterator[tuple[int, str | None, dict[str, Any]]]:

@@ -30,7 +30,9 @@ import pyarrow.compute as pc
 
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
+from sinks.base import INGRESS
 from sinks.lock import LOCK, exclusive
+from sinks.outputs import InTheWay, check_apart, check_folder
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
@@ -70,7 +72,7 @@ OnBatch = Callable[[int, Mapping[str, int]], None]
 """Called after each micro-batch of a fold with its number and its output rows by kind."""
 
 
-class NotEmptyError(FileExistsError):
+class NotEmptyError(InTheWay):
     """The folder for the results has something in it."""
 
 
@@ -142,7 +144,7 @@ def replay_log(
         JavaNotFoundError: there is no Java for Spark.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
-    with _results(out, overwrite) as out:
+    with _results(out, overwrite, log, policies, quarantined) as out:
         _check_logs(log, policies)
         if spark is None:
             spark_java_home()
@@ -178,7 +180,7 @@ def replay_in_process(
     broker: BrokerType = Broker,
 ) -> ReplayResult:
     """Like `replay_log` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
-    with _results(out, overwrite) as out:
+    with _results(out, overwrite, log, policies, quarantined) as out:
         _check_logs(log, policies)
         loaded = load(log, policies=policies, partitions=partitions)
         aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
@@ -435,20 +437,24 @@ def _check_logs(*logs: object) -> None:
 
 
 @contextmanager
-def _results(out: str | Path, overwrite: bool) -> Iterator[Path]:
+def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path]:
     """The folder for the results, for this replay alone, after a check that it may be filled."""
     out = Path(out)
+    check_apart(out, [each for each in inputs if isinstance(each, str | Path)])
+    if out.is_symlink():
+        check_folder(out)  # before there is a lock in it
     with exclusive([str(out)], "magnetar replay"):
-        found = {each.name for each in out.iterdir()} - {LOCK}
-        if found and not overwrite:
+        if not overwrite and {each.name for each in out.iterdir()} - {LOCK}:
             raise NotEmptyError(
                 f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"
             )
-        if foreign := sorted(found - _WRITTEN):
-            raise NotEmptyError(
-                f"{out} holds what no replay wrote ({', '.join(foreign)}): remove that by hand, or choose another folder"
-            )
+        check_folder(out, own=_is_own, writer="replay")
         yield out
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a replay may have written a folder. The store of a query is one of its own."""
+    return path.is_dir() and path.name in _WRITTEN and not (path / INGRESS).exists()
 
 
 def _clear(out: Path) -> None:

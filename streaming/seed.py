@@ -18,6 +18,7 @@ import zlib
 import msgspec
 import pyarrow as pa
 
+from sinks.base import INGRESS
 from sinks.storage import RESTORE, Damaged, Storage
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -66,13 +67,7 @@ class SeedReader:
         path = _path(partition)
         if self._storage.info(path) is None:
             return None
-        with self._storage.open(path) as file:
-            data = bytes(file.read())
-        encoded, found = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
-        if _sum(encoded) != found:
-            raise Damaged(
-                f"{self._storage.url}/{path} (the state of ingress partition {partition}) is damaged. {RESTORE}"
-            )
+        encoded = _read(self._storage, path, f"the state of ingress partition {partition}")
         broker = Broker.decode(encoded, NoEntries())
         offset = broker.offset
         return StateRow(partition, *broker.summary(), None if offset < 0 else offset, encoded)
@@ -111,7 +106,7 @@ class SeedWriter:
         """Raises `NotWhole` if a query has used the store, and no move began there."""
         if self.is_begun:
             return
-        used = self._storage.info("ingress.json") is not None
+        used = self._storage.info(INGRESS) is not None
         if used or any(self._storage.files(name, recursive=True) for name in ("segments", "ledgers")):
             raise NotWhole(f"{self._storage.url} is the store of a query: take a new one")
 
@@ -125,11 +120,11 @@ class SeedWriter:
             )
         if self._storage.info(_WHOLE) is not None:
             raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
-        _publish(self._storage, _BEGUN, msgspec.json.encode(origin))
+        self._storage.write_json(_BEGUN, origin)
 
     def write(self, partition: int, state: bytes) -> None:
         """Put the state of an ingress partition there."""
-        _publish(self._storage, _path(partition), state + _sum(state))
+        _publish(self._storage, _path(partition), state)
 
     def write_piece(self, old: int, new: int, state: bytes) -> None:
         """Keep a part of a state until the others that belong to it are there."""
@@ -137,17 +132,16 @@ class SeedWriter:
 
     def take_pieces(self, new: int) -> list[bytes]:
         """The parts that were kept of a state, by old partition."""
-        found = []
-        for info in self._storage.files(f"{_FOLDER}/pieces/{new:05d}"):
-            with self._storage.open(self._storage.relative(info)) as file:
-                found.append(bytes(file.read()))
-        return found
+        return [
+            _read(self._storage, self._storage.relative(info), f"a part of the state of partition {new}")
+            for info in self._storage.files(f"{_FOLDER}/pieces/{new:05d}")
+        ]
 
     def finish(self, seed: Seed) -> None:
         """All states are there."""
         for info in self._storage.files(f"{_FOLDER}/pieces", recursive=True):
             self._storage.delete(self._storage.relative(info))
-        _publish(self._storage, _WHOLE, msgspec.json.encode(seed))
+        self._storage.write_json(_WHOLE, seed)
 
 
 def _path(partition: int) -> str:
@@ -162,8 +156,18 @@ def _sum(data: bytes) -> bytes:
     return zlib.crc32(data).to_bytes(_SUM_BYTES, "big")
 
 
+def _read(storage: Storage, path: str, what: str) -> bytes:
+    """What `_publish` wrote. Raises `Damaged`."""
+    with storage.open(path) as file:
+        data = bytes(file.read())
+    state, found = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
+    if _sum(state) != found:
+        raise Damaged(f"{storage.url}/{path} ({what}) is damaged. {RESTORE}")
+    return state
+
+
 def _publish(storage: Storage, path: str, data: bytes) -> None:
     def write(stream: pa.NativeFile) -> None:
-        stream.write(data)
+        stream.write(data + _sum(data))
 
     storage.publish(path, write)

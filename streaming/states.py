@@ -1,14 +1,19 @@
 """What a replay leaves beside its rows: the brokers' states at the end, and what was replayed. Read without Spark."""
 
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sinks.outputs import new_file
+from sinks.storage import Damaged
+from sinks.sums import is_whole, sealed
 from streaming.fold import StateRow
 
 FILE, REPLAYED = "states.parquet", "replay.json"
+_CHECKSUM = b"magnetar.crc32"
 
 
 class Replayed(msgspec.Struct, kw_only=True):
@@ -23,28 +28,55 @@ class Replayed(msgspec.Struct, kw_only=True):
 
 
 def write_replayed(folder: Path, replayed: Replayed) -> None:
-    """Write what was replayed below a folder."""
-    (folder / REPLAYED).write_bytes(msgspec.json.encode(replayed) + b"\n")
+    """Write what was replayed below a folder. It is the last file of a replay: with it, all is there."""
+    with new_file(folder / REPLAYED, replace=True) as file:
+        file.write(sealed(msgspec.json.encode(replayed)) + b"\n")
 
 
 def read_replayed(folder: Path) -> Replayed | None:
-    """What `write_replayed` wrote, or None if there is nothing."""
-    if not (folder / REPLAYED).is_file():
+    """What `write_replayed` wrote, or None if there is nothing. Raises `Damaged`."""
+    path = folder / REPLAYED
+    if not path.is_file():
         return None
-    return msgspec.json.decode((folder / REPLAYED).read_bytes(), type=Replayed)
+    data = path.read_bytes()
+    try:
+        if is_whole(data):
+            return msgspec.json.decode(data, type=Replayed)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    raise _damaged(path)
 
 
 def write_states(folder: Path, states: list[StateRow]) -> None:
     """Write the states below a folder, one row per ingress partition, in the columns of `StateRow`."""
     folder.mkdir(parents=True, exist_ok=True)
     types = (pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.large_binary())
-    schema = pa.schema(list(zip(StateRow._fields, types, strict=True)))
+    schema = pa.schema(list(zip(StateRow._fields, types, strict=True)), {_CHECKSUM: _sum(states)})
     table = pa.Table.from_pylist([each._asdict() for each in states], schema)
-    pq.write_table(table, folder / FILE, compression="zstd", row_group_size=1)
+    with new_file(folder / FILE, replace=True) as file:
+        pq.write_table(table, file, compression="zstd", row_group_size=1)
 
 
 def read_states(folder: Path) -> list[StateRow] | None:
-    """The states that `write_states` wrote, or None if there are none."""
-    if not (folder / FILE).is_file():
+    """The states that `write_states` wrote, or None if there are none. Raises `Damaged`."""
+    path = folder / FILE
+    if not path.is_file():
         return None
-    return [StateRow(**row) for row in pq.read_table(folder / FILE).to_pylist()]
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file)
+        found = [StateRow(**row) for row in table.to_pylist()]
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        raise _damaged(path) from error
+    checksum = (table.schema.metadata or {}).get(_CHECKSUM)
+    if checksum is not None and checksum != _sum(found):
+        raise _damaged(path)
+    return found
+
+
+def _sum(states: list[StateRow]) -> bytes:
+    return b"%08x" % crc32(msgspec.msgpack.encode(states))
+
+
+def _damaged(path: Path) -> Damaged:
+    return Damaged(f"{path} is damaged: make it again, with a replay of the same log into a new folder")

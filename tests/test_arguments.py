@@ -358,7 +358,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ),
     ("quarantine resubmit", "out"): others(
         (*RESUBMIT, "{w}/coordinates.jsonl", "--log", "{w}/log.jsonl"), "--out", ("{w}/new.txt", NO_NAME),
-        ("{w}/log.jsonl", "already exists"),
+        ("{w}/log.jsonl", "is what is read"),
+        ("{w}/trace.jsonl", "already exists"),
     ),
     ("quarantine resubmit", "partitions"): others(
         (*RESUBMIT, "1:2", "--ingress", UNREACHABLE), "--partitions", ("0", TOO_SMALL)
@@ -468,7 +469,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ],
     ("import", "out"): others(
         ("import", "{w}/trace.jsonl"), "--out", ("{w}/new.txt", "expected a name ending in .jsonl or .jsonl.gz"),
-        ("{w}/new.parquet", "expected a name ending in"), ("{w}/file/new.jsonl", "it is not a folder"), ("{w}/dir.jsonl", "Is a directory"),
+        ("{w}/new.parquet", "expected a name ending in"), ("{w}/file/new.jsonl", "it is not a folder"), ("{w}/dir.jsonl", "already exists"),
     ),
     ("conform", "traces"): [Wrong(("conform", "{w}/nope"), "no trace found")],
     ("", ""): [

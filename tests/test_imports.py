@@ -42,9 +42,10 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(
-        "streaming.server streaming.traces streaming.protocol streaming.broker schemas", "msgspec starlette"
+        "streaming.server streaming.traces streaming.protocol streaming.broker sinks schemas",
+        "msgspec starlette",
     ),
-    "streaming.demo": Room("streaming.traces streaming.broker schemas"),
+    "streaming.demo": Room("streaming.traces streaming.broker sinks schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.answers": Room(
         "streaming.replay streaming.spark streaming.states streaming.fold streaming.quality streaming.log "
@@ -80,12 +81,12 @@ ROOMS = {
     "streaming.seed": Room("streaming.fold streaming.broker sinks", "msgspec pyarrow"),
     "streaming.spread": Room("streaming.broker", "msgspec"),
     "streaming.dump": Room("streaming.broker", "msgspec"),
-    "streaming.states": Room("streaming.fold", "msgspec pyarrow"),
+    "streaming.states": Room("streaming.fold sinks", "msgspec pyarrow"),
     "streaming.fold": Room(
         "streaming.quality streaming.publish_columns streaming.plain_publishes streaming.broker streaming.rows schemas",
         "pyarrow numpy",
     ),
-    "streaming.traces": Room("streaming.protocol streaming.broker schemas", "msgspec"),
+    "streaming.traces": Room("streaming.protocol streaming.broker sinks schemas", "msgspec"),
     "streaming.protocol": Room("streaming.broker schemas", "crc32c google msgspec pyarrow"),
     "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka psutil pyarrow msgspec"),
     "streaming.quality": Room(
@@ -93,7 +94,7 @@ ROOMS = {
         "great_expectations grpc pandas pyarrow numpy msgspec",
     ),
     "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
-    "streaming.log": Room("streaming.broker schemas", "pyarrow numpy msgspec ruamel"),
+    "streaming.log": Room("streaming.broker sinks schemas", "pyarrow numpy msgspec ruamel"),
     "streaming.publish_columns": Room(
         "streaming.plain_publishes streaming.broker schemas", "pyarrow numpy msgspec"
     ),

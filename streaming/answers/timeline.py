@@ -1,9 +1,11 @@
 """A log at any command: snapshots of the brokers' states every so many commands, and a fold from there.
 
-A timeline has a folder, which grows as later moments are asked for and can be deleted at any time::
+A timeline has a folder, which grows as later moments are asked for and can be deleted at any time. Several processes may use it at a
+time: one folds, and the others wait for it::
 
     <folder>/snapshots/<commands>/    the brokers' states after so many commands
     <folder>/tables    the output rows
+    <folder>/timeline.json    of which log these are
     <folder>/store     all entries that were ever written: a moment may need those that a later trim deleted
 
 In memory are the log, the states of one moment, and the rows of `EVERY` commands.
@@ -11,24 +13,31 @@ In memory are the log, the states of one moment, and the rows of `EVERY` command
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from schemas.effects import KINDS, LedgerDeleted
 from schemas.records import Coordinates
+from sinks.base import INGRESS
 from sinks.ledger_store import LedgerStore
+from sinks.outputs import InTheWay, check_folder
 from sinks.storage import Storage
 from sinks.tables import TableSink
 from streaming.answers.folders import Folders, NotFound
+from streaming.broker.codec import VERSION
 from streaming.fold import Fold, StateRow
 from streaming.log.files import read_log
+from streaming.log.table import digest
 from streaming.replay import load
 from streaming.states import read_states, write_states
 
@@ -36,6 +45,19 @@ EVERY = 10_000
 """The number of commands from one snapshot to the next."""
 
 _SNAPSHOTS = "snapshots"
+
+
+_CLAIM, _USED, _FOLDING, _NEW = "timeline.json", "_used", "_folding", "new"
+_AGAIN = "Delete the folder: it is made again"
+_OWN = {_SNAPSHOTS, _CLAIM, _USED, _FOLDING, _NEW, "tables", "store", "_temporary"}
+
+
+class Claim(msgspec.Struct, kw_only=True, frozen=True):
+    """Of which log a folder has snapshots. `log`: its digest; `encoding`: the version of the states' encoding."""
+
+    log: str
+    every: int
+    encoding: int
 
 
 class Command(NamedTuple):
@@ -55,7 +77,7 @@ class Timeline:
     def __init__(self, log: str | Path | pa.Table, folder: str | Path, *, every: int = EVERY) -> None:
         """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`.
 
-        Raises `LogError`, `FileNotFoundError`.
+        Raises `LogError`, `FileNotFoundError`. All that looks at a moment raises `InTheWay` for a folder of something else.
         """
         table = log if isinstance(log, pa.Table) else read_log(log)
         records = load(table).records
@@ -63,6 +85,7 @@ class Timeline:
             records = _by_time(records)
         self._records, self._first = records, _first_records(records)
         self._folder, self._every = Path(folder), every
+        self._use: IO[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self._first) - 1
@@ -140,6 +163,14 @@ class Timeline:
 
     def _extend(self, moment: int) -> None:
         """Fold up to the first snapshot at or after a moment."""
+        if self._use is None:
+            claim = Claim(log=digest(self._records), every=self._every, encoding=VERSION)
+            self._use = _claim(self._folder, claim)
+        if max(self._snapshots()) < moment:
+            with _locked(self._folder / _FOLDING, fcntl.LOCK_EX):
+                self._fold(moment)
+
+    def _fold(self, moment: int) -> None:
         done = max(self._snapshots())
         tables = TableSink(str(self._folder / "tables"))
         while done < moment:
@@ -151,7 +182,7 @@ class Timeline:
                 tables.write(batch, partition, rows)
                 kept = {kind: table for kind, table in rows.items() if kind != KINDS[LedgerDeleted]}
                 self.store.write(batch, partition, kept)
-            new = self._folder / "new"
+            new = self._folder / _NEW
             shutil.rmtree(new, ignore_errors=True)
             write_states(new, fold.states())
             self._path(stop).parent.mkdir(exist_ok=True)
@@ -171,6 +202,49 @@ class Timeline:
     def _column(self, name: str) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = self._records[name].to_numpy()
         return found
+
+
+def _claim(folder: Path, claim: Claim) -> IO[bytes]:
+    """Make the folder that of a log, whoever does so first. It is in use as long as the file is open."""
+    check_folder(folder, own=_is_own, writer="timeline of a log")
+    folder.mkdir(parents=True, exist_ok=True)
+    used = (folder / _USED).open("ab")
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(used, fcntl.LOCK_SH)
+    storage = Storage(str(folder))
+    with _locked(folder / _FOLDING, fcntl.LOCK_EX):
+        found = storage.read_json(_CLAIM, Claim, "of which log these snapshots are", _AGAIN)
+        if found is None and (folder / _SNAPSHOTS).exists():
+            raise InTheWay(
+                f"{folder} has snapshots of an earlier version: delete it, or choose another folder"
+            )
+        if found is None:
+            storage.write_json(_CLAIM, claim)
+        elif found != claim:
+            raise InTheWay(
+                f"{folder} has snapshots of another log, or of this one as it was: delete it, or choose another folder"
+            )
+    return used
+
+
+def _is_own(path: Path) -> bool:
+    return path.name in _OWN and not (path / INGRESS).exists()
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    """Waits for the lock of a file."""
+    with path.open("ab") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, how)
+        yield
+
+
+def forget(folder: Path) -> None:
+    """Delete the folder of a timeline, unless a process uses it."""
+    with suppress(OSError), (folder / _USED).open("ab") as used:
+        fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _by_time(records: pa.Table) -> pa.Table:

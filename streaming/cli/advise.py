@@ -50,11 +50,8 @@ def advise_command(
     from streaming.answers.advise_report import report
     from streaming.answers.policy_search import POLICY_NAMES
     from streaming.log.table import LogError
-    from streaming.replay import NotEmptyError
 
-    with expected_errors(LogError, FileNotFoundError, NotEmptyError), progress() as bar:
-        if out is not None and out.exists() and any(out.iterdir()):
-            raise NotEmptyError(f"{out} isn't empty: choose another folder")
+    with expected_errors(LogError, FileNotFoundError), progress() as bar:
         bar.add_task("folding", total=None)
         chosen = [name for name in POLICY_NAMES if not policy or name in policy]
         found = advise(log, policies=chosen, partitions=partitions, processes=processes)

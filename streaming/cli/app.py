@@ -29,6 +29,7 @@ from streaming.cli.operate import (
     unload_command,
     unsubscribe_command,
 )
+from streaming.cli.outputs import Command
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
@@ -123,3 +124,7 @@ app.command("record")(record_command)
 app.command("capture")(capture_command)
 app.command("import")(import_command)
 app.command("conform")(conform_command)
+
+for group in (app, *(each.typer_instance for each in app.registered_groups)):
+    for command in group.registered_commands if group is not None else ():
+        command.cls = Command

@@ -75,9 +75,12 @@ def check_command(
 
 
 def _written(to: Path, checked: Checked) -> Iterator[Path]:
+    from sinks.outputs import new_file
+
     for each in checked.counterexamples:
         path = to / f"{each.violation.invariant.replace(' ', '-')}.jsonl"
-        path.write_bytes(b"".join(each.lines()))
+        with new_file(path) as file:
+            file.writelines(each.lines())
         yield path
 
 

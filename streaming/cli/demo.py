@@ -16,7 +16,7 @@ def demo_command(
 ) -> None:
     """Replay traffic recorded from a real broker and a simulated day of a shop; show what happened and why."""
     from sinks.lock import InUse, NotWritable, exclusive
-    from streaming.demo import make_log
+    from streaming.demo import RESULTS, make_log
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
 
     log = out / "log.jsonl"
@@ -24,4 +24,4 @@ def demo_command(
         spark_java_home()
         make_log(log)
     typer.echo(f"{log}: frames recorded from Apache Pulsar 4.0.7, then a simulated day of a shop\n")
-    replay_command(log, out=out / "results", overwrite=True)
+    replay_command(log, out=out / RESULTS, overwrite=True)

@@ -34,8 +34,11 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
     except failed as error:
         _end(str(error), FAILED, error)
     except OSError as error:
+        from sinks.outputs import InTheWay
         from sinks.s3 import failed as failed_on_s3  # it takes half a second, too long for `magnetar --help`
 
+        if isinstance(error, InTheWay):
+            _end(str(error), WRONG, error)
         if (of_s3 := failed_on_s3(str(error))) is not None:
             _end(
                 f"{of_s3}: look at the address and the credentials, or start this again later", FAILED, error

@@ -10,6 +10,7 @@ import typer
 
 from streaming.cli.console import counted, progress
 from streaming.cli.errors import expected_errors
+from streaming.cli.outputs import beside
 
 if TYPE_CHECKING:
     from streaming.answers.minimize import Keep
@@ -31,6 +32,7 @@ def minimize_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Make a log as small as possible: no command of the result can be left out."""
+    from sinks.outputs import new_file
     from streaming.answers.delivery import to_json
     from streaming.answers.minimize import KeepError, minimize, pytest_file
     from streaming.log.files import read_log
@@ -48,9 +50,11 @@ def minimize_command(
             bar.update(task, description=f"{counted(left, 'command')} left, {counted(tried, 'log')} tried")
 
         found = minimize(table, wanted, most=tries, progress=show)
-        test = out.with_name(f"test_{out.stem.replace('-', '_')}.py")
-        out.write_text("".join(f"{line}\n" for line in found.lines))
-        test.write_text(pytest_file(found, source))
+        test = beside(out)
+        # The log is the last to get its name: with it, all is there.
+        with new_file(out) as lines, new_file(test) as python:
+            lines.write("".join(f"{line}\n" for line in found.lines).encode())
+            python.write(pytest_file(found, source).encode())
     if as_json:
         typer.echo(to_json(found))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -97,7 +96,7 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
     Raises `LogError`, `FileNotFoundError`.
     """
     from streaming import __version__
-    from streaming.answers.timeline import Timeline
+    from streaming.answers.timeline import Timeline, forget
     from streaming.broker.codec import VERSION
     from streaming.log.files import check_log
     from streaming.runtime.cache import cache_dir
@@ -112,8 +111,7 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
         snapshots.touch()  # the last ones used are kept
         known = sorted(snapshots.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True)
         for each in known[_TIMELINES:]:
-            shutil.rmtree(each, ignore_errors=True)
-    snapshots.mkdir(parents=True, exist_ok=True)
+            forget(each)
     return Timeline(log, snapshots)
 
 

@@ -31,6 +31,7 @@ def quality_command(
     from rich.console import Console
 
     from sinks.lock import InUse, NotWritable, exclusive
+    from sinks.outputs import check_folder
     from streaming.log.table import LogError
     from streaming.quality import data_docs
     from streaming.quality.check import NothingToCheck, check
@@ -39,6 +40,8 @@ def quality_command(
     folder = docs or (
         path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
     )
+    with expected_errors(InUse):
+        check_folder(folder, own=data_docs.is_page, writer="magnetar quality")
     with (
         expected_errors(
             InUse, NotWritable, LogError, FileNotFoundError, NothingToCheck, failed=(SuiteError,)

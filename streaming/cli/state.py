@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,13 +70,12 @@ def export_command(
     out: Annotated[Path, typer.Option(help="The file to write. It must not exist.")],
 ) -> None:
     """Write the brokers' states after the last micro-batch as JSON Lines: a line per partition and per topic."""
+    from sinks.outputs import new_file
     from streaming.dump import Header, write_dump
     from streaming.spark.checkpoint import BadCheckpoint, committed
     from streaming.states import read_states
 
     with _expected():
-        if out.exists():
-            raise typer.BadParameter(f"{out} exists: choose another file", param_hint="--out")
         encoded: Iterator[bytes]
         if "://" not in checkpoint and (states := read_states(Path(checkpoint) / "state")) is not None:
             header = Header()
@@ -93,14 +92,8 @@ def export_command(
                 partitions=len(last.offsets),
                 offsets={str(partition): offset for partition, offset in last.offsets.items()},
             )
-        draft = out.with_name(f"{out.name}.part")
-        try:
-            with draft.open("wb") as file:
-                topics = write_dump(file, header, encoded)
-            draft.rename(out)
-        finally:
-            with suppress(FileNotFoundError):
-                draft.unlink()
+        with new_file(out) as file:
+            topics = write_dump(file, header, encoded)
     typer.echo(f"{counted(topics, 'topic')} to {out}")
 
 
@@ -177,6 +170,7 @@ def move_command(
 
     If it is interrupted, start it again. The stopped query's topic, checkpoint and store stay as they are.
     """
+    from sinks.base import INGRESS
     from sinks.lock import exclusive
     from sinks.storage import Storage
     from streaming.kafka.topics import are_distinct
@@ -194,7 +188,7 @@ def move_command(
                 f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
             )
         check(checkpoint, old.topic)
-        if Storage(store).info("ingress.json") is None:
+        if Storage(store).info(INGRESS) is None:
             raise BadCheckpoint(f"{store} is not the --store of a query")
         folders = [store, to_store] if "://" in checkpoint else [checkpoint, store, to_store]
         with exclusive(folders, "magnetar state move") as held, progress() as bar:

@@ -90,7 +90,6 @@ def whatif_command(
     from streaming.answers.whatif import whatif
     from streaming.log.files import check_log
     from streaming.log.table import LogError
-    from streaming.replay import NotEmptyError
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.spark.checkpoint import BadCheckpoint
     from streaming.spark.failure import QueryFailed
@@ -117,13 +116,11 @@ def whatif_command(
             FileNotFoundError,
             JarsUnavailableError,
             LogError,
-            NotEmptyError,
             NotFound,
             failed=(QueryFailed,),
         ),
         progress() as bar,
     ):
-        _check_empty(out)
         task = bar.add_task("reading", total=None)
 
         def show(done: int, total: int) -> None:
@@ -172,24 +169,14 @@ def diff_command(
     """What became of each message otherwise in another replay? Compares the outputs of two replays of one log."""
     from streaming.answers.diff import diff
     from streaming.answers.folders import NotFound
-    from streaming.replay import NotEmptyError
 
-    with expected_errors(NotFound, NotEmptyError), progress() as bar:
-        _check_empty(out)
+    with expected_errors(NotFound), progress() as bar:
         task = bar.add_task("comparing", total=None)
         found = diff(
             before, after, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
         _write(found, out)
     _print(found, out, as_json)
-
-
-def _check_empty(out: Path | None) -> None:
-    """Raises `NotEmptyError`."""
-    from streaming.replay import NotEmptyError
-
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise NotEmptyError(f"{out} isn't empty: choose another folder")
 
 
 def _write(found: WhatIf, out: Path | None) -> None:

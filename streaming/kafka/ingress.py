@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sinks.base import INGRESS
 from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -24,7 +25,6 @@ from streaming.log.partition import PARTITIONS
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-_FILE = "ingress.json"
 _PATIENCE_MS = 5_000
 _POLICY_SECONDS = 60.0
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
@@ -58,7 +58,7 @@ def ensure_ingress(
     with administration(url, config) as admin:
         now = _described(admin, url)
     if before is None:
-        storage.publish(_FILE, lambda stream: stream.write(msgspec.json.encode(now)))
+        storage.write_json(INGRESS, now)
     elif not now.partitions:
         raise IngressChanged(f"Kafka at {url.bootstrap} no longer has a topic {url.topic!r}. {_ANEW}")
     else:
@@ -105,7 +105,7 @@ class IngressWatch:
 
 
 def _noted(storage: Storage) -> Ingress | None:
-    return storage.read_json(_FILE, Ingress, "the ingress topic's id")
+    return storage.read_json(INGRESS, Ingress, "the ingress topic's id")
 
 
 def _described(admin: KafkaAdminClient, url: KafkaUrl) -> Ingress:

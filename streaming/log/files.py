@@ -26,6 +26,7 @@ from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
 from schemas.records import RECORD
+from sinks.outputs import new_file, new_lines
 from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
 
 _SHORT = ("topic", "producer", "sequence_id", "payload")
@@ -99,10 +100,11 @@ def write_log(path: str | Path, records: pa.Table) -> None:
     check_log_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
-        pq.write_table(records, path, compression="zstd", row_group_size=_CHUNK)
+        with new_file(path, replace=True) as file:
+            pq.write_table(records, file, compression="zstd", row_group_size=_CHUNK)
     else:
-        with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
-            file.writelines(_lines(records))
+        with new_lines(path, replace=True) as lines:
+            lines.writelines(_lines(records))
 
 
 def append_log(path: str | Path, records: pa.Table) -> None:

@@ -51,6 +51,11 @@ class Page(NamedTuple):
     result: Any
 
 
+def is_page(path: Path) -> bool:
+    """Whether a file is one of the pages that `write` writes."""
+    return path.suffix == ".html" and path.is_file() and _STYLE in path.read_text(errors="replace")
+
+
 def write(folder: Path, title: str, pages: Iterable[Page], notes: Iterable[str] = ()) -> Path:
     """Write one page per suite and ``index.html``. Returns the path of the index. `notes`: sentences for the index."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from schemas.keys import key_of
 from schemas.records import LARGEST, RECORD, Coordinates
+from sinks.outputs import check_new_file
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced
@@ -170,8 +171,7 @@ def to_log(
     """
     check_log(log)
     check_log_name(out)
-    if (out := Path(out)).exists():
-        raise QuarantineError(f"{out} already exists: choose another file; nothing was resubmitted")
+    check_new_file(out := Path(out), [log])
     quarantine.check(repaired, again=again)
     records = read_log(log)
     originals = _originals(quarantine, repaired)
@@ -197,11 +197,7 @@ def to_log(
                 f"records {rows[row].origin} and {each.origin} are one record in {log} and were repaired differently: "
                 "remove one of them; nothing was resubmitted"
             )
-    try:
-        write_log(out, _replaced(records, rows))
-    except BaseException:
-        out.unlink(missing_ok=True)
-        raise
+    write_log(out, _replaced(records, rows))
     origins = [each.origin for each in repaired]
     quarantine.note(str(out), origins).write(origins)
 

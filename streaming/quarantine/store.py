@@ -163,8 +163,8 @@ class Quarantine:
         """The last resubmission of each resubmitted record."""
         found = {}
         for info in self._storage.files(_NOTES):
-            with self._storage.open(self._storage.relative(info)) as file:
-                note = msgspec.json.decode(file.read(), type=_Note)
+            note = self._storage.read_json(self._storage.relative(info), _Note, "what was resubmitted")
+            assert note is not None
             for put in note.records:
                 origin = Coordinates(put.partition, put.offset)
                 found[origin] = Resubmission(note.at, note.to, put.place)
@@ -221,7 +221,7 @@ class Notebook:
         """Notes where the records are now, in the order in which they were given; None: not confirmed."""
         for put, place in zip(self._note.records, places, strict=True):
             put.place = place
-        self._storage.publish(self._path, lambda stream: stream.write(msgspec.json.encode(self._note)))
+        self._storage.write_json(self._path, self._note)
 
 
 def refused(repaired: Sequence[Repaired]) -> Iterator[tuple[Repaired, str, str]]:

@@ -5,20 +5,20 @@ acknowledged; then the policies and settings of the cluster take effect. Until t
 entry: whatever is still there, the cluster kept. So the log ends in the state of the cluster, and a what-if begins there.
 """
 
-import gzip
 import heapq
 import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
 from schemas.commands import decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
+from sinks.outputs import check_new_file, new_lines
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.protocol.codec import Frame, entry
@@ -91,19 +91,14 @@ def capture(
     """
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise TraceError(f"{out}: expected a name ending in .jsonl or .jsonl.gz")
-    if out.exists():
-        raise NotCaptured(f"{out} already exists: choose another name")
+    check_new_file(out)
     broker_address(service_url)
     out.parent.mkdir(parents=True, exist_ok=True)
     found, partitioned = _expanded(rest, topics)
-    try:
-        with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
-            log = _Log(cast(BinaryIO, lines), payloads)
-            streams = (_timed(topic, entries(service_url, topic, token, rest.tls)) for topic in found)
-            count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
-    except BaseException:
-        out.unlink(missing_ok=True)
-        raise
+    with new_lines(out) as lines:
+        log = _Log(lines, payloads)
+        streams = (_timed(topic, entries(service_url, topic, token, rest.tls)) for topic in found)
+        count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
     return Captured(len(found), log.entries, count, log.commands, log.missing)
 
 

@@ -90,5 +90,5 @@ async def record(
 
 def command_log(trace: Path) -> tuple[Imported, Verdict]:
     """Write the command log of a recording beside its trace, and compare Magnetar with the broker. Raises `TraceError`."""
-    imported = import_traces([trace], trace.with_name(COMMANDS))
+    imported = import_traces([trace], trace.with_name(COMMANDS), replace=True)
     return imported, compare_trace(read_trace(trace))

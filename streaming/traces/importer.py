@@ -1,6 +1,5 @@
 """Converts recorded traces to a command log that can be replayed by itself."""
 
-import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from sinks.outputs import new_lines
 from streaming.traces.trace import TraceError, read_trace, trace_files
 from streaming.traces.ungated import session_of
 
@@ -24,7 +24,11 @@ class Imported(NamedTuple):
 
 
 def import_traces(
-    paths: Iterable[Path], out: Path, progress: Callable[[str], None] | None = None
+    paths: Iterable[Path],
+    out: Path,
+    progress: Callable[[str], None] | None = None,
+    *,
+    replace: bool = False,
 ) -> Imported:
     """Write the traces in `paths` (files or folders) to `out` (JSON Lines), the earliest first.
 
@@ -38,7 +42,7 @@ def import_traces(
     commands: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(out, "wb") if out.suffix == ".gz" else out.open("wb") as lines:
+    with new_lines(out, replace=replace) as lines:
         for trace in traces:
             if progress is not None:
                 progress(trace.name)

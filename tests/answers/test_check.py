@@ -247,10 +247,12 @@ def test_what_a_rule_takes_is_not_lost() -> None:
 
 def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
     path = SCENARIOS / "key_shared.yaml"
-    ran = CliRunner().invoke(app, ["check", str(path), "--processes", "1", "--json", "--to", str(tmp_path)])
+    ran = CliRunner().invoke(
+        app, ["check", str(path), "--processes", "1", "--json", "--to", str(tmp_path / "found")]
+    )
     assert ran.exit_code == 1
     assert json.loads(ran.stdout) == json.loads(to_json(check(read_scenario(path))))
-    assert [each.name for each in tmp_path.iterdir()] == ["starved.jsonl"]
+    assert [each.name for each in (tmp_path / "found").iterdir()] == ["starved.jsonl"]
 
 
 def test_the_broker_of_a_world_gets_the_commands_of_the_log() -> None:

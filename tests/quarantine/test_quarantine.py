@@ -412,7 +412,7 @@ def test_files_that_are_no_use(log: Path, out: Path, tmp_path: Path) -> None:
     assert f"not in the quarantine of {out}: 3:77" in complaint("resubmit", out, nameless, *options)
     assert "no such log" in complaint("resubmit", out, tmp_path / "absent.jsonl", *options)
     assert "its records are in a log" in complaint("resubmit", out, bad, "--ingress", "kafka://127.0.0.1:1/t")
-    assert "already exists" in complaint("resubmit", out, bad, "--log", log, "--out", log)
+    assert "is what is read" in complaint("resubmit", out, bad, "--log", log, "--out", log)
     other = tmp_path / "other.parquet"
     write_log(other, log_of(*GOOD))
     assert "is not the one in quarantine" in complaint("resubmit", out, bad, "--log", other, *options[2:])

@@ -1,0 +1,121 @@
+"""What a command writes never replaces what it reads, or what others wrote: the one rule, and files that are whole or not there."""
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from sinks.lock import LOCK
+
+_DRAFT = ".part"
+
+
+class InTheWay(FileExistsError):
+    """An output would replace or damage what is there. The text names it and says what to do."""
+
+
+def check_new_file(path: Path, inputs: Iterable[str | Path] = ()) -> None:
+    """A file may be written: there is nothing of its name, not even a link, and it is not in an input. Raises `InTheWay`."""
+    _check_inputs(path, inputs, "file")
+    if os.path.lexists(path):
+        what = f"{path} is a link" if path.is_symlink() else f"{path} already exists"
+        raise InTheWay(f"{what}: choose another file")
+
+
+def check_folder(
+    path: Path,
+    inputs: Iterable[str | Path] = (),
+    *,
+    own: Callable[[Path], bool] | None = None,
+    writer: str = "command",
+) -> None:
+    """A folder may be filled: it is new or empty, or, with `own`, has nothing but what that says the `writer` wrote. It is no link, and
+    neither in an input nor around one. Raises `InTheWay`.
+    """
+    _check_inputs(path, inputs, "folder")
+    if path.is_symlink():
+        raise InTheWay(f"{path} is a link: name the folder itself, or choose another folder")
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise InTheWay(f"{path} can't be written: it is not a folder")
+    found = sorted(each for each in path.iterdir() if each.name != LOCK)
+    if found and own is None:
+        raise InTheWay(f"{path} isn't empty: choose another folder")
+    if foreign := [each.name for each in found if each.is_symlink() or not (own and own(each))]:
+        raise InTheWay(
+            f"{path} holds what no {writer} wrote ({', '.join(foreign)}): remove that by hand, or choose another folder"
+        )
+
+
+def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:
+    """A file or folder is none of the inputs, nor in one, nor around one. Raises `InTheWay`."""
+    _check_inputs(path, inputs, "folder" if path.is_dir() else "file")
+
+
+def _check_inputs(path: Path, inputs: Iterable[str | Path], kind: str) -> None:
+    out = path.resolve()
+    for given in inputs:
+        if (own := local_path(given)) is None:
+            continue
+        read = own.resolve()
+        if out == read or (out.exists() and read.exists() and out.samefile(read)):
+            raise InTheWay(f"{path} is what is read: choose another {kind}")
+        if read in out.parents:
+            raise InTheWay(f"{path} is in {given}, which is read: choose another {kind}")
+        if out in read.parents and out.is_dir():
+            raise InTheWay(f"{path} holds {given}, which is read: choose another {kind}")
+
+
+def local_path(given: str | Path) -> Path | None:
+    """The path on this machine that a path or a URL names, None: it names none."""
+    if isinstance(given, str) and ":/" in given:
+        parts = urlsplit(given)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    return Path(given)
+
+
+@contextmanager
+def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file that gets its name when it is whole, when the context ends. After an error there is nothing of it.
+
+    With `replace`, it takes the place of another one then. `durable`: it is on the disk before. Raises `InTheWay`, `OSError`.
+    """
+    draft = path.with_name(f".{path.name[:200]}-{uuid4().hex[:8]}{_DRAFT}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        _publish(draft, path, replace=replace)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _publish(draft: Path, path: Path, *, replace: bool) -> None:
+    if not replace:
+        try:
+            path.hardlink_to(draft)
+            return
+        except FileExistsError:
+            raise InTheWay(f"{path} already exists: choose another file") from None
+        except OSError:  # a file system without links
+            check_new_file(path)
+    draft.replace(path)
+
+
+@contextmanager
+def new_lines(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
+    """A file of lines, compressed if its name ends in ``.gz``, as `new_file`."""
+    with new_file(path, replace=replace) as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(path.with_suffix("").name, "wb", fileobj=file) as packed:
+            yield cast("BinaryIO", packed)

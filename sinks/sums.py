@@ -1,0 +1,25 @@
+"""Checksums in text: an object in JSON whose last field, ``crc32``, is the checksum of all that comes before it."""
+
+import re
+from zlib import crc32
+
+SUM = re.compile(rb',"crc32":"([0-9a-f]{8})"\}')
+"""The end of a text with a checksum."""
+
+
+_LENGTH = len(b',"crc32":"01234567"}')
+
+
+def sealed(text: bytes, start: int = 0) -> bytes:
+    """An object in JSON, which has fields, with its checksum. `start`: the checksum of what comes before it."""
+    body = text[:-1]
+    return body + b',"crc32":"%08x"}' % crc32(body, start)
+
+
+def is_whole(text: bytes) -> bool:
+    """Whether the checksum of an object in JSON is right. One without a checksum is of an earlier version."""
+    text = text.rstrip(b"\n")
+    found = SUM.search(text, max(0, len(text) - _LENGTH))
+    if found is None:
+        return b"crc32" not in text[-_LENGTH:]
+    return found.end() == len(text) and int(found[1], 16) == crc32(text[: found.start()])

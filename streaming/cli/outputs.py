@@ -1,0 +1,179 @@
+"""What every command reads and writes, and the rule that holds before it begins: see `sinks.outputs`."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from streaming.cli.errors import expected_errors
+
+
+class Use(Enum):
+    """What a command does with what an argument or an option names."""
+
+    NO_PATH = auto()
+    READS = auto()
+    FILE = auto()
+    """Writes a new file."""
+    FILE_WITH_TEST = auto()
+    """Writes a new file, and another one beside it."""
+    FOLDER = auto()
+    """Fills a new or empty folder."""
+    OWN = auto()
+    """Fills a folder that may have what the same command wrote before, which the command checks."""
+    LOG = auto()
+    """Adds lines to a log."""
+    STORE = auto()
+    """Goes on with a store, which it checks and locks. Files of others may be there, and stay as they are."""
+
+
+_WORDS = {
+    "topic", "subscription", "message", "producer", "name", "where", "value", "quarantine", "rule", "record", "profile",
+    "from_time", "at", "older_than", "back", "size", "duration", "limit", "limit_time", "quota_policy", "quota_type", "setting",
+    "advertised_address", "listen", "admin_listen", "trigger", "max_ahead", "metrics", "ui", "keep_outputs", "master", "conf", "clock",
+    "service_url", "admin_url", "admin_to", "payloads", "topics", "policy", "clients", "show", "engine", "state_store", "log_format",
+    "ingress", "responses", "dead_letters", "to_ingress", "keep",
+}  # fmt: skip
+"""Names of arguments that name nothing on a disk, in every command that has them."""
+
+USES: dict[tuple[str, str], Use] = {
+    ("demo", "out"): Use.OWN,
+    ("replay", "log"): Use.READS,
+    ("replay", "out"): Use.OWN,
+    ("replay", "policies"): Use.READS,
+    ("replay", "quarantined"): Use.READS,
+    ("whatif", "log"): Use.READS,
+    ("whatif", "policies"): Use.READS,
+    ("whatif", "out"): Use.FOLDER,
+    ("whatif", "from_"): Use.READS,
+    ("whatif", "store"): Use.READS,
+    ("diff", "before"): Use.READS,
+    ("diff", "after"): Use.READS,
+    ("diff", "out"): Use.FOLDER,
+    ("advise", "log"): Use.READS,
+    ("advise", "out"): Use.FOLDER,
+    ("explain", "folder"): Use.READS,
+    ("explain", "checkpoint"): Use.READS,
+    ("explain", "snapshots"): Use.OWN,
+    ("inspect", "checkpoint"): Use.READS,
+    ("inspect", "snapshots"): Use.OWN,
+    ("peek", "folder"): Use.READS,
+    ("peek", "checkpoint"): Use.READS,
+    ("peek", "snapshots"): Use.OWN,
+    ("check", "scenario"): Use.READS,
+    ("check", "to"): Use.FOLDER,
+    ("debug", "log"): Use.READS,
+    ("debug", "snapshots"): Use.OWN,
+    ("minimize", "log"): Use.READS,
+    ("minimize", "keep"): Use.READS,
+    ("minimize", "out"): Use.FILE_WITH_TEST,
+    ("run", "checkpoint"): Use.STORE,
+    ("run", "store"): Use.STORE,
+    ("ui", "folder"): Use.READS,
+    ("ui", "checkpoint"): Use.READS,
+    ("compact", "store"): Use.STORE,
+    ("serve", "data"): Use.STORE,
+    ("serve", "tls_cert"): Use.READS,
+    ("serve", "tls_key"): Use.READS,
+    ("serve", "token_secret_key"): Use.READS,
+    ("serve", "token_public_key"): Use.READS,
+    ("produce", "log"): Use.READS,
+    ("produce", "ticks"): Use.READS,
+    ("quality", "path"): Use.READS,
+    ("quality", "docs"): Use.OWN,
+    ("record", "out"): Use.FOLDER,
+    ("record", "to"): Use.NO_PATH,
+    ("record", "tls_ca"): Use.READS,
+    ("record", "token_file"): Use.READS,
+    ("capture", "to"): Use.FILE,
+    ("capture", "tls_ca"): Use.READS,
+    ("capture", "token_file"): Use.READS,
+    ("import", "traces"): Use.READS,
+    ("import", "out"): Use.FILE,
+    ("conform", "traces"): Use.READS,
+    ("kafka up", "directory"): Use.STORE,
+    ("kafka down", "directory"): Use.STORE,
+    ("kafka status", "directory"): Use.READS,
+    ("state export", "checkpoint"): Use.READS,
+    ("state export", "out"): Use.FILE,
+    ("state import", "dump"): Use.READS,
+    ("state import", "entries"): Use.READS,
+    ("state import", "store"): Use.STORE,
+    ("state move", "checkpoint"): Use.READS,
+    ("state move", "store"): Use.READS,
+    ("state move", "to_store"): Use.STORE,
+    ("quarantine list", "store"): Use.READS,
+    ("quarantine show", "store"): Use.READS,
+    ("quarantine export", "store"): Use.READS,
+    ("quarantine resubmit", "store"): Use.STORE,
+    ("quarantine resubmit", "repaired"): Use.READS,
+    ("quarantine resubmit", "value"): Use.READS,
+    ("quarantine resubmit", "log"): Use.READS,
+    ("quarantine resubmit", "out"): Use.FILE,
+}
+"""What each argument or option is for. Commands to a broker (`_OPERATE`) come besides."""
+
+_OPERATE = (
+    "policy set", "policy get", "policy unset", "skip", "expire", "clear-backlog", "reset-cursor", "unsubscribe", "unload",
+)  # fmt: skip
+USES |= {(each, "log"): Use.LOG for each in _OPERATE}
+
+
+def use(command: str, name: str) -> Use | None:
+    """What a command does with an argument. None: nobody has said so."""
+    if (found := USES.get((command, name))) is not None:
+        return found
+    if name == "kafka_config":
+        return Use.READS
+    return Use.NO_PATH if name in _WORDS else None
+
+
+class Command(TyperCommand):
+    """A command that begins when what it writes is not in the way of anything."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        names, at = [], ctx
+        while at.parent is not None:
+            names.append(at.info_name)
+            at = at.parent
+        name = " ".join(reversed(names))
+        given = {each: value for each, value in ctx.params.items() if value is not None}
+        if any(use(name, each) in _CHECKED for each in given):
+            _check(name, given)
+        return super().invoke(ctx)
+
+
+_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)
+
+
+def _check(command: str, given: dict[str, Any]) -> None:
+    """Ends the command if an output is in the way."""
+    from sinks.outputs import InTheWay, check_apart, check_folder, check_new_file
+
+    inputs = [
+        one
+        for name, value in given.items()
+        if use(command, name) in (Use.READS, Use.STORE)
+        for one in (value if isinstance(value, list | tuple) else [value])
+    ]
+    with expected_errors(InTheWay):
+        for name, value in given.items():
+            match use(command, name):
+                case Use.FILE:
+                    check_new_file(value, inputs)
+                case Use.FILE_WITH_TEST:
+                    check_new_file(value, inputs)
+                    check_new_file(beside(value), inputs)
+                case Use.FOLDER:
+                    check_folder(value, inputs)
+                case Use.OWN if command != "quality":  # a page about a folder is in it
+                    check_apart(value, inputs)
+
+
+def beside(out: Path) -> Path:
+    """The file with the test of a log."""
+    return out.with_name(f"test_{out.stem.replace('-', '_')}.py")

@@ -1,0 +1,190 @@
+"""No command destroys what it reads, or what others wrote: every argument of every command that names a path is in one table."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from sinks.outputs import InTheWay, check_folder, check_new_file, new_file, new_lines
+from streaming.cli.app import app
+from streaming.cli.outputs import USES, Command, Use, use
+from streaming.replay import replay_in_process
+
+CREATED = '{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
+NO_PULSAR = (
+    "--service-url",
+    "pulsar://127.0.0.1:1",
+    "--admin-url",
+    "http://127.0.0.1:1",
+)
+
+
+def commands() -> dict[str, Any]:
+    """Every command by its words."""
+    found = {}
+
+    def visit(command: Any, path: str) -> None:
+        for name, each in getattr(command, "commands", {}).items():
+            visit(each, f"{path} {name}".strip())
+        if not hasattr(command, "commands"):
+            found[path] = command
+
+    visit(typer.main.get_command(app), "")
+    return found
+
+
+def test_every_argument_is_in_the_table() -> None:
+    """A new option needs a line there, unless it is a number, a flag or a choice."""
+    unknown, known = [], set()
+    for path, command in commands().items():
+        assert isinstance(command, Command), path
+        for param in command.params:
+            known.add((path, param.name))
+            text = not getattr(param, "is_flag", False) and str(
+                getattr(param, "type_name", param.type if hasattr(param, "type") else "")
+            )
+            if (
+                use(path, param.name) is None
+                and text not in ("integer", "float", "integer range", "float range")
+                and not _is_number(param)
+            ):
+                unknown.append((path, param.name))
+    assert unknown == []
+    assert set(USES) <= known
+
+
+def _is_number(param: Any) -> bool:
+    return param.name in {
+        "help", "batches", "partitions", "cores", "spark", "overwrite", "as_json", "processes", "with_spark", "seed", "send_timeout",
+        "sequence_id", "retention", "quota", "batch", "diff", "number", "max_states", "tries", "shuffle_partitions", "max_offsets",
+        "tables", "quality", "metrics_label_sets", "insecure", "fsync", "test_double", "paced", "count", "timestamp", "force", "applied",
+        "port", "raw", "every", "again",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replayed")
+    (path / "log.jsonl").write_text(CREATED)
+    replay_in_process(path / "log.jsonl", path / "out", partitions=1)
+    return path / "out"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, replayed: Path) -> Path:
+    """Inputs of all commands."""
+    (tmp_path / "log.jsonl").write_text(CREATED)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "log.jsonl")
+    (tmp_path / "dangling.jsonl").symlink_to(tmp_path / "nowhere.jsonl")
+    (tmp_path / "trace.jsonl").write_text('{"format":1,"broker_config":{}}\n')
+    (tmp_path / "scenario.yaml").write_text("time: [1s]")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "0.jsonl").write_text(CREATED)
+    shutil.copytree(replayed, tmp_path / "replayed")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("of mine")
+    (tmp_path / "linked").symlink_to(tmp_path / "foreign")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "linked-empty").symlink_to(tmp_path / "empty")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "tables").symlink_to(tmp_path / "foreign")
+    (tmp_path / "query" / "store").mkdir(parents=True)
+    (tmp_path / "query" / "store" / "ingress.json").write_text("{}")
+    return tmp_path
+
+
+WRITING: dict[tuple[str, str], tuple[str, ...]] = {
+    ("demo", "out"): ("demo", "--out", "OUT"),
+    ("replay", "out"): ("replay", "INPUT", "--no-spark", "--overwrite", "--out", "OUT"),
+    ("whatif", "out"): ("whatif", "INPUT", "--profile", "2.x", "--out", "OUT"),
+    ("diff", "out"): ("diff", "replayed", "replayed", "--out", "OUT"),
+    ("advise", "out"): ("advise", "INPUT", "--processes", "1", "--out", "OUT"),
+    ("explain", "snapshots"): ("explain", "INPUT", "t", "--snapshots", "OUT"),
+    ("inspect", "snapshots"): ("inspect", "INPUT", "--snapshots", "OUT"),
+    ("peek", "snapshots"): ("peek", "INPUT", "t", "s", "--snapshots", "OUT"),
+    ("debug", "snapshots"): ("debug", "INPUT", "--snapshots", "OUT"),
+    ("check", "to"): ("check", "scenario.yaml", "--to", "OUT"),
+    ("minimize", "out"): ("minimize", "INPUT", "--keep", "stuck(t, s)", "--out", "OUT"),
+    ("quality", "docs"): ("quality", "replayed", "--docs", "OUT"),
+    ("record", "out"): ("record", "OUT", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"),
+    ("capture", "to"): ("capture", "t", "--to", "OUT", *NO_PULSAR),
+    ("import", "out"): ("import", "trace.jsonl", "--out", "OUT"),
+    ("state export", "out"): ("state", "export", "replayed", "--out", "OUT"),
+    ("quarantine resubmit", "out"): ("quarantine", "resubmit", "replayed", "INPUT", "--log", "INPUT", "--out", "OUT"),
+}  # fmt: skip
+"""A command line for each output. INPUT: what is read, OUT: what is written."""
+
+_FILES = ("log.jsonl", "link.jsonl", "dangling.jsonl", "./logs/../log.jsonl", "replayed", "logs/0.jsonl")
+_FOLDERS = (".", "foreign", "linked", "linked-empty", "inside", "query", "log.jsonl", "logs")
+CASES = [
+    (key, out)
+    for key in WRITING
+    for out in (_FILES if use(*key) in (Use.FILE, Use.FILE_WITH_TEST) else _FOLDERS)
+]
+
+
+def test_every_output_is_tried() -> None:
+    files = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)
+    assert set(WRITING) == {key for key, of in USES.items() if of in files}
+
+
+@pytest.mark.parametrize(("key", "out"), CASES, ids=[f"{' '.join(key)} {out}" for key, out in CASES])
+def test_what_is_in_the_way_stays(
+    folder: Path, key: tuple[str, str], out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The input itself, links, files in an input, folders with foreign files: refused with a sentence, and nothing changed."""
+    monkeypatch.chdir(folder)
+    before = contents(folder)
+    words = {"OUT": out, "INPUT": "logs" if out == "logs" else "log.jsonl"}
+    ran = CliRunner().invoke(app, [words.get(word, word) for word in WRITING[key]])
+    assert ran.exit_code == 2, ran.output
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("magnetar: ")
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[Path, object]:
+    return {
+        each: each.readlink() if each.is_symlink() else each.read_bytes() if each.is_file() else None
+        for each in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_test_beside_the_log_is_not_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "test_small.py").write_text("mine")
+    ran = CliRunner().invoke(app, ["minimize", "log.jsonl", "--keep", "stuck(t, s)", "--out", "small.jsonl"])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert "test_small.py already exists: choose another file" in ran.stderr
+
+
+def test_what_is_new_may_be_written(tmp_path: Path) -> None:
+    check_new_file(tmp_path / "new", [tmp_path / "log", "kafka://h:1/t", "s3://bucket/x"])
+    check_folder(tmp_path / "new", ["file:///nowhere"])
+    check_folder(tmp_path, own=lambda _: True)
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    def write(replace: bool) -> None:
+        with new_file(tmp_path / "x", replace=replace) as file:
+            file.write(b"half")
+            raise OSError(28, "No space left on device")
+
+    for replace in (False, True):
+        with pytest.raises(OSError, match="No space"):
+            write(replace)
+        assert list(tmp_path.iterdir()) == []
+    with new_lines(tmp_path / "x.gz") as lines:
+        lines.write(b"1")
+        assert not (tmp_path / "x.gz").exists()
+    assert gzip.decompress((tmp_path / "x.gz").read_bytes()) == b"1"
+    with pytest.raises(InTheWay, match="already exists"), new_lines(tmp_path / "x.gz") as lines:
+        lines.write(b"2")
+    assert gzip.decompress((tmp_path / "x.gz").read_bytes()) == b"1"
+    assert [each.name for each in tmp_path.iterdir()] == ["x.gz"]
