@@ -2,8 +2,11 @@
 
 import gzip
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -12,6 +15,8 @@ from uuid import uuid4
 from sinks.lock import LOCK
 
 _DRAFT = ".part"
+_LEFT_OVER = re.compile(r"\..+-[0-9a-f]{8}\.part", re.DOTALL)
+"""A file of a process that was killed, see `new_file`."""
 
 
 class InTheWay(FileExistsError):
@@ -43,7 +48,9 @@ def check_folder(
         return
     if not path.is_dir():
         raise InTheWay(f"{path} can't be written: it is not a folder")
-    found = sorted(each for each in path.iterdir() if each.name != LOCK)
+    found = sorted(
+        each for each in path.iterdir() if each.name != LOCK and not _LEFT_OVER.fullmatch(each.name)
+    )
     if found and own is None:
         raise InTheWay(f"{path} isn't empty: choose another folder")
     if foreign := [each.name for each in found if each.is_symlink() or not (own and own(each))]:
@@ -85,9 +92,14 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
 
     With `replace`, it takes the place of another one then. `durable`: it is on the disk before. Raises `InTheWay`, `OSError`.
     """
-    draft = path.with_name(f".{path.name[:200]}-{uuid4().hex[:8]}{_DRAFT}")
+    name = f".{path.name[:200]}-"
+    for left in path.parent.glob(f"{escape(name)}*{_DRAFT}"):  # of a process that was killed
+        _remove_unlocked(left)
+    draft = path.with_name(f"{name}{uuid4().hex[:8]}{_DRAFT}")
     try:
         with draft.open("xb") as file:
+            with suppress(OSError):  # a file system without locks
+                flock(file, LOCK_SH)
             yield file
             file.flush()
             if durable:
@@ -96,6 +108,12 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _remove_unlocked(draft: Path) -> None:
+    with suppress(OSError), draft.open("rb") as file:
+        flock(file, LOCK_EX | LOCK_NB)
+        draft.unlink()
 
 
 def _publish(draft: Path, path: Path, *, replace: bool) -> None:

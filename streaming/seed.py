@@ -120,6 +120,7 @@ class SeedWriter:
             )
         if self._storage.info(_WHOLE) is not None:
             raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
+        self._storage.sweep()  # the remains of an attempt that was killed
         self._storage.write_json(_BEGUN, origin)
 
     def write(self, partition: int, state: bytes) -> None:

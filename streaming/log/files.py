@@ -155,6 +155,7 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
             offset = _take_int(fields, "offset")
             given_timestamp = _take_int(fields, "timestamp")
             topic = _take_text(fields, "topic")
+            fields.pop("crc32", None)  # of the log of a server, see `streaming.server.data_folder`
             value = _encode_json(fields)
         if given_partition is not None:
             partitioned, partition = True, given_partition

@@ -8,19 +8,27 @@
 
 A restart folds the segments that begin after the checkpoint. It needs no earlier ones: they are what `magnetar replay`
 folds, and may be deleted.
+
+What a restart reads has checksums. The last line of each write to the log ends with ``crc32``, the checksum of all that the segment got
+since the one before. Lines after the last of them are of a write that a kill cut off, or of an earlier version. The checkpoint begins
+with its own.
 """
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from sinks.ledger_store import LedgerStore
+from sinks.outputs import new_file
+from sinks.sums import SUM, sealed
 from streaming.fold import LiveFold, Records, SetAside, StateRow
 from streaming.log.files import read_lines
 from streaming.log.table import LogError
@@ -42,6 +50,14 @@ RECORDS_PER_ROUND = 4096
 _DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
 """The effects that the ledger store takes."""
 
+
+_HEAD = re.compile(rb"magnetar checkpoint 2 ([0-9a-f]{8})\n")
+"""What a checkpoint begins with, but for those of earlier versions, which begin with `_PLAIN`."""
+_PLAIN = b"\x92"
+_SUM = b',"crc32":"????????"}\n'
+
+
+_ALIKE = len(_SUM.replace(b"?", b"")) - 1
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +103,7 @@ class DataFolder:
         self._file = -1
         self._batch = 0
         self._length = 0
+        self._sum = 0
         self._records = 0
         self._rows: list[Row] = []
 
@@ -99,24 +116,33 @@ class DataFolder:
         if self._file >= 0:
             os.close(self._file)
 
-    def recover(self, set_aside: SetAside | None = None) -> tuple[RecentEntries, LiveFold, int]:
-        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`, `FoldError`."""
+    def recover(
+        self, set_aside: SetAside | None = None, *, first: int = 0
+    ) -> tuple[RecentEntries, LiveFold, int]:
+        """The entries and the broker at the end of the log, and the log's last offset. Raises `BadData`, `FoldError`.
+
+        A log of fewer records than the `first` ones, those of a start in a new folder, becomes empty: that start was killed, so no
+        client had connected.
+        """
         path = self._folder / CHECKPOINT
         before: StateRow | None = None
         if path.exists():
-            try:
-                saved = msgspec.msgpack.decode(path.read_bytes(), type=_Checkpoint)
-            except msgspec.MsgspecError as error:
-                raise BadData(f"{path} is damaged ({error}): restore {self._folder} from a copy") from None
+            saved = self._saved(path)
             before, self._batch = saved.state, saved.batch + 1
         self._store.begin(self._batch)
         entries = RecentEntries(self._store.reader(PARTITION))
         fold = LiveFold(PARTITION, entries, before, set_aside=set_aside)
         offset = -1 if before is None or before.offset is None else before.offset
-        segments = [path for path in sorted(self._commands.glob("*.jsonl")) if int(path.stem) > offset]
+        segments = [path for path in sorted(self._segments()) if int(path.stem) > offset]
         if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):
             missing = self._commands / segment_name(offset + 1)
             raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
+        if (
+            before is None
+            and len(segments) == 1
+            and self._checked(segments[0], is_last=True).count(b"\n") < first
+        ):
+            os.truncate(segments[0], 0)
         progress = Progress(sum(path.stat().st_size for path in segments), self.say)
         for path in segments:
             for records in self._records_of(path, is_last=path == segments[-1]):
@@ -134,23 +160,85 @@ class DataFolder:
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
 
+    def _saved(self, path: Path) -> _Checkpoint:
+        """Raises `BadData`."""
+        if not path.is_file():
+            raise BadData(
+                f"{path} is no file: {self._folder} belongs to something else, choose another folder"
+            )
+        data, why = path.read_bytes(), "its checksum is wrong"
+        head = _HEAD.match(data)
+        state = data if head is None else data[head.end() :]
+        if data.startswith(_PLAIN) if head is None else int(head[1], 16) == crc32(state):
+            try:
+                return msgspec.msgpack.decode(state, type=_Checkpoint)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                why = str(error)
+        raise BadData(
+            f"{path} is damaged ({why}): restore {self._folder} from a copy. If {COMMANDS} has the whole log, you can also delete "
+            f"{CHECKPOINT} and {STORE}: the next start makes them again"
+        )
+
+    def _segments(self) -> Iterator[Path]:
+        """The segments. Raises `BadData` for what has the name of one almost."""
+        for path in self._commands.glob("*.jsonl"):
+            if not (path.stem.isascii() and path.stem.isdecimal() and path.is_file()):
+                raise BadData(f"{path} is not a part of the log: move it elsewhere")
+            yield path
+
     def _records_of(self, path: Path, *, is_last: bool) -> Iterator[Records]:
         """The records of a segment. The last line of the last one may be cut off: nobody got an answer to it."""
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            if not is_last:
-                raise BadData(f"{path} ends in the middle of a line: restore {self._folder} from a copy")
-            os.truncate(path, whole)
-        if not whole:
+        data = self._checked(path, is_last=is_last)
+        if not data:
             return
         try:
-            table = read_lines(data[:whole].splitlines(keepends=True), str(path))
+            table = read_lines(data.splitlines(keepends=True), str(path))
         except LogError as error:
             raise BadData(f"{error}: restore {self._folder} from a copy") from None
+        if "partition" not in table.column_names:
+            raise BadData(f"{path} is not a part of the log: restore {self._folder} from a copy")
         columns = [table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")]
         for start in range(0, len(table), RECORDS_PER_ROUND):
             yield Records(*(column[start : start + RECORDS_PER_ROUND] for column in columns))
+
+    def _checked(self, path: Path, *, is_last: bool) -> bytes:
+        """What a segment has in whole lines, after a look at its checksums. The last segment is cut there. Raises `BadData`."""
+        data = path.read_bytes()
+        # After a power failure, a file may end with zeros that nobody wrote.
+        kept = data.rstrip(b"\0") if is_last else data
+        end, sums = 0, 0
+        for found in SUM.finditer(kept):
+            if crc32(memoryview(kept)[end : found.start()]) != int(found[1], 16):
+                raise BadData(
+                    f"{path} is damaged between byte {end} and byte {found.start()} (its checksum is wrong): restore {self._folder} from "
+                    f"a copy. If the machine lost power while it served with --no-fsync, and this is the end of the file, cut it there: "
+                    f"truncate -s {end} {path}"
+                )
+            end, sums = found.end(), sums + 1
+            if kept[end : end + 1] == b"\n":
+                end += 1
+            elif is_last and end >= len(kept) - 1:  # only the end of the line is missing
+                kept = kept[:end] + b"\n"
+                end += 1
+            else:
+                raise BadData(f"{path} is damaged at byte {end}: restore {self._folder} from a copy")
+        whole = kept.rfind(b"\n") + 1
+        if whole < len(kept) and not is_last:
+            raise BadData(f"{path} ends in the middle of a line: restore {self._folder} from a copy")
+        rest = kept[end:whole]
+        if rest and ((sums and not is_last) or _is_like_a_sum(rest[-len(_SUM) :]) or b"\0" in rest):
+            raise BadData(f"{path} is damaged after byte {end}: restore {self._folder} from a copy")
+        if kept != data:
+            log.warning(
+                "%s ended with %d bytes that are not of the log, which are cut off", path, len(data) - whole
+            )
+        if kept[:whole] != data:
+            with path.open("r+b") as file:
+                file.seek(min(end, whole))
+                file.write(kept[min(end, whole) : whole])
+                file.truncate(whole)
+        self._sum = crc32(rest)
+        return kept[:whole]
 
     def _open(self, path: Path) -> None:
         """Append to this segment from now on."""
@@ -164,7 +252,7 @@ class DataFolder:
 
     def append(self, records: Records) -> None:
         """Write records to the log. Raises `OSError`, and then none of them is in it."""
-        lines = _lines(records)
+        lines = sealed(_lines(records)[:-1], self._sum) + b"\n"
         try:
             written = 0
             while written < len(lines):
@@ -173,6 +261,7 @@ class DataFolder:
             os.ftruncate(self._file, self._length)
             raise
         self._length += len(lines)
+        self._sum = 0
         self._records += len(records.offsets)
 
     def syncing(self) -> Callable[[], None]:
@@ -193,7 +282,8 @@ class DataFolder:
         return self._length
 
     def cut(self, length: int) -> None:
-        """Forget the end of the segment: it has `length` bytes then."""
+        """Forget the end of the segment: it has `length` bytes then, the end of a write."""
+        self._sum = 0
         os.ftruncate(self._file, length)
         os.lseek(self._file, length, os.SEEK_SET)
         self._length = length
@@ -217,6 +307,7 @@ class DataFolder:
             os.fdatasync(self._file)  # from now on, `syncing` is about the next segment
         state, rows, file, batch = fold.state(), self._rows, self._file, self._batch
         self._batch, self._records, self._rows = batch + 1, 0, []
+        self._sum = 0
         self._open(self._commands / segment_name((-1 if state.offset is None else state.offset) + 1))
         written = self._thread.submit(self._write, batch, state, rows, file)
         self._running = _Running(entries.mark(), written)
@@ -229,7 +320,10 @@ class DataFolder:
             os.close(file)
         if rows:
             self._store.write(batch, PARTITION, to_tables(PARTITION, rows))
-        _replace(self._folder / CHECKPOINT, msgspec.msgpack.encode(_Checkpoint(batch, state)))
+        encoded = msgspec.msgpack.encode(_Checkpoint(batch, state))
+        with new_file(self._folder / CHECKPOINT, replace=True, durable=True) as checkpoint:
+            checkpoint.write(b"magnetar checkpoint 2 %08x\n" % crc32(encoded))
+            checkpoint.write(encoded)
 
     def finish(self, entries: RecentEntries, *, wait: bool = False) -> None:
         """If a checkpoint is written, or once it is if `wait`: forget the entries that are in it."""
@@ -240,6 +334,11 @@ class DataFolder:
         written.result()
         self._store.begin(self._batch)
         entries.forget(mark, self._store.reader(PARTITION))
+
+
+def _is_like_a_sum(end: bytes) -> bool:
+    """Whether the end of a line was a checksum before it was damaged. A write that was cut off has none."""
+    return len(end) == len(_SUM) and sum(one == other for one, other in zip(end, _SUM, strict=True)) >= _ALIKE
 
 
 def _lines(records: Records) -> bytes:
@@ -253,13 +352,3 @@ def _lines(records: Records) -> bytes:
             for offset, timestamp, topic, value in zip(*records, strict=True)
         ]
     )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -143,7 +143,9 @@ class EmbeddedEngine:
                 self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
                 self._log.say = self._say or self._log.say
                 try:
-                    self._entries, self._fold, self._offset = self._log.recover(self._set_aside)
+                    self._entries, self._fold, self._offset = self._log.recover(
+                        self._set_aside, first=1 + len(self._begins_with)
+                    )
                 except (StateVersionError, ForeignFiles, EntryNotFound) as error:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
