@@ -141,7 +141,7 @@ class _Reader:
             )
         try:
             found = json.loads(text + b"}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.bad(str(error)) from error
         return found if isinstance(found, dict) else {}
 

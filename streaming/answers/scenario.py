@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from schemas import commands as c
 from schemas.commands import AnyCommand, MessageIdData, Publish
 from streaming.broker import admin
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.position import Position
+from streaming.log.yaml_files import NotYaml, read_yaml
 
 START = 1_767_225_600_000
 """When a scenario begins (ms): 2026-01-01 00:00 UTC."""
@@ -107,9 +106,9 @@ class Scenario(NamedTuple):
 def read_scenario(path: str | Path) -> Scenario:
     """The scenario in a YAML file. Raises `ScenarioError` and `OSError`."""
     try:
-        found = YAML(typ="safe").load(Path(path).read_text())
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        found = read_yaml(path)
+    except NotYaml as error:
+        raise ScenarioError(f"{path} is not YAML: {error}") from None
     try:
         return scenario_of(found)
     except ScenarioError as error:

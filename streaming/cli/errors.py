@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 import typer
@@ -17,6 +19,16 @@ WRONG = 2
 """The exit code if the command line names something that can't be used: nothing was done."""
 FAILED = 1
 """The exit code if the command failed while it ran."""
+
+_OF_FILES = (
+    ("sinks.outputs", "InTheWay", WRONG),
+    ("sinks.lock", "InUse", WRONG),
+    ("sinks.lock", "NotWritable", WRONG),
+    ("sinks.storage", "BadUrl", WRONG),
+    ("sinks.storage", "Damaged", FAILED),
+    ("sinks.storage", "NotStored", FAILED),
+    ("streaming.log.table", "LogError", WRONG),
+)
 
 _NOWHERE = logging.NullHandler()
 
@@ -33,16 +45,19 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
         _end(str(error), WRONG, error)
     except failed as error:
         _end(str(error), FAILED, error)
-    except OSError as error:
-        from sinks.outputs import InTheWay
+    except Exception as error:
+        if (code := _code(error)) is not None:
+            _end(str(error), code, error)
+        if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+            raise
         from sinks.s3 import failed as failed_on_s3  # it takes half a second, too long for `magnetar --help`
 
-        if isinstance(error, InTheWay):
-            _end(str(error), WRONG, error)
         if (of_s3 := failed_on_s3(str(error))) is not None:
             _end(
                 f"{of_s3}: look at the address and the credentials, or start this again later", FAILED, error
             )
+        if error.errno in (ENOSPC, EDQUOT):
+            _end(f"{error.strerror}: make room, and start this again", FAILED, error)
         if error.filename is None or error.strerror is None:
             raise
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
@@ -50,8 +65,19 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
         _end(f"{error.filename}: {why}", WRONG, error)
 
 
+def _code(error: Exception) -> int | None:
+    """The exit code for errors of files and folders, which every command may meet. None: it is not one of them."""
+    for module, name, code in _OF_FILES:
+        # An error that was raised has its module loaded. Some of these take too long for `magnetar --help`.
+        if (loaded := sys.modules.get(module)) is not None and isinstance(error, getattr(loaded, name)):
+            return code
+    return None
+
+
 def _end(text: str, code: int, error: Exception) -> None:
-    if (number := ended_by()) is not None:  # this is what became of it
+    if (number := ended_by()) is not None:  # this is what became of it, unless it is about files
+        if _code(error) is not None:
+            typer.echo(f"magnetar: {printable(text)}", err=True)
         raise SystemExit(128 + number) from error
     if code == FAILED:
         # This is the last word. If Spark's process is gone, py4j's threads are about to log a traceback each.

@@ -144,7 +144,8 @@ class Command(TyperCommand):
         given = {each: value for each, value in ctx.params.items() if value is not None}
         if any(use(name, each) in _CHECKED for each in given):
             _check(name, given)
-        return super().invoke(ctx)
+        with expected_errors():
+            return super().invoke(ctx)
 
 
 _CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)

@@ -12,9 +12,10 @@ The name and the columns of a file tell which of three forms it has:
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,6 +34,8 @@ _SHORT = ("topic", "producer", "sequence_id", "payload")
 _SHORT_OPTIONAL = ("publish_time", "event_time", "deliver_at_time")
 _INT64 = range(-(2**63), 2**63)
 _CHUNK = 1 << 16
+LONGEST_LINE = 64 << 20
+"""Bytes. The longest value that Kafka carries by default has 1 MB."""
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -77,8 +80,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _lines_of(parts: Iterable[Path]) -> Iterator[bytes]:
     for part in parts:
-        with _open(part) as file:
-            yield from file
+        yield from _lines_in(part)
 
 
 def line_numbers(path: str | Path) -> list[int] | None:
@@ -86,8 +88,7 @@ def line_numbers(path: str | Path) -> list[int] | None:
     path = Path(path)
     if not path.name.endswith((".jsonl", ".jsonl.gz")):
         return None
-    with _open(path) as file:
-        return [number for number, line in enumerate(file, 1) if line.strip()]
+    return [number for number, line in enumerate(_lines_in(path), 1) if line.strip()]
 
 
 def write_log(path: str | Path, records: pa.Table) -> None:
@@ -101,7 +102,7 @@ def write_log(path: str | Path, records: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         with new_file(path, replace=True) as file:
-            pq.write_table(records, file, compression="zstd", row_group_size=_CHUNK)
+            pq.write_table(records, file, compression="zstd", row_group_size=_CHUNK, write_page_checksum=True)
     else:
         with new_lines(path, replace=True) as lines:
             lines.writelines(_lines(records))
@@ -125,8 +126,7 @@ def append_log(path: str | Path, records: pa.Table) -> None:
 
 
 def _read_lines(path: Path) -> pa.Table:
-    with _open(path) as file:
-        return read_lines(file, str(path))
+    return read_lines(_lines_in(path), str(path))
 
 
 def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
@@ -182,8 +182,20 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
     )
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _lines_in(path: Path) -> Iterator[bytes]:
+    """The lines of a file, each of a length that a command may have. Raises `LogError`."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise LogError(
+                        f"{path}, line {number} has more than {LONGEST_LINE >> 20} MiB: no command is that long"
+                    )
+                yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise LogError(f"{path} is damaged after line {number} ({error}): restore it from a copy") from error
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
@@ -250,9 +262,20 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
 
 
 def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return _table(path)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise LogError(f"{path} is damaged, or no Parquet ({' '.join(str(error).split())})") from error
+
+
+def _table(path: Path) -> pa.Table:
     names = pq.ParquetDataset(path).schema.names
     if "value" in names:
-        log = pq.read_table(path, columns=[name for name in RECORD.names if name in names])
+        log = pq.read_table(
+            path, columns=[name for name in RECORD.names if name in names], page_checksum_verification=True
+        )
         value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
     elif set(_SHORT) <= set(names):
         log = pq.read_table(path)

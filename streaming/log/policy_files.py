@@ -24,12 +24,11 @@ from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.table import LOGICAL, LogError, log_table
+from streaming.log.yaml_files import NotYaml, read_yaml
 
 ENDINGS = (".yaml", ".yml")
 
@@ -56,15 +55,10 @@ class _Command(NamedTuple):
 
 def read_policy_file(path: Path) -> PolicyFile:
     """Reads a file. Raises `LogError` with the line of each mistake, and `FileNotFoundError`."""
-    text = path.read_text(encoding="utf-8")
     try:
-        document = YAML().load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = "" if mark is None else f"line {mark.line + 1}: "
-        raise LogError(f"{path} is not YAML: {where}{error.problem or error.context}") from error
-    except YAMLError as error:
-        raise LogError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        document = read_yaml(path, with_lines=True)
+    except NotYaml as error:
+        raise LogError(f"{path} is not YAML: {error}") from error
     if not isinstance(document, CommentedMap):
         raise LogError(f"{path}: expected some of {', '.join(SECTIONS)} at the top")
     mistakes: list[str] = []

@@ -1,0 +1,81 @@
+"""Files in YAML, with bounds: a small file can name a value that fills the memory, or nests deeper than any stack."""
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+MOST_BYTES = 4 << 20
+MOST_VALUES = 200_000
+"""Names and values, each alias as what it stands for."""
+DEEPEST = 60
+
+
+class NotYaml(ValueError):
+    """A file is not YAML, or has too much in it. The text says where."""
+
+
+def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
+    """The content of a file; `with_lines`: as ruamel's types, which know their lines. Raises `NotYaml` and `OSError`."""
+    path = Path(path)
+    if path.stat().st_size > MOST_BYTES:
+        raise NotYaml(f"it has more than {MOST_BYTES >> 20} MiB")
+    try:
+        text = path.read_text(encoding="utf-8")
+        _check(text)
+        return (YAML() if with_lines else YAML(typ="safe")).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise NotYaml(f"{where}{error.problem or error.context}") from error
+    except (YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise NotYaml(" ".join(str(error).split())) from error
+
+
+class _Open:
+    """A map or a list that has not ended. `values`: how many are in it, `height`: how deep they nest."""
+
+    def __init__(self, anchor: str | None) -> None:
+        self.anchor, self.values, self.height = anchor, 1, 1
+
+
+def _check(text: str) -> None:
+    """Raises `NotYaml` for what would become too much."""
+    known: dict[str, tuple[int, int]] = {}
+    opened = [_Open(None)]
+
+    def add(anchor: str | None, values: int, height: int, line: int) -> None:
+        if anchor is not None:
+            known[anchor] = values, height
+        opened[-1].values += values
+        opened[-1].height = max(opened[-1].height, height + 1)
+        if opened[-1].values > MOST_VALUES:
+            raise NotYaml(f"line {line}: it has more than {MOST_VALUES:,} values")
+        if len(opened) + height > DEEPEST:
+            raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels")
+
+    for event in YAML(typ="safe", pure=True).parse(text):
+        line = event.start_mark.line + 1
+        match event:
+            case MappingStartEvent() | SequenceStartEvent():
+                opened.append(_Open(event.anchor))
+                if len(opened) > DEEPEST:
+                    raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels")
+            case MappingEndEvent() | SequenceEndEvent():
+                ended = opened.pop()
+                add(ended.anchor, ended.values, ended.height, line)
+            case AliasEvent():
+                if event.anchor not in known:
+                    raise NotYaml(f"line {line}: *{event.anchor} stands for nothing that ends before it")
+                add(None, *known[event.anchor], line)
+            case ScalarEvent():
+                add(event.anchor, 1, 0, line)

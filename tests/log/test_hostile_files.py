@@ -1,0 +1,96 @@
+"""Small files that would become much, and damaged ones: a sentence, and no memory."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.cli.app import app
+from streaming.log import files
+from streaming.log.files import read_log
+from streaming.log.table import LogError
+from streaming.log.yaml_files import MOST_BYTES, NotYaml, read_yaml
+
+DOUBLING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 500))
+HOSTILE = {
+    "nested": "[" * 20_000,
+    "maps": "{a: " * 20_000,
+    "blocks": "".join(f"{' ' * n}a:\n" for n in range(500)),
+    "doubling": DOUBLING,
+    "chain": CHAIN,
+    "itself": "a: &a [*a]\n",
+    "of nothing": "a: *b\n",
+    "many": "[" + "x," * 250_000 + "]",
+    "binary": "\x00\x01",
+    "tag": "a: !!python/object:os.system [x]\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("command", ["check", "replay"])
+def test_yaml_is_bounded(name: str, command: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(HOSTILE[name])
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n')
+    arguments = (
+        ["check", str(path)]
+        if command == "check"
+        else ["replay", str(log), "--out", str(tmp_path / "out"), "--no-spark", "--policies", str(path)]
+    )
+    tracemalloc.start()
+    ran = CliRunner().invoke(app, arguments)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert ran.exit_code == 2, ran.exception
+    assert ran.stderr.startswith("magnetar: ")
+    assert len(ran.stderr.splitlines()) < 4
+    assert peak < 200 << 20
+
+
+def test_aliases_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: &a {ttl: 1}\nb: *a\n")
+    assert read_yaml(tmp_path / "x.yaml") == {"a": {"ttl": 1}, "b": {"ttl": 1}}
+    (tmp_path / "x.yaml").write_bytes(b" " * (MOST_BYTES + 1))
+    with pytest.raises(NotYaml, match="MiB"):
+        read_yaml(tmp_path / "x.yaml")
+
+
+def test_a_line_that_no_command_is_long_enough_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    with pytest.raises(LogError, match="line 1 has more than 1 MiB"):
+        read_log(path)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet"])
+def test_a_damaged_log_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    plain = tmp_path / "log.jsonl"
+    plain.write_text(
+        '{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n' * 50
+    )
+    files.write_log(path, read_log(plain))
+    data = path.read_bytes()
+    for damaged in (
+        data[: len(data) // 2],
+        data[:-4],
+        b"\0" * len(data),
+        b"PAR1",
+        data[:20] + bytes(40) + data[60:],
+    ):
+        path.write_bytes(damaged)
+        ran = CliRunner().invoke(app, ["replay", str(path), "--out", str(tmp_path / "out"), "--no-spark"])
+        assert ran.exit_code == 2, ran.exception
+        assert "damaged" in ran.stderr
