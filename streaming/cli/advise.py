@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import console, counted, printable, progress
+from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import AnswerFolder, Partitions
 
@@ -59,11 +59,12 @@ def advise_command(
             write(found, out)
             (out / "report.html").write_text(report(found), encoding="utf-8")
     if as_json:
-        typer.echo(to_json(found))
+        say_json(to_json(found))
         return
     _print(found)
     if out is not None:
-        typer.echo(f"\nThe tables are in {out}; {out / 'report.html'} shows the curves.")
+        say()
+        say(f"The tables are in {out}; {out / 'report.html'} shows the curves.")
 
 
 def _print(found: Advice) -> None:
@@ -73,19 +74,17 @@ def _print(found: Advice) -> None:
         terminal.print()
         terminal.print(curves)
     for text in notes(found):
-        typer.echo(printable(text))
+        say(text)
 
 
 def needs_table(found: Advice) -> Table:
     """A row per topic, subscription, partitioned topic and namespace, a column per policy."""
-    from rich.table import Table
-
     from streaming.answers.advise_report import TITLES, by_owner, value_text
     from streaming.answers.policy_search import POLICY_NAMES
     from streaming.answers.report_page import short_name
 
     policies = [name for name in POLICY_NAMES if any(each.policy == name for each in found.needs)]
-    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for name in ("of", "name", "subscription"):
         table.add_column(name, overflow="fold")
     for name in ("consumed", "backlog", *(TITLES[policy] for policy in policies)):
@@ -103,15 +102,13 @@ def needs_table(found: Advice) -> Table:
 
 def curves_table(found: Advice) -> Table | None:
     """What some values lose and store, for the topics and policies of which a value loses something."""
-    from rich.table import Table
-
     from streaming.answers.advise_report import TITLES, thinned
     from streaming.answers.report_page import short_name
 
     chosen = [each for each in found.curves if any(point.lost for point in each.points)]
     if not chosen:
         return None
-    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     table.add_column("topic", overflow="fold")
     table.add_column("policy")
     for name in ("value", "lost", "unknown", "peak storage, B", "storage, B"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import counted, progress
+from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import FAILED, expected_errors
 from streaming.signals import stop_signals
 
@@ -65,9 +65,13 @@ def check_command(
             found, processes=processes, most_states=max_states or MOST_STATES, stop=stop.is_set, progress=show
         )
     paths = [] if to is None else [*_written(to, checked)]
-    typer.echo(to_json(checked) if as_json else "\n".join(_lines(found.description, checked)))
+    if as_json:
+        say_json(to_json(checked))
+    else:
+        say(*_lines(found.description, checked))
     if paths and not as_json:
-        typer.echo(f"\nwritten: {', '.join(map(str, paths))}")
+        say()
+        say(f"written: {', '.join(map(str, paths))}")
     if checked.counterexamples:
         raise typer.Exit(FAILED)
     if stop.number is not None and not checked.complete:

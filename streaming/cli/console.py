@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
+_OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _FILE_WIDTH = 200
 
 
@@ -37,6 +43,52 @@ def printable(text: str, keep: str = "\n") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """A text on one line, of which a terminal obeys nothing: no name in it can end the line, and begin another one."""
+    return printable(text, keep="")
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Prints lines. Names in them come from clients. Every command prints through this, `say_json`, `new_table` or `console`.
+
+    Line feeds at the beginning of a line are empty lines before it.
+    """
+    for each in lines or ("",):
+        text = each.lstrip("\n")
+        typer.echo("\n" * (len(each) - len(text)) + one_line(text), err=err)
+
+
+def say_json(text: str | bytes) -> None:
+    """Prints JSON, in which escapes stand for what a terminal would obey."""
+    text = text if isinstance(text, str) else text.decode()
+    if not text.isprintable():
+        text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    typer.echo(text)
+
+
+def new_table(*headers: str, **options: Any) -> Table:
+    """A table of rich whose cells show names as they are, each on a line of its own, and not as rich's markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def shown(cell: Any) -> Any:
+        return Text(one_line(cell)) if isinstance(cell, str) else cell
+
+    class Shown(Table):
+        def add_column(self, header: Any = "", *args: Any, **named: Any) -> None:
+            super().add_column(shown(header), *args, **named)
+
+        def add_row(self, *cells: Any, **named: Any) -> None:
+            super().add_row(*map(shown, cells), **named)
+
+    if "title" in options:
+        options["title"] = shown(options["title"])
+    table = Shown(**options)
+    for header in headers:
+        table.add_column(header)
+    return table
 
 
 def progress() -> Progress:

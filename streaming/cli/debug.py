@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from streaming.cli.console import one_line
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder, opened_timeline
 
@@ -136,7 +137,9 @@ class Shell(cmd.Cmd):
         from streaming.answers.inspection import topic_stats
 
         try:
-            self._say(json.dumps(topic_stats(self._debugger.states(), argument), indent=2))
+            stats = json.dumps(topic_stats(self._debugger.states(), argument), indent=2)
+            for line in stats.splitlines():
+                self._say(line)
         except NotFound as error:
             self._say(str(error))
 
@@ -187,7 +190,7 @@ class Shell(cmd.Cmd):
         self.prompt = f"({self._debugger.moment}/{len(self._timeline)}) "
 
     def _say(self, text: str) -> None:
-        self.stdout.write(f"{text}\n")
+        self.stdout.write(f"{one_line(text)}\n")
 
 
 def _changes(rows: list[dict[str, Any]]) -> Iterator[str]:

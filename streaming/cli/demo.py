@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.replay import replay_command
 
@@ -23,5 +24,5 @@ def demo_command(
     with expected_errors(InUse, NotWritable, JavaNotFoundError), exclusive([str(out)], "magnetar demo"):
         spark_java_home()
         make_log(log)
-    typer.echo(f"{log}: frames recorded from Apache Pulsar 4.0.7, then a simulated day of a shop\n")
+    say(f"{log}: frames recorded from Apache Pulsar 4.0.7, then a simulated day of a shop", "")
     replay_command(log, out=out / RESULTS, overwrite=True)

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from streaming.cli.console import printable
+from streaming.cli.console import one_line, printable
 from streaming.signals import ended_by
 
 WRONG = 2
@@ -77,13 +77,19 @@ def _code(error: Exception) -> int | None:
 def _end(text: str, code: int, error: Exception) -> None:
     if (number := ended_by()) is not None:  # this is what became of it, unless it is about files
         if _code(error) is not None:
-            typer.echo(f"magnetar: {printable(text)}", err=True)
+            typer.echo(f"magnetar: {_shown(text, error)}", err=True)
         raise SystemExit(128 + number) from error
     if code == FAILED:
         # This is the last word. If Spark's process is gone, py4j's threads are about to log a traceback each.
         _silence(logging.getLogger("py4j"))
-    typer.echo(f"magnetar: {printable(text)}", err=True)
+    typer.echo(f"magnetar: {_shown(text, error)}", err=True)
     raise typer.Exit(code) from error
+
+
+def _shown(text: str, error: Exception) -> str:
+    """Mistakes in a user's own file have a line each. No other name in an error begins a line."""
+    own = type(error).__name__ in ("LogError", "PolicyError", "QueryFailed")
+    return printable(text, keep="\n" if own else "")
 
 
 def _silence(logger: logging.Logger) -> None:
@@ -116,6 +122,6 @@ class Group(TyperGroup):
                 error.show()  # type: ignore[attr-defined]
             else:
                 where = getattr(getattr(error, "ctx", None), "command_path", "magnetar")
-                typer.echo(f"magnetar: {text.rstrip('.')} (see {where} --help)", err=True)
+                typer.echo(f"magnetar: {one_line(text.rstrip('.'))} (see {where} --help)", err=True)
             code = WRONG
         raise SystemExit(code or 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import printable
+from streaming.cli.console import printable, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import AT, SnapshotsFolder, opened_folders, position
 
@@ -134,20 +134,18 @@ def explain_command(
         else:
             deliveries = explain_deliveries(folders, name, subscription)
     if as_json:
-        typer.echo(to_json(lives or [each for each, _ in stored] or deliveries))
+        say_json(to_json(lives or [each for each, _ in stored] or deliveries))
         return
     if example is not None:
-        typer.echo(
-            printable(f"No topic was named. As an example, a topic that was chosen because {example}:")
-        )
+        say(printable(f"No topic was named. As an example, a topic that was chosen because {example}:"))
     for number, (_, lines) in enumerate(stored):
-        typer.echo(printable("\n".join([*[""] * bool(number), *lines])))
+        say(*[*[""] * bool(number), *lines])
     if not lives and not deliveries and not stored:
-        typer.echo(f"{name} has no subscriptions.")
+        say(f"{name} has no subscriptions.")
     for number, one in enumerate(lives):
-        typer.echo(printable("\n".join([*[""] * bool(number), *_life(one)])))
+        say(*[*[""] * bool(number), *_life(one)])
     for number, delivery in enumerate(deliveries):
-        typer.echo(printable("\n".join([*[""] * bool(number), *_delivery(delivery)])))
+        say(*[*[""] * bool(number), *_delivery(delivery)])
 
 
 def _life(life: Life) -> Iterator[str]:

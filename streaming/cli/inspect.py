@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console
+from streaming.cli.console import console, new_table, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import AT, SnapshotsFolder, is_log, opened_folders, opened_timeline
 
@@ -93,19 +93,19 @@ def inspect_command(
         if diff is not None:
             found = {"differences": differences(*found_states)}
         elif topic is not None:
-            typer.echo(json.dumps(topic_stats(found_states[0], topic), indent=2))
+            say_json(json.dumps(topic_stats(found_states[0], topic), indent=2))
             return
         else:
             found = views(found_states[0])
     if as_json:
-        typer.echo(json.dumps({name: table.to_pylist() for name, table in found.items()}, indent=2))
+        say_json(json.dumps({name: table.to_pylist() for name, table in found.items()}, indent=2))
         return
     terminal = console()
     for name, table in found.items():
         if len(table):
             terminal.print(_table(name, table.to_pylist()))
     if not any(map(len, found.values())):
-        typer.echo("Nothing changed." if diff is not None else "There are no topics.")
+        say("Nothing changed." if diff is not None else "There are no topics.")
 
 
 def peek_command(
@@ -154,17 +154,16 @@ def peek_command(
         with folders.unchanged():
             found = peek(folders, folders.topic(topic), subscription, show.value, number)
     if as_json:
-        typer.echo(json.dumps(found.to_pylist(), indent=2))
+        say_json(json.dumps(found.to_pylist(), indent=2))
     elif len(found):
         console().print(_table(f"{show.value} of {subscription}", found.to_pylist()))
     else:
-        typer.echo(f"{subscription} has no such entries.")
+        say(f"{subscription} has no such entries.")
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
 
-    shown = Table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
+    shown = new_table(box=None, title=title, title_justify="left", header_style="bold", pad_edge=False)
     for name in rows[0]:
         shown.add_column(name, overflow="fold")
     for row in rows[:_SHOWN]:
@@ -175,6 +174,4 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _cell(value: Any) -> str:
-    from rich.markup import escape
-
-    return "" if value is None else escape(str(value))
+    return "" if value is None else str(value)

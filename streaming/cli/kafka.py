@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 
 kafka_app = typer.Typer(
@@ -33,7 +34,7 @@ def up_command(
     wrong = (NotStarted, InUse, NotWritable, JarsUnavailableError, JavaNotFoundError)
     with expected_errors(*wrong, failed=(LocalKafkaError,)):
         running = LocalKafka(directory, port).start()
-        typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
+        say(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
 
 
 @kafka_app.command("down")
@@ -45,7 +46,7 @@ def down_command(directory: Directory = DIRECTORY) -> None:
     with expected_errors(failed=(LocalKafkaError,)):
         was_up = kafka.status() is not None
         kafka.stop()
-        typer.echo("Kafka is down" if was_up else f"Kafka was not up in {directory}")
+        say("Kafka is down" if was_up else f"Kafka was not up in {directory}")
 
 
 @kafka_app.command("status")
@@ -55,6 +56,6 @@ def status_command(directory: Directory = DIRECTORY) -> None:
 
     running = LocalKafka(directory).status()
     if running is None:
-        typer.echo(f"Kafka is not up in {directory}")
+        say(f"Kafka is not up in {directory}")
         raise typer.Exit(1)
-    typer.echo(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")
+    say(f"Kafka is up at {running.bootstrap} (pid {running.pid}, {directory})")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import counted, progress
+from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.outputs import beside
 
@@ -56,11 +56,11 @@ def minimize_command(
             lines.write("".join(f"{line}\n" for line in found.lines).encode())
             python.write(pytest_file(found, source).encode())
     if as_json:
-        typer.echo(to_json(found))
+        say_json(to_json(found))
         return
-    typer.echo(f"{found.keep}: {found.after:,} of {counted(found.before, 'command')}, in {out} and {test}")
+    say(f"{found.keep}: {found.after:,} of {counted(found.before, 'command')}, in {out} and {test}")
     for line in found.lines:
-        typer.echo(f"  {line}")
+        say(f"  {line}")
 
 
 def _keep(text: str, log: Any) -> tuple[Keep, str | None]:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from streaming.cli.console import say, say_json
 from streaming.cli.errors import FAILED, expected_errors
 from streaming.cli.options import KafkaConfigFile, credentials, position
 
@@ -94,13 +95,13 @@ def _call(target: _Target, method: str, path: str, body: Any = None) -> None:
             status, answer = asyncio.run(_on_query(target, method, path, body))
         else:
             _write(target, method, path, body)
-            typer.echo(f"written to {target.ingress}; its query answers in its --responses, if it has any")
+            say(f"written to {target.ingress}; its query answers in its --responses, if it has any")
             return
     if status >= 400:
-        typer.echo(f"magnetar: {status} {_reason(answer)}", err=True)
+        say(f"magnetar: {status} {_reason(answer)}", err=True)
         raise typer.Exit(FAILED)
     if answer:
-        typer.echo(answer.decode())
+        say_json(answer.decode())
 
 
 def _reason(answer: bytes) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import say
+
 if TYPE_CHECKING:
     from schemas.records import Coordinates
     from streaming.answers.folders import Folders
@@ -210,7 +212,7 @@ def credentials(file: Path | None) -> KafkaConfig:
 
     config = KafkaConfig.of(file)
     if config.is_open:
-        typer.echo(
+        say(
             f"magnetar: every user of this machine can read the passwords in {file}: chmod 600 {file}",
             err=True,
         )

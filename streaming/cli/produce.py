@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streaming.cli.console import counted, progress
+from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Ingress, KafkaConfigFile, credentials
 from streaming.signals import stop_signals
@@ -77,8 +77,8 @@ def produce_command(
         else:
             sent = produce_log(log, ingress, **common)
     for note in notes:
-        typer.echo(f"magnetar: {note}", err=True)
+        say(f"magnetar: {note}", err=True)
     if stop.number is not None:
-        typer.echo(f"magnetar: stopped after {counted(sent, 'record')}, which {ingress} has", err=True)
+        say(f"magnetar: stopped after {counted(sent, 'record')}, which {ingress} has", err=True)
         raise typer.Exit(128 + stop.number)
-    typer.echo(f"{counted(sent, 'record')} in {time.perf_counter() - begun:.1f} s to {ingress}")
+    say(f"{counted(sent, 'record')} in {time.perf_counter() - begun:.1f} s to {ingress}")

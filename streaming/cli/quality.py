@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import counted
+from streaming.cli.console import console, counted, new_table, one_line, say
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ def quality_command(
     ] = None,
 ) -> None:
     """Run the expectation suites over a log or an output folder and write Data Docs. The exit code is 1 if a rule is broken."""
-    from rich.console import Console
-
     from sinks.lock import InUse, NotWritable, exclusive
     from sinks.outputs import check_folder
     from streaming.log.table import LogError
@@ -47,7 +45,7 @@ def quality_command(
             InUse, NotWritable, LogError, FileNotFoundError, NothingToCheck, failed=(SuiteError,)
         ),
         exclusive([str(folder)], "magnetar quality"),
-        Console(stderr=True).status("reading") as status,
+        console(stderr=True).status("reading") as status,
     ):
         report = check(path, progress=status.update)
         status.update("writing Data Docs")
@@ -56,38 +54,39 @@ def quality_command(
         index = data_docs.write(
             folder, f"Quality of {path.name}", [each.page for each in report.checked], notes
         )
-    _show(report, Console())
-    typer.echo(f"Data Docs: {index.absolute().as_uri()}")
+    _show(report, console())
+    say(f"Data Docs: {index.absolute().as_uri()}")
     raise typer.Exit(0 if report.holds else 1)
 
 
-def _show(report: Report, console: Console) -> None:
-    from rich.table import Table
+def _show(report: Report, terminal: Console) -> None:
 
-    table = Table("suite", "", box=None, pad_edge=False, header_style="bold")
+    from rich.text import Text
+
+    table = new_table("suite", "", box=None, pad_edge=False, header_style="bold")
     for title in ("rows", "rules", "broken", "times"):
         table.add_column(title, justify="right")
     for each in report.checked:
-        mark = "[red]broken[/]" if each.broken else "[green]holds[/]"
+        mark = Text("broken", "red") if each.broken else Text("holds", "green")
         if not each.agrees:
-            mark = "[red]Great Expectations disagrees[/]"
+            mark = Text("Great Expectations disagrees", "red")
         flagged = sum(each.broken.values())
         numbers = (each.rows, len(each.suite.expectations), len(each.broken), flagged)
         table.add_row(each.suite.name, mark, *(f"{number:,}" for number in numbers))
-    console.print(table)
+    terminal.print(table)
     for each in report.checked:
         for rule, count in each.broken.items():
-            console.print(f"\n[bold]{rule}[/]: {counted(count, 'time')}", highlight=False)
+            terminal.print(f"\n[bold]{rule}[/]: {counted(count, 'time')}", highlight=False)
             for example in each.examples[rule]:
-                console.print(f"  {example}", markup=False, highlight=False)
+                terminal.print(f"  {one_line(str(example))}", markup=False, highlight=False)
     for title, counts in (
         ("malformed", report.malformed),
         ("quarantined by the query", report.quarantined),
     ):
         if counts:
-            console.print(f"\n[bold]{counted(sum(counts.values()), 'record')} {title}[/]", highlight=False)
+            terminal.print(f"\n[bold]{counted(sum(counts.values()), 'record')} {title}[/]", highlight=False)
             for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:_REASONS]:
-                console.print(f"  {count:,}: {reason}", markup=False, highlight=False)
+                terminal.print(f"  {count:,}: {one_line(reason)}", markup=False, highlight=False)
     rows = sum(each.rows for each in report.checked if each.suite.kind != "RECORD")
     verdict = "all rules hold" if report.holds else "rules are broken"
-    console.print(f"\n{rows:,} {report.what}, {len(report.checked)} suites: {verdict}", highlight=False)
+    terminal.print(f"\n{rows:,} {report.what}, {len(report.checked)} suites: {verdict}", highlight=False)

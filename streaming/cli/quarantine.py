@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted, printable
+from streaming.cli.console import console, counted, new_table, printable, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import KafkaConfigFile, coordinates, credentials
 
@@ -65,12 +65,12 @@ def list_command(
     with _expected():
         found = Quarantine(store).by_rule(rule=rule, topic=topic)
     if as_json:
-        typer.echo(msgspec.json.encode([_plain(each) for each in found]))
+        say_json(msgspec.json.encode([_plain(each) for each in found]))
         return
     if found:
         _table(found)
     total, back = sum(each.records for each in found), sum(each.resubmitted for each in found)
-    typer.echo(f"{counted(total, 'record')} in quarantine, {back:,} of them resubmitted")
+    say(f"{counted(total, 'record')} in quarantine, {back:,} of them resubmitted")
 
 
 @quarantine_app.command("show")
@@ -92,14 +92,14 @@ def show_command(
         sys.stdout.buffer.write(value)
         sys.stdout.buffer.flush()
         return
-    typer.echo(f"record       {origin} (partition {origin.partition}, offset {origin.offset})")
-    typer.echo(f"topic        {'none' if row['topic'] is None else printable(row['topic'], keep='')}")
-    typer.echo(f"refused      {iso(round(row['timestamp'].timestamp() * 1000))}, by the partition's clock")
-    typer.echo(f"rule         {row['rule']}")
-    typer.echo(f"cause        {printable(row['cause'], keep='')}")
-    typer.echo(f"resubmitted  {again or 'no'}")
-    typer.echo(f"value        {len(value):,} bytes")
-    typer.echo(readable(value))
+    say(f"record       {origin} (partition {origin.partition}, offset {origin.offset})")
+    say(f"topic        {'none' if row['topic'] is None else row['topic']}")
+    say(f"refused      {iso(round(row['timestamp'].timestamp() * 1000))}, by the partition's clock")
+    say(f"rule         {row['rule']}")
+    say(f"cause        {row['cause']}")
+    say(f"resubmitted  {again or 'no'}")
+    say(f"value        {len(value):,} bytes")
+    say(*readable(value).split("\n"))
 
 
 @quarantine_app.command("export")
@@ -126,7 +126,7 @@ def export_command(
             written += 1
     sys.stdout.buffer.flush()
     notes = f"; {left_out:,} were resubmitted before (--all includes them)" * bool(left_out)
-    typer.echo(f"{counted(written, 'record')}{notes}", err=True)
+    say(f"{counted(written, 'record')}{notes}", err=True)
 
 
 @quarantine_app.command("resubmit")
@@ -173,10 +173,10 @@ def resubmit_command(
                 f"{each.origin} as {place}" for each, place in zip(records[:_NAMED], places, strict=False)
             )
             more = f" and {len(records) - _NAMED:,} more" * (len(records) > _NAMED)
-            typer.echo(f"{counted(len(records), 'record')} to {ingress}: {shown}{more}")
+            say(f"{counted(len(records), 'record')} to {ingress}: {shown}{more}")
         elif log is not None and out is not None:
             resubmit.to_log(quarantine, records, log, out, partitions=partitions, again=again)
-            typer.echo(f"{log} with {counted(len(records), 'record')} repaired -> {out}")
+            say(f"{log} with {counted(len(records), 'record')} repaired -> {out}")
 
 
 def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repaired]:
@@ -203,12 +203,9 @@ def _plain(each: RuleSummary) -> dict[str, Any]:
 
 
 def _table(found: list[RuleSummary]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from streaming.quarantine.store import iso
 
-    table = Table("rule", box=None, pad_edge=False, header_style="bold")
+    table = new_table("rule", box=None, pad_edge=False, header_style="bold")
     for name in ("records", "resubmitted"):
         table.add_column(name, justify="right")
     for name in ("first", "last", "example"):
@@ -216,8 +213,8 @@ def _table(found: list[RuleSummary]) -> None:
     table.add_column("cause", overflow="fold")
     for each in found:
         texts = (each.rule, f"{each.records:,}", f"{each.resubmitted:,}", iso(each.first), iso(each.last),
-                 str(each.example), printable(each.cause, keep=""))  # fmt: skip
-        table.add_row(*map(Text, texts))
+                 str(each.example), each.cause)  # fmt: skip
+        table.add_row(*texts)
     console().print(table)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.signals import stop_signals
 
@@ -88,8 +89,8 @@ def record_command(
 
     def started(service_url: str, admin_url: str, missing: Iterable[str]) -> None:
         for each in missing:
-            typer.echo(f"magnetar: not known: {each}", err=True)
-        typer.echo(f"magnetar: recording {service_url} and {admin_url}; Ctrl-C stops it", err=True)
+            say(f"magnetar: not known: {each}", err=True)
+        say(f"magnetar: recording {service_url} and {admin_url}; Ctrl-C stops it", err=True)
 
     with (
         expected_errors(BadAdminUrl, BadUrl, InTheWay, ListenError, TraceError),
@@ -113,13 +114,13 @@ def record_command(
         with expected_errors(InTheWay, failed=(OSError,)):
             asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
         imported, verdict = command_log(out / TRACE)
-    typer.echo(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
+    say(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
     explained_differences(verdict)
     if verdict.equal:
-        typer.echo(f"record: {verdict.frames:,} frames, equal")
+        say(f"record: {verdict.frames:,} frames, equal")
     else:
         first_difference(verdict)
-        typer.echo(
+        say(
             f"record: {verdict.frames:,} frames, {len(verdict.differences):,} differences; see magnetar conform {out / TRACE}"
         )
 
@@ -150,13 +151,13 @@ def capture_command(
         rest = Rest(admin_url, _authorization(token), _tls(tls_ca))
         captured = capture(service_url, rest, topics, to, payloads.value, token)
     for each in captured.missing:
-        typer.echo(f"magnetar: not in the log: {each}", err=True)
-    typer.echo(
+        say(f"magnetar: not in the log: {each}", err=True)
+    say(
         f"{captured.topics:,} topics, {captured.entries:,} entries, {captured.subscriptions:,} subscriptions -> {to}"
     )
-    typer.echo("A cluster does not tell, so the log does not know:")
+    say("A cluster does not tell, so the log does not know:")
     for each in UNKNOWN:
-        typer.echo(f"  {each}")
+        say(f"  {each}")
 
 
 def _tls(authorities: Path | None) -> ssl.SSLContext | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted, printable, progress
+from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Clock, Partitions, RecordsSetAside, TopicsSetAside, coordinates, topic_name
 
@@ -118,15 +118,17 @@ def replay_command(
         else:
             result = replay_log(log, out, clock=clock.value, cores=cores, **common)
     if as_json:
-        typer.echo(to_json(result))
+        say_json(to_json(result))
     else:
         terminal = console()
-        terminal.print(table(result, width=terminal.width), _summary(result), sep="\n")
-        typer.echo("\nWhat happened, and why:")
+        terminal.print(table(result, width=terminal.width))
+        say(_summary(result))
+        say()
+        say("What happened, and why:")
         for sentence in what_happened(result.out / "tables", copied=result.copied > 0):
-            typer.echo(f"  {printable(sentence)}")
+            say(f"  {sentence}")
         if result.unmatched:
-            typer.echo(f"  {_unmatched(result.unmatched)}")
+            say(f"  {_unmatched(result.unmatched)}")
 
 
 def to_json(result: ReplayResult) -> str:
@@ -140,8 +142,6 @@ def table(result: ReplayResult, *, width: int = 200, shown: int = _SHOWN) -> Tab
 
     On a terminal of fewer than 130 columns, columns that hold nothing but zeros are left out.
     """
-    from rich.table import Table
-
     stats = result.stats
     prefix = _common_namespace([str(each["topic"]) for each in stats])
     columns = [
@@ -149,7 +149,7 @@ def table(result: ReplayResult, *, width: int = 200, shown: int = _SHOWN) -> Tab
         for key in _COLUMNS
         if width >= _WIDE or key in ("topic", "entries", "backlog") or any(each.get(key) for each in stats)
     ]
-    rows = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    rows = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for key in columns:
         text = key in ("topic", "subscription", "mark_delete")
         rows.add_column(_COLUMNS[key], justify="left" if text else "right", overflow="fold", no_wrap=not text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
     KafkaConfigFile,
@@ -283,7 +284,7 @@ def serve_command(
                 aside,
                 RealClock(max_ahead_ms),
             )
-    typer.echo("magnetar: stopped", err=True)
+    say("magnetar: stopped", err=True)
 
 
 def _topics(
@@ -503,4 +504,4 @@ def _setting(text: str, option: str) -> tuple[str, str]:
 
 
 def _started(server: Server) -> None:
-    typer.echo(f"magnetar: serving {server.service_url} and {server.admin_url}; Ctrl-C stops it", err=True)
+    say(f"magnetar: serving {server.service_url} and {server.admin_url}; Ctrl-C stops it", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import counted, progress
+from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import Ingress, KafkaConfigFile, credentials
 
@@ -94,7 +94,7 @@ def export_command(
             )
         with new_file(out) as file:
             topics = write_dump(file, header, encoded)
-    typer.echo(f"{counted(topics, 'topic')} to {out}")
+    say(f"{counted(topics, 'topic')} to {out}")
 
 
 @state_app.command("import")
@@ -241,13 +241,13 @@ def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
 
 def _done(moved: Moved, ingress: str, store: str) -> None:
     for note in moved.notes:
-        typer.echo(f"magnetar: {note}", err=True)
+        say(f"magnetar: {note}", err=True)
     copied = (
         f", and {counted(moved.copied, 'record')} copied that the query had not folded"
         if moved.copied
         else ""
     )
-    typer.echo(
+    say(
         f"{counted(moved.topics, 'topic')} moved{copied}. Go on with a new checkpoint, and with new topics for responses and dead letters:"
     )
-    typer.echo(f"magnetar run --ingress {ingress} --store {store} --checkpoint NEW")
+    say(f"magnetar run --ingress {ingress} --store {store} --checkpoint NEW")

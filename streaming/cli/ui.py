@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.signals import stop_signals
 
@@ -79,7 +80,7 @@ def ui_command(
         page = Endpoint(listen, option="--listen", only_loopback=not insecure)
         view = FolderView(folder, found, read if found.has_states else None, finished=kept is not None)
         page.start(application(view, only_loopback=not insecure))
-        typer.echo(f"magnetar: the page is at {page.url}/; Ctrl-C stops it", err=True)
+        say(f"magnetar: the page is at {page.url}/; Ctrl-C stops it", err=True)
         stop.wait()
         page.close()
-    typer.echo("magnetar: stopped", err=True)
+    say("magnetar: stopped", err=True)

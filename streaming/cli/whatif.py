@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted, printable, progress
+from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import AnswerFolder, Partitions
 
@@ -192,24 +192,22 @@ def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
     if as_json:
         from streaming.answers.whatif import to_json
 
-        typer.echo(to_json(found))
+        say_json(to_json(found))
         return
     terminal = console()
     terminal.print(totals_table(found), soft_wrap=True)
     terminal.print(subscriptions_table(found))
     for text in notes(found):
-        typer.echo(printable(text))
+        say(text)
     if out is not None:
-        typer.echo(
+        say(
             f"\n{counted(len(found.differences), 'difference')} are in {out}; {out / 'report.html'} shows them."
         )
 
 
 def totals_table(found: WhatIf) -> Table:
     """A column per policy set, a row per total."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = new_table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     for each in found.totals:
         table.add_column(each.policies, justify="right")
@@ -232,8 +230,6 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
-    from rich.table import Table
-
     from streaming.answers.whatif import CHANGES
 
     columns = [change.replace(" ", "_") for change in CHANGES]
@@ -244,7 +240,7 @@ def subscriptions_table(found: WhatIf) -> Table:
     ]
     rows.sort(key=lambda row: (-sum(row[name] or 0 for name in columns), row["topic"], row["subscription"]))
     used = [name for name in columns if any(row[name] for row in rows)]
-    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for name in (
         "policies",
         "topic",
