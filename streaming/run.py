@@ -21,6 +21,7 @@ from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, ensure_topic, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
+from streaming.runtime.clock import MAX_AHEAD_MS, RealClock
 
 if TYPE_CHECKING:
     from streaming.metrics.query import Progress, QueryMetrics
@@ -32,10 +33,6 @@ RECORDS_PER_BATCH = 200_000
 BYTES_PER_BATCH = 128 << 20
 """The most that a micro-batch takes, so that a query which is far behind doesn't need all of it in memory. Spark counts
 records; how many of them are so many bytes is what the topic's average says at the start."""
-
-MAX_AHEAD_MS = 3_600_000
-"""A record whose timestamp is so far ahead of the query's own time is quarantined. Kafka 4's default, too, is an hour
-(``message.timestamp.after.max.ms``)."""
 
 _NAME = "magnetar"
 
@@ -117,7 +114,8 @@ def run_query(
         set_aside: records that go to quarantine without being decoded, because Magnetar itself fails on them.
         topics_aside: topics whose records all go there from now on, for the same reason. Their states are not decoded.
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
-            letting them take the clock along. None: accept any time.
+            letting them take the clock along. If the machine's clock jumps ahead as far, no micro-batch folds until it is back. None:
+            accept any time.
         on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`.
         on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
         metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
@@ -148,7 +146,7 @@ def run_query(
     from streaming.seed import read_seed
     from streaming.spark.checkpoint import check as check_checkpoint
     from streaming.spark.checkpoint import committed, committed_offsets, files, is_on_s3, next_batch
-    from streaming.spark.trigger import interval, seconds
+    from streaming.spark.trigger import TriggerClock, interval, seconds
 
     def written(batch: Written) -> None:
         if metrics is not None:
@@ -164,6 +162,10 @@ def run_query(
         if on_progress is not None:
             on_progress(batch)
 
+    def tell(machine: RealClock) -> None:
+        if metrics is not None:
+            metrics.clock(machine.machine_ahead / 1000, machine.is_followed)
+
     def count_files(found: QueryMetrics, ended: threading.Event) -> None:
         storage = Storage(store)
         while True:
@@ -173,6 +175,7 @@ def run_query(
                 return
 
     interval(trigger)
+    machine = RealClock(max_ahead_ms)
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
     letters = KafkaUrl.parse(dead_letters) if dead_letters is not None else None
@@ -290,6 +293,7 @@ def run_query(
             measured=metrics is not None,
             first_state=None if seed is None else seed.state,
             check=topic.check,
+            check_time=(lambda: None) if clock == "log" else TriggerClock(machine, stop, tell).check,
         )
         ended = threading.Event()
         if metrics is not None:

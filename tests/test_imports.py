@@ -50,7 +50,7 @@ ROOMS = {
     "streaming.answers": Room(
         "streaming.replay streaming.spark streaming.states streaming.fold streaming.quality streaming.log "
         "streaming.publish_columns streaming.broker sinks schemas",
-        "msgspec numpy pyarrow pyspark ruamel",
+        "msgspec numpy pyarrow pyspark",
     ),
     "streaming.replay": Room(
         "streaming.spark streaming.states streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
@@ -71,7 +71,7 @@ ROOMS = {
     ),
     "streaming.server": Room(
         "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
-        "streaming.rows sinks schemas",
+        "streaming.rows sinks schemas streaming.runtime",
         "cryptography jwt kafka msgspec prometheus_client starlette uvicorn",
     ),
     "streaming.move": Room(

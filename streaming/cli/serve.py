@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from schemas.commands import BrokerConfig
     from schemas.records import Coordinates
     from streaming.kafka.config import KafkaConfig
+    from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenAuthentication
-    from streaming.server.clock import HeldClock, RealClock
+    from streaming.server.clock import HeldClock
     from streaming.server.engine import Engine
     from streaming.server.server import Server
 
@@ -205,9 +206,9 @@ def serve_command(
 
     from schemas.commands import BrokerConfig
     from streaming.broker.config import BadSetting, configuration
+    from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
-    from streaming.server.clock import RealClock
     from streaming.server.server import (
         ListenError,
         Security,

@@ -89,13 +89,12 @@ def application(metrics: QueryMetrics) -> Application:
                 _Status("200 OK", "ok") if metrics.healthy else _Status("503 Service Unavailable", "stopped")
             )
         if path == "/readyz":
-            return (
-                _Status("200 OK", "ready")
-                if metrics.ready
-                else _Status(
-                    "503 Service Unavailable", "no micro-batch is done yet" if metrics.healthy else "stopped"
-                )
-            )
+            if metrics.ready:
+                return _Status("200 OK", "ready")
+            why = "no micro-batch is done yet" if metrics.healthy else "stopped"
+            if metrics.healthy and metrics.waits_for_clock:
+                why = "the machine's clock jumped ahead, and no micro-batch folds until it is back"
+            return _Status("503 Service Unavailable", why)
         return _Status("404 Not Found", "there are /metrics, /healthz and /readyz")
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

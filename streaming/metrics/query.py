@@ -57,6 +57,7 @@ class QueryMetrics(Collector):
         self._records = 0
         self._last: Progress | None = None
         self._stopped = False
+        self._clock_ahead, self._clock_followed = 0.0, True
         self._files: dict[str, int] = {}
 
     def known(self, measured: Iterable[PartitionMetrics]) -> None:
@@ -90,14 +91,23 @@ class QueryMetrics(Collector):
         with self._lock:
             self._files |= counts
 
+    def clock(self, ahead: float, followed: bool) -> None:
+        """How far the machine's clock is ahead of the time that passed (s), and whether the query follows it."""
+        self._clock_ahead, self._clock_followed = ahead, followed
+
     def stopped(self) -> None:
         """The query has ended or failed."""
         self._stopped = True
 
     @property
     def ready(self) -> bool:
-        """Whether the query runs and has done a micro-batch, so that the figures are complete."""
-        return self._last is not None and not self._stopped
+        """Whether the query runs, has done a micro-batch, so that the figures are complete, and follows the machine's clock."""
+        return self._last is not None and not self._stopped and self._clock_followed
+
+    @property
+    def waits_for_clock(self) -> bool:
+        """Whether the machine's clock is so far ahead that no micro-batch folds."""
+        return not self._clock_followed
 
     @property
     def healthy(self) -> bool:
@@ -154,6 +164,9 @@ class QueryMetrics(Collector):
         )
         if self._last is not None:
             yield from _of_last(self._last)
+        if self._time_passes:
+            text = "How far the machine's clock is ahead of the time that passed. While it is too far, no micro-batch folds."
+            yield GaugeMetricFamily("magnetar_clock_ahead_seconds", text, value=self._clock_ahead)
         partitions = self._topics.partitions
         figures: dict[str, tuple[str, dict[str, float]]] = {
             "magnetar_clock_lag_seconds": (

@@ -41,7 +41,8 @@ from streaming.fold import LiveFold, Records, SetAside, StateRow
 from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
 from streaming.protocol.plain import LONGEST_TOPIC
-from streaming.server.clock import Clock, RealClock
+from streaming.runtime.clock import RealClock
+from streaming.server.clock import Clock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
 from streaming.server.entries import RecentEntries

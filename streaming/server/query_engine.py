@@ -47,7 +47,8 @@ from streaming.kafka.writer import CommandWriter
 from streaming.metrics.durations import Durations
 from streaming.protocol.admin_calls import topic_path
 from streaming.quality.gate import judge
-from streaming.server.clock import Clock, RealClock
+from streaming.runtime.clock import RealClock
+from streaming.server.clock import Clock
 from streaming.server.engine import Deliver, EngineStopped, NoAnswer, StoredEntry
 from streaming.server.responses import Response, ResponseReader
 

@@ -17,11 +17,13 @@ _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
 """A line of a Python or Java traceback with the name and the text of an exception."""
 
 _SAY_ALL = {
+    "ClockJumped",
     "Damaged",
     "EntryNotFound",
     "FoldError",
     "ForeignFiles",
     "IngressChanged",
+    "LogLost",
     "OffsetError",
     "StateVersionError",
 }

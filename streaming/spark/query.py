@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as StreamingQuery
@@ -53,6 +53,7 @@ def start(
     measured: bool = False,
     first_state: FirstState | None = None,
     check: Callable[[], None] = lambda: None,
+    check_time: Callable[[], None] = lambda: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
 
@@ -65,6 +66,8 @@ def start(
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
         on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
         check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
+        check_time: called before a batch is folded. If it raises, or does not return, the time of that batch counts as wrong: the next
+            start plans it again if it is then `max_ahead_ms` or more in the future.
     """
     written = operate(
         source,
@@ -79,7 +82,7 @@ def start(
         first_state=first_state,
     )
     if clock == "trigger":
-        _plan_empty_batch(spark, checkpoint)
+        _plan(spark, checkpoint, max_ahead_ms)
     writer = written.writeStream
     if name is not None:
         writer = writer.queryName(name)
@@ -91,12 +94,12 @@ def start(
     return (
         triggered.outputMode("append")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(batch_writer(sinks, on_batch, on_idle, check))
+        .foreachBatch(batch_writer(sinks, on_batch, on_idle, check, check_time))
         .start()
     )
 
 
-def _plan_empty_batch(spark: SparkSession, checkpoint: str | Path) -> None:
+def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None) -> None:
     """Let a query that goes on from `checkpoint` begin with an empty micro-batch, so that time goes on without records, too.
 
     Spark runs micro-batches without records, in which timeouts fire, only after another one of the same process. So after a
@@ -104,14 +107,27 @@ def _plan_empty_batch(spark: SparkSession, checkpoint: str | Path) -> None:
     does not: after a crash, the micro-batch to repeat. So the last micro-batch, if it is committed, is noted once more under the next
     number: the same end of the topic, so no records, and the same time, so no timeouts. With records waiting, the
     next one has these, and is the first to advance the clock, as it would be without an empty one before it.
+
+    A micro-batch that was planned for a time `max_ahead_ms` or more from now was stopped before it began (`start`: `check_time`). It is
+    forgotten.
     """
     logs = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing  # type: ignore[union-attr]
     read_only = False
     planned = logs.OffsetSeqLog(spark._jsparkSession, f"{checkpoint}/offsets", read_only)
     committed = logs.CommitLog(spark._jsparkSession, f"{checkpoint}/commits", read_only).getLatestBatchId()
     last = planned.getLatest()
-    if last.isDefined() and committed.isDefined() and last.get()._1() == committed.get():
+    if max_ahead_ms is not None and last.isDefined() and not _is(committed, last.get()._1()):
+        ahead_ms = last.get()._2().metadataOpt().get().batchTimestampMs() - time.time_ns() // 1_000_000
+        if ahead_ms >= max_ahead_ms:
+            planned.purgeAfter(last.get()._1() - 1)
+            last = planned.getLatest()
+    if last.isDefined() and _is(committed, last.get()._1()):
         planned.add(committed.get() + 1, last.get()._2())
+
+
+def _is(option: Any, value: int) -> bool:
+    """Whether a Scala option has this value."""
+    return bool(option.isDefined() and option.get() == value)
 
 
 def operate(
@@ -150,10 +166,12 @@ def batch_writer(
     on_batch: Callable[[Written], None] | None,
     on_idle: Callable[[int], None] | None = None,
     check: Callable[[], None] = lambda: None,
+    check_time: Callable[[], None] = lambda: None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        check_time()
         check()
         for sink in sinks:
             sink.begin(batch_id)

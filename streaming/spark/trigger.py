@@ -1,9 +1,14 @@
-"""The interval of a trigger. Without pyspark, so that a wrong one is refused before pyspark is imported."""
+"""A query's trigger: its interval, and its clock. Without pyspark, so that a wrong interval is refused before pyspark is imported."""
 
 import re
+import threading
+from collections.abc import Callable
+
+from streaming.runtime.clock import RealClock
 
 LONGEST_HOURS = 24
 
+_AGAIN_SECONDS = 1.0
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _IN_HOUR = {"milliseconds": 3_600_000, "seconds": 3_600, "minutes": 60, "hours": 1}
 _INTERVAL = re.compile(r" *([0-9]{1,18}) *([a-z]+) *")
@@ -11,6 +16,41 @@ _INTERVAL = re.compile(r" *([0-9]{1,18}) *([a-z]+) *")
 
 class BadTrigger(ValueError):
     """The text is not an interval."""
+
+
+class ClockJumped(RuntimeError):
+    """The machine's clock was not to be believed. The text says what to do."""
+
+
+class TriggerClock:
+    """Lets no micro-batch fold while the machine's clock is far ahead: it would take all brokers along, and time never goes back."""
+
+    def __init__(
+        self, machine: RealClock, stop: threading.Event, tell: Callable[[RealClock], None] = lambda _: None
+    ) -> None:
+        """`tell` gets the clock after each reading. `stop` ends a wait."""
+        self._machine, self._stop, self._tell = machine, stop, tell
+
+    def check(self) -> None:
+        """Call it before a micro-batch folds. Returns if its time, which Spark has read by now, can be believed.
+
+        If not, waits until the machine's clock is back. Then the time that Spark has noted is still wrong, so it raises
+        `ClockJumped`: the next start forgets that micro-batch.
+        """
+        if self._read():
+            return
+        while not self._stop.wait(_AGAIN_SECONDS):
+            if self._read():
+                raise ClockJumped(
+                    "the machine's clock was far ahead, and is back. Nothing was folded meanwhile, and nothing is lost: start the query "
+                    "again"
+                )
+        raise ClockJumped(f"stopped while {self._machine.trouble}")
+
+    def _read(self) -> bool:
+        self._machine.now()
+        self._tell(self._machine)
+        return self._machine.is_followed
 
 
 def seconds(text: str) -> float:

@@ -1,15 +1,18 @@
 """A query that is started, in whatever way, and gets no record: what time brings about comes within two triggers all the same."""
 
+import json
 import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming import run
 from streaming.cli import serve
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
@@ -17,9 +20,11 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.url import KafkaUrl
 from streaming.move import States, move_states, restore_states
 from streaming.run import run_query
+from streaming.runtime.clock import RealClock
 from streaming.spark.checkpoint import committed
+from streaming.spark.failure import QueryFailed, explained
 from streaming.spark.query import Written
-from streaming.spark.state import encoded_states
+from streaming.spark.state import encoded_states, partition_states
 from tests.e2e.processes import wait_until
 from tests.spark.helpers import log_of
 
@@ -141,6 +146,37 @@ def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafk
         after = query.run(happened, seconds=30)
         assert happened(after)
         assert len(after) <= 2
+
+
+def test_a_clock_that_jumps_ahead_takes_no_broker_along(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the query runs, nor when it is started again and Spark has planned a micro-batch for that time."""
+    query = Query(spark, f"kafka://{kafka.bootstrap}/jump", tmp_path)
+    produce_log(messages(int(time.time() * 1000)), query.ingress, partitions=2)
+    ahead_ns, readings = 48 * 3_600_000_000_000, 0
+
+    def machine() -> int:
+        # The clock is set right when the query has waited for that.
+        nonlocal readings
+        readings += 1
+        return time.time_ns() + (ahead_ns if 3 < readings < 8 else 0)
+
+    monkeypatch.setattr(run, "RealClock", partial(RealClock, machine=machine))
+    back = "far ahead, and is back.* nothing is lost: start the query again$"
+    with pytest.raises(QueryFailed, match=back), explained("Nothing is lost"):
+        query.run(lambda seen: False)
+    assert readings == 8
+    monkeypatch.undo()
+
+    last = committed(query.checkpoint)
+    assert last is not None
+    planned = query.checkpoint / "offsets" / str(last.batch + 1)
+    version, metadata, offsets = planned.read_text().splitlines()
+    jumped = json.loads(metadata) | {"batchTimestampMs": (time.time_ns() + ahead_ns) // 1_000_000}
+    planned.write_text("\n".join([version, json.dumps(jumped), offsets]))
+    query.run(lambda seen: len(seen) == 3)
+    assert all(state.clock <= time.time() * 1000 for state in partition_states(spark, query.checkpoint))
 
 
 @pytest.mark.usefixtures("spark")  # the command uses the existing session

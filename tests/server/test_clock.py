@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import Publish
-from streaming.server.clock import MAX_AHEAD_MS, HeldClock, RealClock
+from streaming.runtime.clock import MAX_AHEAD_MS, RealClock
+from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.server import Address, Server, bound
 from tests.metrics.test_topics import scraped
