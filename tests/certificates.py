@@ -32,9 +32,15 @@ class Certificate:
             .sign(signer._key, hashes.SHA256())
         )
 
-    def pem(self, *, with_key: bool = False) -> bytes:
+    def pem(self, *, with_key: bool = False, password: bytes | None = None) -> bytes:
+        """`password`: encrypts the key."""
         certificate = self._certificate.public_bytes(serialization.Encoding.PEM)
+        encryption = (
+            serialization.NoEncryption()
+            if password is None
+            else serialization.BestAvailableEncryption(password)
+        )
         key = self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
         )
         return key + certificate if with_key else certificate

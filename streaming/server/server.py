@@ -135,10 +135,23 @@ def advertisable(host: str) -> str:
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """TLS with the certificates and the key in two PEM files. Raises `ListenError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    encrypted = False
+
+    def password() -> str:  # without this, OpenSSL asks at the terminal, which a service does not have
+        nonlocal encrypted
+        encrypted = True
+        return ""
+
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password)
     except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        if encrypted:
+            why = f"the key is encrypted. Decrypt it first: openssl pkey -in {key} -out NEW"
+        elif "PEM lib" in why:
+            why = "one of them is damaged, or is not what it should be in PEM"
+        elif "key values mismatch" in why:
+            why = "the key is not that of the first certificate"
         raise ListenError(f"--tls-cert {certificate}, --tls-key {key}: {why}") from None
     return context
 

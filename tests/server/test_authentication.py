@@ -239,10 +239,23 @@ def test_the_admin_api_needs_a_token() -> None:
 
 
 def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("x")
-    for name in ("x", "nowhere"):
-        with pytest.raises(ListenError, match="--tls-cert"):
-            tls_context(tmp_path / name, tmp_path / name)
+    own = Certificate("own")
+    files = {
+        "x": b"x",
+        "own": own.pem(with_key=True),
+        "other": Certificate("other").pem(with_key=True),
+        "closed": own.pem(with_key=True, password=b"p"),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for certificate, key, why in (
+        ("x", "x", "is not what it should be in PEM"),
+        ("nowhere", "nowhere", "No such file"),
+        ("own", "other", "the key is not that of the first certificate"),
+        ("own", "closed", "the key is encrypted. Decrypt it first: openssl pkey -in .*closed -out"),
+    ):
+        with pytest.raises(ListenError, match=f"--tls-cert .*{why}"):
+            tls_context(tmp_path / certificate, tmp_path / key)
 
 
 @pytest.mark.parametrize(
