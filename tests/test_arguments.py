@@ -141,6 +141,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "quarantine_topic"): others(RUN, "--quarantine-topic", ("orders", "the full name of a topic")),
     ("replay", "quarantine_topic"): others(REPLAY, "--quarantine-topic", ("orders", "the full name of a topic"), ("persistent://a/b/c", "no record of this topic")),
     ("serve", "quarantine"): others(SERVE, "--quarantine", ("one", "PARTITION:OFFSET")),
+    ("serve", "max_ahead"): others(SERVE, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
     ("serve", "quarantine_topic"): others(SERVE, "--quarantine-topic", ("orders", "the full name of a topic")),
     ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),

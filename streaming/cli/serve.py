@@ -349,7 +349,7 @@ def _serve_embedded(
             fsync=fsync,
             begins_with=STANDALONE,
             set_aside=set_aside_by_name(aside[0], map(TopicAside, aside[1])),
-            say=lambda text: typer.echo(f"magnetar: {text}", err=True),
+            say=lambda text: say(f"magnetar: {text}", err=True),
         )
         run(engine, clock)
 

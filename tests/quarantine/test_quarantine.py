@@ -166,7 +166,7 @@ def test_a_terminal_obeys_nothing_and_is_not_flooded(tmp_path: Path) -> None:
     QuarantineSink(str(tmp_path)).write(0, 0, output(rows))
     shown = [magnetar("show", tmp_path, f"0:{n}").stdout for n in range(4)]
     assert not any(control in "".join(shown) + magnetar("list", tmp_path).stdout for control in "\x1b\x07\r")
-    assert shown[0].rstrip("\n").splitlines()[-1] == "\\x1b[2J\tx\\r"
+    assert shown[0].rstrip("\n").splitlines()[-1] == "\\x1b[2J\\tx\\r"
     assert all("the first 4,096 of 10,000; --raw writes all" in text for text in shown[1:3])
     assert max(map(len, shown)) < 25_000
     assert 'as JSON:\n{"producer":"é\\u001b[2J","payload_bytes":"/w=="}' in shown[3]

@@ -31,9 +31,9 @@ def test_no_port_is_open_before_the_engine_is_ready(tmp_path: Path, monkeypatch:
     before: list[bool] = []
     recover = DataFolder.recover
 
-    def looking(folder: DataFolder, *words: Any) -> Any:
+    def looking(folder: DataFolder, *words: Any, **named: Any) -> Any:
         before.extend(map(is_open, sockets))
-        return recover(folder, *words)
+        return recover(folder, *words, **named)
 
     monkeypatch.setattr(DataFolder, "recover", looking)
 

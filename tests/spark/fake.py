@@ -19,6 +19,9 @@ class Summary(NamedTuple):
 
 
 class FakeBroker:
+    aside = frozenset[str]()
+    at_work: str | None = None
+
     def __init__(self, partition: int, entries: EntryReader) -> None:
         self.partition, self.entries = partition, entries
         self.clock, self.offset, self.ordinal = 0, -1, 0

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from sinks.outputs import InTheWay
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
@@ -104,7 +105,7 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
         replay_in_process(traffic(), out)
     replay_in_process(traffic(), out, overwrite=True)
     (out / "thesis.txt").touch()
-    with pytest.raises(NotEmptyError, match=r"what no replay wrote \(thesis.txt\)"):
+    with pytest.raises(InTheWay, match=r"what no replay wrote \(thesis.txt\)"):
         replay_in_process(traffic(), out, overwrite=True)
     assert (out / "thesis.txt").exists()
 
