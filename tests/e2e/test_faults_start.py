@@ -132,6 +132,7 @@ def test_the_store_is_of_another_topic(kafka: LocalKafka, tmp_path: Path) -> Non
     with pytest.raises(IngressChanged, match="belongs to topic 'faults-one', not 'faults-other'"):
         ensure_ingress(url._replace(topic="faults-other"), str(tmp_path), 1)
     known = json.loads((tmp_path / "ingress.json").read_text())
+    del known["crc32"]  # of another content; files of earlier versions have none
     # Kafka before 2.8 has no topic ids, so only the partitions identify a topic.
     (tmp_path / "ingress.json").write_text(json.dumps(known | {"id": None}))
     assert ensure_ingress(url, str(tmp_path), 1) == 1
