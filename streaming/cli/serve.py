@@ -283,7 +283,7 @@ def serve_command(
                 trigger,
                 stop,
                 aside,
-                RealClock(max_ahead_ms),
+                max_ahead_ms,
             )
     say("magnetar: stopped", err=True)
 
@@ -366,7 +366,7 @@ def _serve_query(
     trigger: str,
     stop: Event,
     aside: Aside,
-    machine: RealClock,
+    max_ahead_ms: int | None,
 ) -> None:
     """Serve before a query, which runs in this process if there is a folder for its `data`."""
     from sinks.base import ForeignFiles
@@ -379,6 +379,7 @@ def _serve_query(
     from streaming.kafka.topics import NoSuchTopic
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.kafka.writer import NotWritten
+    from streaming.runtime.clock import RealClock
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.seed import NotWhole
@@ -417,18 +418,24 @@ def _serve_query(
             KafkaUrl.parse(topics[1]),
             server_name(name, port),
             config=config,
-            clock=machine,
+            clock=RealClock(max_ahead_ms),
             broker=broker if configure else None,
             begins_with=STANDALONE if configure else (broker, *STANDALONE),
         )
-        with _query(topics, data, trigger, config, stop, aside):
+        with _query(topics, data, trigger, config, stop, aside, max_ahead_ms):
             if not stop.is_set():
                 run(engine)
 
 
 @contextmanager
 def _query(
-    topics: tuple[str, str], data: Path | None, trigger: str, config: KafkaConfig, stop: Event, aside: Aside
+    topics: tuple[str, str],
+    data: Path | None,
+    trigger: str,
+    config: KafkaConfig,
+    stop: Event,
+    aside: Aside,
+    max_ahead_ms: int | None,
 ) -> Iterator[None]:
     """Run the query beside the context, if it is to run in this process. Its end sets `stop`. Raises its error at the end."""
     if data is None:
@@ -453,6 +460,7 @@ def _query(
                     trigger=trigger,
                     set_aside=aside[0],
                     topics_aside=aside[1],
+                    max_ahead_ms=max_ahead_ms,
                     on_batch=lambda _: running.set(),  # the first one takes long
                     stop=stop,
                 )

@@ -76,7 +76,10 @@ class IngressWatch:
         self._policy_checked = time.monotonic()
 
     def check(self) -> None:
-        """Raises `IngressChanged`, and `LogLost` within a minute after Kafka was told to compact the topic. A Kafka that does not answer, or has no such topic now, is for the query to notice."""
+        """Raises `IngressChanged`, and `LogLost` within a minute after Kafka was told to compact the topic.
+
+        A Kafka that does not answer, or has no such topic now, is for the query to notice.
+        """
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 

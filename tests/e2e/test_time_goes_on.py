@@ -187,7 +187,7 @@ def test_a_server_with_its_query_starts_again_without_records(kafka: LocalKafka,
     limit = threading.Timer(240, stop.set)
     limit.start()
     for _ in range(2):
-        with serve._query(topics, tmp_path / "data", "100ms", PLAIN, stop, ([], [])):
+        with serve._query(topics, tmp_path / "data", "100ms", PLAIN, stop, ([], []), None):
             assert not stop.is_set(), "no micro-batch"
             stop.set()
         stop.clear()
