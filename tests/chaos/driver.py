@@ -7,6 +7,7 @@ another one.
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -82,7 +83,10 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
     store, checkpoint = folder / "store", folder / "checkpoint"
     kafka = LocalKafka(job.kafka)
     commands, answers, letters = (KafkaUrl(kafka.bootstrap, topic) for topic in topics(job.seed))
-    log = chaos.log()
+    began = folder / "began"
+    if not began.exists():
+        began.write_text(str(time.time_ns() // 1_000_000))
+    log = chaos.log(int(began.read_text())) if chaos.live else chaos.log()
     if job.start == 1:
         ensure_topic(answers, PARTITIONS)
         ensure_topic(letters, PARTITIONS)

@@ -75,10 +75,13 @@ class Plan(NamedTuple):
     live: bool
     """Whether the trigger's clock counts, too. The query then also runs, and is started again, while no records come."""
 
-    def log(self) -> pa.Table:
-        """The traffic, columns `LOGICAL`."""
+    def log(self, start: int = _START) -> pa.Table:
+        """The traffic, columns `LOGICAL`. That of a live query is of the time (ms) at which it began, within a second: acks name the
+        entries of ledgers, which roll over with time, too."""
         settings = {"managedLedgerMaxEntriesPerLedger": self.ledger} | (HURRIED if self.live else {})
-        return Traffic(self.seed, _START, step=self.step, settings=settings).write(self.records)
+        return Traffic(self.seed, start, step=1 if self.live else self.step, settings=settings).write(
+            self.records
+        )
 
     def cut(self, start: int) -> int:
         return self.cuts[min(start, len(self.cuts)) - 1]
