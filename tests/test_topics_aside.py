@@ -11,6 +11,7 @@ import pytest
 
 from schemas.commands import (
     AnyCommand,
+    BrokerConfig,
     ConnectionLost,
     Flow,
     Publish,
@@ -39,9 +40,9 @@ START = 1_700_000_000_000
 BAD, GOOD = "persistent://a/b/bad", "persistent://a/b/good"
 
 
-def log(*records: tuple[str | None, AnyCommand | Publish], first: int = 0) -> pa.Table:
+def log(*records: tuple[str | None, AnyCommand | Publish], first: int = 0, step: int = 1000) -> pa.Table:
     rows = [
-        {"partition": 0, "offset": first + n, "timestamp": START + (first + n) * 1000, "topic": topic, "value": to_json(value)}
+        {"partition": 0, "offset": first + n, "timestamp": START + first * 1000 + n * step, "topic": topic, "value": to_json(value)}
         for n, (topic, value) in enumerate(records)
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=RECORD)
@@ -137,6 +138,33 @@ def test_a_topic_that_is_not_there_yet_is_set_aside_at_its_first_record(tmp_path
     assert {row["rule"] for row in rows if row["topic"] == BAD} == {"set_aside"}
     assert len([row for row in rows if row["topic"] == GOOD]) > 5
     assert decode_state(states[0].broker).topics.keys() == {GOOD}
+
+
+def test_what_the_broker_keeps_of_a_topic_elsewhere_goes(tmp_path: Path) -> None:
+    """Its connections, its unacked messages, and its wait for permits of a limit that all topics share."""
+    settings: dict[str, Any] = {"dispatchThrottlingRateInMsg": 1, "maxUnackedMessagesPerBroker": 100}
+    before = log(
+        (None, BrokerConfig(settings=settings)),
+        (BAD, subscribe("only-bad")),
+        (BAD, Flow(connection="only-bad", consumer_id=1, messagePermits=10)),
+        (GOOD, subscribe("c")),
+        (GOOD, Flow(connection="c", consumer_id=1, messagePermits=10)),
+    )
+    # At one time: the limit gives one permit a second.
+    burst = log(*((BAD, publish(n)) for n in range(4)), (GOOD, publish(0)), first=len(before), step=0)
+    store = LedgerStore(str(tmp_path))
+    store.begin(0)
+    fold = Fold(store, [])
+    for _, found in fold.apply(pa.concat_tables([before, burst])):
+        store.write(0, 0, found)
+    assert "only-bad" in decode_state(fold.states()[0].broker).connections
+    store.begin(1)
+    after = log(*((None, Tick()) for _ in range(3)), first=len(before) + len(burst))
+    rows, states = folded(
+        store, after, states=fold.states(), set_aside=set_aside_by_name([], [TopicAside(BAD)])
+    )
+    assert [row["topic"] for row in rows if row["kind"] == "MESSAGE"] == [GOOD]
+    assert "only-bad" not in decode_state(states[0].broker).connections
 
 
 @pytest.mark.parametrize("batches", [1, 3, 20])

@@ -209,6 +209,7 @@ class Broker:
         unacked_limit.forget(state.unacked, name)
         if ctx.limits.dispatch is not None:
             ctx.limits.dispatch.forget(name)
+            ctx.wake_waiting(ctx.limits.dispatch)
         self._topics_of = None
         ctx.emit(Quarantined(name, TOPIC_SET_ASIDE, f"{why.cause}, as it was after this record", b""))
 

@@ -19,6 +19,7 @@ from schemas.commands import Admin, Publish, Restart
 from schemas.effects import Error, Success
 from streaming.broker import names
 from streaming.broker.broker import Broker
+from streaming.broker.names import partition_index
 from streaming.broker.persistent.topic import PersistentTopic
 from tests.broker.kit import TOPIC, Run, Stored, feed, one
 
@@ -245,3 +246,11 @@ def test_an_old_state_with_a_subscription_of_a_reserved_name_loads_without_it() 
         assert list(let_in(run.broker)) == []
         run.use()
         assert one(run.subscribe("victim", connection="victim"), Success)
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [("0", 0), ("2147483647", 2147483647), ("2147483648", -1), ("01", -1), ("", -1), ("-1", -1)],
+)
+def test_the_index_of_a_partition_has_32_bits(index: str, found: int) -> None:
+    assert partition_index(f"persistent://a/b/t-partition-{index}") == found
