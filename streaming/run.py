@@ -16,9 +16,9 @@ from streaming.fold import BrokerType, NoSuchRecord, partition_metrics, set_asid
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.ingress import IngressWatch, ensure_ingress
+from streaming.kafka.ingress import IngressWatch, claim, ensure_ingress
 from streaming.kafka.retention import check_retention
-from streaming.kafka.topics import are_distinct, ensure_topic, records_within, topic_offsets
+from streaming.kafka.topics import are_distinct, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 from streaming.runtime.clock import MAX_AHEAD_MS, RealClock
@@ -129,6 +129,7 @@ def run_query(
         KafkaUnreachable: no Kafka there.
         NoSuchRecord: the topic has no such record to set aside, or the query is past it.
         BadCheckpoint, IngressChanged, ForeignFiles: checkpoint, store and topic don't belong together.
+        TopicInUse: a topic for responses or dead letters has those of another query.
         NotWhole: the store has got only a part of another query's states, see `streaming.seed`.
         LogLost: Kafka has deleted records that the query has not folded.
         LeaseLost: another process took the store over while this one stalled.
@@ -201,6 +202,7 @@ def run_query(
         if not are_distinct(topics, config):
             raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}; these addresses lead to the same Kafka")
         count = ensure_ingress(url, store, partitions, config)
+        claim([each for each in (answers, letters) if each is not None], store, count, config)
         if batch is not None:
             last = committed(checkpoint)
             offsets = None if last is None else last.offsets
@@ -220,12 +222,10 @@ def run_query(
         if letters is not None:
             from sinks.dead_letters import KafkaDeadLetters
 
-            ensure_topic(letters, count, config)
             sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
         if answers is not None:
             from sinks.kafka import KafkaResponses
 
-            ensure_topic(answers, count, config)
             # Last: an answer may leave only when what it tells of is stored.
             sinks.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=ledgers))
         shuffle_partitions = shuffle_partitions or min(cores, count)

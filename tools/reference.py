@@ -542,7 +542,7 @@ milliseconds since the epoch, all sizes in bytes.
 
 `magnetar run --responses kafka://HOST:PORT/TOPIC` sends the answers to clients to a Kafka topic: one Kafka record for each row
 of a kind marked "answer" whose `connection` is not empty. A missing topic is created with as many partitions as the ingress
-has, and without retention. Give each query a response topic of its own.
+has, and without retention. Give each query a response topic of its own: one that holds records of another query is refused.
 
 | part | content |
 |---|---|

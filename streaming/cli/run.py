@@ -181,7 +181,7 @@ def run_command(
     from streaming.fold import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
-    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.ingress import IngressChanged, TopicInUse
     from streaming.kafka.retention import LogLost
     from streaming.kafka.url import KafkaUrlError
     from streaming.metrics.endpoint import Endpoint, EndpointError, application
@@ -221,7 +221,7 @@ def run_command(
             JavaNotFoundError,
             EndpointError,
             NotWhole,
-            failed=(QueryFailed, IngressChanged, ForeignFiles, LogLost, LeaseLost),
+            failed=(QueryFailed, IngressChanged, TopicInUse, ForeignFiles, LogLost, LeaseLost),
         ),
         stop_signals() as stop,
         live,

@@ -374,7 +374,7 @@ def _serve_query(
     from streaming.fold import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
-    from streaming.kafka.ingress import IngressChanged
+    from streaming.kafka.ingress import IngressChanged, TopicInUse
     from streaming.kafka.retention import LogLost
     from streaming.kafka.topics import NoSuchTopic
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -409,6 +409,7 @@ def _serve_query(
             NameTaken,
             NotWritten,
             QueryFailed,
+            TopicInUse,
             TopicsChanged,
         ),
     ):

@@ -1,14 +1,21 @@
-"""A query's ingress topic must be the same one at every start: another one has another past.
+"""The Kafka topics of a query: the one that it folds, and those that it writes.
+
+A query's ingress topic must be the same one at every start: another one has another past.
 
 Spark identifies a topic by its name. If a topic is deleted, recreated and filled beyond the offsets in the checkpoint, Spark
 continues there and never reads what comes before. And if the number of partitions changes, the commands of one Pulsar topic
 may be in two partitions, each with a part of its past. So ``<store>/ingress.json`` keeps what Kafka said of the topic at the
 first start, and each micro-batch compares (`IngressWatch`). Spark itself notices partitions that Kafka deletes while the query runs.
+
+What a query writes to Kafka belongs to it alone: its rows are numbered by its own micro-batches, so readers that drop repeats would
+drop another query's rows, or its own after a start from nothing. So a topic that is new to a query must be empty (`claim`). The note has
+the ids of those that it writes.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +25,7 @@ from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.retention import check_policy
-from streaming.kafka.topics import ensure_topic
+from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
@@ -34,12 +41,20 @@ class IngressChanged(RuntimeError):
     """The ingress topic is not the one with which the query began."""
 
 
-class Ingress(msgspec.Struct, frozen=True):
-    """`id`: Kafka's id of the topic, which changes when it is recreated; None from a Kafka that has no ids."""
+class TopicInUse(RuntimeError):
+    """A topic that a query is to write has records which it did not write."""
+
+
+class Ingress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`id`: Kafka's id of the topic, which changes when it is recreated; None from a Kafka that has no ids.
+
+    `written`: the ids of the topics that the query writes, or their addresses if Kafka has no ids. None: noted by an earlier version.
+    """
 
     topic: str
     id: str | None
     partitions: int
+    written: Sequence[str] | None = None
 
 
 def ensure_ingress(
@@ -58,12 +73,37 @@ def ensure_ingress(
     with administration(url, config) as admin:
         now = _described(admin, url)
     if before is None:
-        storage.write_json(INGRESS, now)
+        storage.write_json(INGRESS, msgspec.structs.replace(now, written=()))
     elif not now.partitions:
         raise IngressChanged(f"Kafka at {url.bootstrap} no longer has a topic {url.topic!r}. {_ANEW}")
     else:
         _compare(before, now, url)
     return now.partitions
+
+
+def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: KafkaConfig = PLAIN) -> None:
+    """Make the topics that the query of `store` writes, unless they exist. `ensure_ingress` comes first.
+
+    Two queries that are new to a topic are told apart when one of them has written to it, not before.
+
+    Raises `TopicInUse`, `KafkaUnreachable`, and the store's `Damaged` and `NotStored`.
+    """
+    storage = Storage(store)
+    note = _noted(storage)
+    assert note is not None
+    ids = []
+    for url in topics:
+        ensure_topic(url, partitions, config)
+        with administration(url, config) as admin:
+            ids.append(_described(admin, url).id or f"{url.bootstrap}/{url.topic}")
+        if note.written is not None and ids[-1] not in note.written and holds_records(url, config):
+            raise TopicInUse(
+                f"Kafka's topic {url.topic!r} has records of another query, or of an earlier one: readers could not tell its rows from those of "
+                "this one. Give each query topics of its own for what it writes"
+            )
+    written = sorted({*(note.written or ()), *ids})
+    if written != note.written:
+        storage.write_json(INGRESS, msgspec.structs.replace(note, written=written))
 
 
 class IngressWatch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sinks.storage import RESTORE, Damaged
-from streaming.kafka.ingress import IngressChanged, ensure_ingress
+from streaming.kafka.ingress import IngressChanged, TopicInUse, claim, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
 from streaming.spark.checkpoint import BadCheckpoint, check
@@ -139,3 +139,35 @@ def test_the_store_is_of_another_topic(kafka: LocalKafka, tmp_path: Path) -> Non
     (tmp_path / "ingress.json").write_text('{"topic":')
     with pytest.raises(Damaged, match=f"ingress.json .the ingress topic's id. is damaged: .*{RESTORE}"):
         ensure_ingress(url, str(tmp_path), 1)
+
+
+@pytest.mark.kafka
+def test_what_a_query_writes_is_its_own(kafka: LocalKafka, admin: Any, tmp_path: Path) -> None:
+    """Readers would drop the rows of one of two queries: those whose micro-batch has the smaller number."""
+    from kafka import KafkaProducer
+
+    ingress, answers, letters = (
+        KafkaUrl(kafka.bootstrap, f"claimed-{name}") for name in ("in", "out", "bad")
+    )
+    one, two, old = (str(tmp_path / name) for name in ("one", "two", "old"))
+    for store in (one, two, old):
+        ensure_ingress(ingress, store, 1)
+    claim([answers, letters], one, 2)
+    claim([], two, 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    producer.send(answers.topic, b"{}", partition=1).get()
+    producer.close()
+    claim([answers, letters], one, 2)  # it goes on
+    claim([answers], one, 2)
+    claim([answers, letters], one, 2)  # an option that was left out once
+    with pytest.raises(
+        TopicInUse, match=r"topic 'claimed-out' has records of another query.* topics of its own"
+    ):
+        claim([letters, answers], two, 2)
+    known = json.loads((tmp_path / "old/ingress.json").read_text())
+    assert known.pop("written") == []
+    del known["crc32"]
+    (tmp_path / "old/ingress.json").write_text(json.dumps(known))
+    claim([answers], old, 2)  # the store of an earlier version does not tell
+    recreate(admin, kafka, answers.topic, 1)
+    claim([answers], two, 2)  # empty, and of nobody
