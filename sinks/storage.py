@@ -123,7 +123,8 @@ class Storage:
     def open(self, path: str) -> pa.NativeFile:
         """Open a file for random reads. Raises `FileNotFoundError`."""
         filesystem, full = self._at(path)
-        return filesystem.open_input_file(full)
+        file = filesystem.open_input_file(full)
+        return pa.PythonFile(_Cleared(file), mode="r") if isinstance(filesystem, fs.S3FileSystem) else file
 
     def read_json(self, path: str, type_: type[T], what: str, to_do: str = RESTORE) -> T | None:
         """A JSON file as a msgspec struct, None if it doesn't exist. Raises `Damaged`, which says `what` the file has, and what
@@ -260,6 +261,28 @@ class Storage:
         self._tidy()
 
 
+class _Cleared:
+    """A file on S3 whose reads have zeros where S3 sent less than it was asked for.
+
+    pyarrow gives as much as it asked for, and the rest is what its memory had before: perhaps a page of another file, with a
+    checksum that is right.
+    """
+
+    closed = False
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+        self.seek, self.tell, self.size = file.seek, file.tell, file.size
+
+    def read(self, size: int) -> memoryview:
+        data = bytearray(size)
+        return memoryview(data)[: self._file.readinto(data)]
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+
 def _upload(
     filesystem: fs.FileSystem,
     for_large: Callable[[], fs.FileSystem],
@@ -282,6 +305,12 @@ def _upload(
             filesystem = for_large()
         with filesystem.open_output_stream(target, compression=None) as stream:
             stream.write(data)
+        # A confirmation is not proof: behind a gateway whose disk is full, say, the file may be absent or cut. Later, nobody could
+        # write it again.
+        found = filesystem.get_file_info(target)
+        if found.size != data.size:
+            has = "has no such file" if found.size is None else f"has {found.size:,} bytes of it"
+            raise OSError(f"S3 confirmed {data.size:,} bytes, and {has}")
 
 
 def within(url: str, name: str) -> str:
