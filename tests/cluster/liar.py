@@ -62,12 +62,13 @@ LIES: dict[str, tuple[str, Lie]] = {
 
 
 class Liar:
-    """Lies to the request number `at` of the kind that the lie is about. `asked` counts requests of that kind."""
+    """Lies to the request number `at` of the kind that the lie is about (None: to none). `asked` counts requests of that kind."""
 
     def __init__(self, port: int, lie: str, at: int) -> None:
         """`port`: of the S3 server."""
         self.kind, self._lie = LIES[lie]
-        self._at, self.asked, self.told = at, 0, ""
+        self.asked, self.told = 0, ""
+        self.at: int | None = at
         self._lock = threading.Lock()
         liar = self
 
@@ -123,7 +124,7 @@ class Liar:
         with self._lock:
             kind = "LIST" if method == "GET" and "list-type=" in path else method
             self.asked += kind == self.kind
-            lies = kind == self.kind and self.asked - 1 == self._at
+            lies = kind == self.kind and self.asked - 1 == self.at
             if lies:
                 self.told = path
         return self._lie(ask) if lies else ask()

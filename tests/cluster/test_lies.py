@@ -53,9 +53,8 @@ def test_a_lie_is_noticed_or_harmless(
                 read = write(url)
             except (Damaged, NotStored, EntryNotFound, FileNotFoundError):
                 continue
-            finally:
-                monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_server.port}")
-        assert read == truth, liar.told
-        assert LedgerStore(url).scan() == entries, liar.told
+            liar.at = None
+            assert read == truth, liar.told
+            assert LedgerStore(url).scan() == entries, liar.told
         if not liar.told:  # so many requests there are not
             break
