@@ -18,6 +18,7 @@ from streaming.broker.context import ROWS
 from streaming.fold import LiveFold
 from streaming.quality.gate import judge
 from streaming.quality.inputs import KINDS
+from streaming.quality.outputs import output_rules
 from streaming.rows import concat
 from tests.fuzz.cases import NEIGHBOUR, Load, Log, Sent
 from tests.fuzz.folding import UNIT, Cost, Memory, Run, plain, records_of
@@ -136,8 +137,10 @@ def subscriptions_of(log: Log) -> int:
 
 
 def judge_rows(whole: Run, parts: Run) -> None:
-    """The same rows and the same state, however the log is cut."""
+    """The same rows and the same state, however the log is cut, and no row that the suites call a mistake of Magnetar's."""
     one, many = concat(whole.rows), concat(parts.rows)
+    for rule, count in output_rules().broken(one).items():
+        raise Finding(f"rows break {rule}", f"{count} rows")
     for kind in sorted(one.keys() | many.keys()):
         if kind not in one or kind not in many or not one[kind].equals(many[kind]):
             raise Finding("cuts", f"the rows of {kind} depend on the cuts")

@@ -173,9 +173,9 @@ def create(
 
 def _check_first_position(topic: PersistentTopic) -> None:
     """quirk: a terminated topic that was loaded again without any entries has no ledgers, so no cursor can start at the first
-    of them. Raises `BrokerError`."""
+    of them. Raises `BrokerError`, with a cause that Pulsar does not tell."""
     if not topic.ledger.ledgers:
-        raise BrokerError("UnknownError", "")
+        raise BrokerError("UnknownError", "the topic is terminated and has no ledger to begin with")
 
 
 def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> PersistentSubscription:
