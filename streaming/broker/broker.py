@@ -167,6 +167,8 @@ class Broker:
             self._run.close()
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
+        if ctx.parted:
+            self._forget_parted()
 
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """Fold the rows of a `run`, as `apply` would, but faster.
@@ -188,6 +190,7 @@ class Broker:
     def tick(self, timestamp: int) -> None:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""
         self._advance(timestamp)
+        self._forget_parted()
         self._ctx.emit(Tick())
 
     def set_aside(self, name: str, why: Refused) -> None:
@@ -563,6 +566,19 @@ class Broker:
         for topic_name in self._ctx.connections.pop(connection, ()):
             if topic_name in self._state.topics:
                 self._domain(topic_name).connection_lost(topic_name, connection)
+
+    def _forget_parted(self) -> None:
+        """Forget the connections of which topics have nothing left. The loss of some of them never comes."""
+        ctx = self._ctx
+        for connection, name in ctx.parted:
+            topics = ctx.connections.get(connection, {})
+            if name in topics and not (
+                name in self._state.topics and self._domain(name).load(name).holds(connection)
+            ):
+                del topics[name]
+                if not topics:
+                    del ctx.connections[connection]
+        ctx.parted.clear()
 
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
         try:

@@ -104,6 +104,7 @@ class Context:
         "namespaces",
         "offset",
         "ordinal",
+        "parted",
         "partition",
         "partitioned",
         "partitioned_topics",
@@ -139,6 +140,7 @@ class Context:
         self.full: Callable[[], object] | None = None
         self.most = maxsize
         self.lost: list[str] = []
+        self.parted: dict[tuple[str, str], None] = {}
         self.acks: list[Acked] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
@@ -212,6 +214,11 @@ class Context:
     def attach(self, connection: str, topic: str) -> None:
         """Note that a connection has a producer or consumer on a topic, so that they are removed when it is lost."""
         self.connections.setdefault(connection, {})[topic] = None
+
+    def part(self, connection: str, topic: str) -> None:
+        """Note that a topic no longer has something of a connection. If nothing is left, the topic is forgotten for it at the end of
+        the command."""
+        self.parted[connection, topic] = None
 
     def policies_changed(self) -> None:
         """Drop the resolved policies of every topic, since a policy or the configuration changed."""

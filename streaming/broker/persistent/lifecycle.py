@@ -147,6 +147,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
     topic.fenced = True
     for subscription in topic.subscriptions.values():
         leaving.disconnect_all(ctx, topic, subscription, "topic deleted")
+        leaving.part_remembered(ctx, topic, subscription)
         rate_limits.stop(ctx, topic, subscription)
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
     topic.subscriptions.clear()
@@ -202,6 +203,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
         rate_limits.stop(ctx, topic, subscription)
+        leaving.part_remembered(ctx, topic, subscription)
         subscription.type = subscription.dispatcher = None
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0

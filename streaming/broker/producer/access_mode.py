@@ -147,6 +147,10 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         """The producer in the queue with this id on this connection, unless its client is gone."""
         return self._present.get(connection, {}).get(producer_id)
 
+    def has_waiting(self, connection: str) -> bool:
+        """Does a client on this connection wait in the queue?"""
+        return connection in self._present
+
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
         if (waiting := self.find_waiting(connection, producer_id)) is not None:
