@@ -46,16 +46,6 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     bytes_out_gone: int = 0
 
 
-class DeletedTopic(msgspec.Struct, array_like=True):
-    """What a deleted topic leaves to the next one of its name, and to clients that do not know yet.
-
-    `last_ledger`: ledger ids are never used again. The other field is that of `AbstractTopic`.
-    """
-
-    last_ledger: int = 0
-    closed_producers: dict[Handle, int] = {}
-
-
 class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
     """A topic's policies, its producers, and the handles of its clients.
 

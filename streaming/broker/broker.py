@@ -45,6 +45,7 @@ from streaming.broker.codec import (
 )
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
+from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
@@ -132,6 +133,9 @@ class Broker:
         ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip
+        ctx.deleted = DeletedTopics(
+            state.deleted, state.deleted_partitions, state.forgotten_ledger, state.partitioned
+        )
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
@@ -440,8 +444,7 @@ class Broker:
         """Is this a partition of a partitioned topic that nobody has used or deleted?"""
         whole = name.rpartition("-partition-")[0]
         return (
-            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0)
-            and name not in self._state.deleted
+            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0) and name not in self._ctx.deleted
         )
 
     def _refuse_namespace(self, name: str, command: TopicCommand | LookupCommand) -> bool:
@@ -607,7 +610,7 @@ class Broker:
             or resources.call_resources(ctx, command)
             or tenants.call_tenants(ctx, command)
             or namespaces.list_namespaces(ctx, command)
-            or namespaces.list_topics(ctx, command, state.topics, state.deleted)
+            or namespaces.list_topics(ctx, command, state.topics, ctx.deleted)
         ):
             return
         found = namespaces.call_namespace(ctx, command, self._touch_all, self._delete_all)
@@ -672,6 +675,7 @@ class Broker:
         self._non_persistent.encode()
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
         state.config, state.generated_names = ctx.config, ctx.generated_names
+        state.forgotten_ledger = ctx.deleted.forgotten
         return encode_state(state)
 
     def summary(self) -> Summary:

@@ -12,6 +12,7 @@ from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
 from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
 from streaming.broker.policies.hierarchy import (
@@ -95,6 +96,7 @@ class Context:
         "clock",
         "config",
         "connections",
+        "deleted",
         "entries",
         "full",
         "generated_names",
@@ -132,6 +134,7 @@ class Context:
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}
+        self.deleted = DeletedTopics({}, {}, 0, self.partitioned)
         self.partitioned_topics: dict[str, PartitionedTopic] = {}
         self.schemas: dict[str, list[SchemaData]] = {}
         self.schema_times: dict[str, list[int]] = {}

@@ -4,8 +4,8 @@
 
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
 from streaming.broker import schema_registry
-from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
+from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import (
@@ -19,7 +19,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import check_rollover, pass_consumed_ledgers, rollover_due, trim
 from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
-from streaming.broker.producer import registration
+from streaming.broker.producer import registration, short_form
 from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 
@@ -95,6 +95,7 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
         and topic.oldest is None
         and inactivity.deleted_at(ctx, topic) is None
         and not topic.dedup.inactive
+        and not short_form.are_there(topic)
         and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
         and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
     )

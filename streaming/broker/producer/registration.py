@@ -150,6 +150,12 @@ def _unregister(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
         ctx.emit(Success(topic.name, producer.connection, request_id))
 
 
+def leave(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
+    """A producer without a client leaves, and without unconfirmed writes."""
+    _unregister(ctx, topic, producer)
+    _pass_access_on(ctx, topic)
+
+
 # -- exclusive access (§3) ----------------------------------------------------------------------------------------
 
 
