@@ -166,7 +166,7 @@ def reader_that_a_seek_closed(run: Churn, name: str) -> None:
 
 def consumer(type_: SubType) -> Life:
     def life(run: Churn, name: str) -> None:
-        run.subscribe("s", type_, connection=name, consumer_name=name, permits=3)  # type: ignore[arg-type]
+        run.subscribe("s", type_, connection=name, consumer_name=name, permits=3)
         for _ in range(3):
             run.do(Publish(producer="p", sequence_id=run.request(), key=name))
         run.redeliver(name)
