@@ -193,7 +193,7 @@ class PartitionFold:
 
     def apply(self, records: Records) -> Iterator[Rows]:
         """Folds `records` and gives their output rows, some thousand at a time. Also raises `OffsetError`."""
-        with _without_gc():
+        with without_gc():
             for part in self._without_topics(records):
                 yield from self._apply(part)
 
@@ -542,7 +542,7 @@ class SharedFold(PartitionFold):
         """Fold some records. The store must have the entries of those before."""
         self._broker.stored()
         self._shared = shared.columns
-        with _without_gc():
+        with without_gc():
             self._fold(shared.records, shared.commands, {})
         self._convert()
 
@@ -680,7 +680,7 @@ def _described(error: Exception) -> str:
 
 
 @contextmanager
-def _without_gc() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """Disables Python's cyclic garbage collector. It would go through a hundred thousand effects again and again, which
     took half of the time, and find nothing, as effects hold no cycles."""
     was = gc.isenabled()

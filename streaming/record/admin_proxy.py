@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -47,7 +47,10 @@ class AdminProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request of a client."""
         if scope["type"] == "http":
-            response = await self._response(Request(scope, receive))
+            try:
+                response = await self._response(Request(scope, receive))
+            except ClientDisconnect:  # nobody is there to be answered
+                return
             await response(scope, receive, send)
 
     async def _response(self, request: Request) -> Response:
@@ -58,6 +61,8 @@ class AdminProxy:
                 return _reason(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {MOST_BYTES:,} bytes")
         query = request.scope["query_string"].decode("latin-1")
         target = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        if not target.startswith("/"):  # after the broker's address, it would make another one
+            return _reason(HTTPStatus.BAD_REQUEST, f"{target[:100]!r}: expected a path that begins with /")
         headers = [(name, value) for name, value in request.headers.items() if name not in _PER_HOP]
         call = self._record(request.method, target, body)
         loop = asyncio.get_running_loop()

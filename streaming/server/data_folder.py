@@ -29,7 +29,7 @@ from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
 from sinks.sums import SUM, sealed
-from streaming.fold import LiveFold, Records, SetAside, StateRow
+from streaming.fold import LiveFold, Records, SetAside, StateRow, without_gc
 from streaming.log.files import read_lines
 from streaming.log.table import LogError
 from streaming.rows import to_tables
@@ -56,6 +56,18 @@ _HEAD = re.compile(rb"magnetar checkpoint 2 ([0-9a-f]{8})\n")
 _PLAIN = b"\x92"
 _SUM = b',"crc32":"????????"}\n'
 
+_LINE = re.compile(
+    rb'^\{"partition":%d,"offset":([0-9]{1,18}),"timestamp":(-?[0-9]{1,18})(?:,"topic":("(?:[^"\\\n]|\\.)*"))?,(".*\})$'
+    % PARTITION,
+    re.MULTILINE,
+)
+"""A line as `_lines` writes it."""
+
+_SUMS = re.compile(SUM.pattern + rb"(?![],}])")
+"""The checksums in the log: not what looks like one inside a command."""
+
+_NAMED = _SUM[:-12]
+"""The part of a checksum that is always the same."""
 
 _ALIKE = len(_SUM.replace(b"?", b"")) - 1
 
@@ -144,19 +156,20 @@ class DataFolder:
         ):
             os.truncate(segments[0], 0)
         progress = Progress(sum(path.stat().st_size for path in segments), self.say)
-        for path in segments:
-            for records in self._records_of(path, is_last=path == segments[-1]):
-                if records.offsets[0] != offset + 1:
-                    raise BadData(
-                        f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
-                    )
-                offset = records.offsets[-1]
-                self._records += len(records.offsets)
-                rows = fold.answer(records)
-                entries.add(rows)
-                entries.delete(rows)
-                self.note(rows)
-                progress.add(records)
+        with without_gc():  # as many objects stay as are made
+            for path in segments:
+                for records in self._records_of(path, is_last=path == segments[-1]):
+                    if records.offsets[0] != offset + 1:
+                        raise BadData(
+                            f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
+                        )
+                    offset = records.offsets[-1]
+                    self._records += len(records.offsets)
+                    rows = fold.answer(records)
+                    entries.add(rows)
+                    entries.delete(rows)
+                    self.note(rows)
+                    progress.add(records)
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
 
@@ -191,15 +204,20 @@ class DataFolder:
         data = self._checked(path, is_last=is_last)
         if not data:
             return
+        if (columns := _columns_of(data)) is None:
+            columns = self._columns_of_any(data, path)
+        for start in range(0, len(columns[0]), RECORDS_PER_ROUND):
+            yield Records(*(column[start : start + RECORDS_PER_ROUND] for column in columns))  # type: ignore[arg-type]
+
+    def _columns_of_any(self, data: bytes, path: Path) -> Records:
+        """The records of a segment that is not as a server of today writes it. Raises `BadData`."""
         try:
             table = read_lines(data.splitlines(keepends=True), str(path))
         except LogError as error:
             raise BadData(f"{error}: restore {self._folder} from a copy") from None
         if "partition" not in table.column_names:
             raise BadData(f"{path} is not a part of the log: restore {self._folder} from a copy")
-        columns = [table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")]
-        for start in range(0, len(table), RECORDS_PER_ROUND):
-            yield Records(*(column[start : start + RECORDS_PER_ROUND] for column in columns))
+        return Records(*(table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
 
     def _checked(self, path: Path, *, is_last: bool) -> bytes:
         """What a segment has in whole lines, after a look at its checksums. The last segment is cut there. Raises `BadData`."""
@@ -207,7 +225,7 @@ class DataFolder:
         # After a power failure, a file may end with zeros that nobody wrote.
         kept = data.rstrip(b"\0") if is_last else data
         end, sums = 0, 0
-        for found in SUM.finditer(kept):
+        for found in _SUMS.finditer(kept):
             if crc32(memoryview(kept)[end : found.start()]) != int(found[1], 16):
                 raise BadData(
                     f"{path} is damaged between byte {end} and byte {found.start()} (its checksum is wrong): restore {self._folder} from "
@@ -339,6 +357,25 @@ class DataFolder:
 def _is_like_a_sum(end: bytes) -> bool:
     """Whether the end of a line was a checksum before it was damaged. A write that was cut off has none."""
     return len(end) == len(_SUM) and sum(one == other for one, other in zip(end, _SUM, strict=True)) >= _ALIKE
+
+
+def _columns_of(data: bytes) -> Records | None:
+    """The records in lines that `_lines` wrote, as `read_lines` gives them, in a fraction of the time. None: others may be among them."""
+    found = _LINE.findall(data) if _SUMS.search(data) else []
+    if not found or len(found) != data.count(b"\n"):
+        return None
+    offsets, timestamps, topics, values = zip(*found, strict=True)
+    size = len(_SUM) - 1
+    names = {text: msgspec.json.decode(text, type=str) if text else None for text in set(topics)}
+    return Records(
+        list(map(int, offsets)),
+        list(map(int, timestamps)),
+        [names[text] for text in topics],
+        [
+            b"{%b}" % value[:-size] if value[-size : len(_NAMED) - size] == _NAMED else b"{" + value
+            for value in values
+        ],
+    )
 
 
 def _lines(records: Records) -> bytes:

@@ -30,7 +30,7 @@ from schemas.commands import (
     Tick,
     to_json,
 )
-from schemas.effects import Row
+from schemas.effects import TOPIC_SET_ASIDE, AdminResponse, Quarantined, Row, TopicEvent
 from schemas.entries import EntryNotFound
 from sinks.base import ForeignFiles
 from sinks.lock import exclusive
@@ -128,6 +128,9 @@ class EmbeddedEngine:
         self._log: DataFolder | None = None
         self._folded: deque[_Round] = deque()
         self._syncing = False
+        self._lists: dict[str, list[str]] = {}
+        """The topics of namespaces that were asked for since a topic came or went."""
+        self._partitioned = 0
         self.written = None if data is None else Durations(BOUNDS)
 
     async def __aenter__(self) -> "EmbeddedEngine":
@@ -210,9 +213,21 @@ class EmbeddedEngine:
         return self._entries.get(topic, ledger_id, entry_id)
 
     async def topics(self, namespace: str) -> list[str]:
-        """See `Engine.topics`."""
-        self._round()
-        return self._fold.broker.listed_topics(namespace)
+        """See `Engine.topics`. It is the same list until a topic comes or goes."""
+        if self._pending:
+            self._round()
+        broker = self._fold.broker
+        if (
+            len(broker.partitioned) != self._partitioned
+        ):  # they come by lookups, too, of which no row says whether
+            self._lists.clear()
+            self._partitioned = len(broker.partitioned)
+        found = self._lists.get(namespace)
+        if found is None:
+            if len(self._lists) >= _LISTS:
+                self._lists.clear()
+            found = self._lists[namespace] = broker.listed_topics(namespace)
+        return found
 
     async def partitions(self, topic: str) -> int:
         """See `Engine.partitions`."""
@@ -264,6 +279,7 @@ class EmbeddedEngine:
             self._log.cut(snapshot.length)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
         self._fold = LiveFold(PARTITION, self._entries, snapshot.state, set_aside=self._set_aside)
+        self._lists.clear()
         for connection in self._fold.broker.connections:
             self.post(None, to_json(ConnectionLost(connection=connection)))
         self._round()
@@ -322,6 +338,8 @@ class EmbeddedEngine:
         self._offset = offsets[-1]
         rows = self._fold.answer(records, known)
         self._entries.add(rows)
+        if self._lists and any(map(_may_change_topics, rows)):
+            self._lists.clear()
         self._folded.append(_Round(pending, first, rows))
         if self._log is None or not self._log.fsync:
             self._deliver_folded(len(self._folded))
@@ -405,6 +423,17 @@ class EmbeddedEngine:
         else:
             self._arm()
 
+
+def _may_change_topics(row: Row) -> bool:
+    """Whether a topic may have come or gone with a row, or a partitioned one may be another."""
+    effect = row.effect
+    if type(effect) is AdminResponse:
+        return not effect.cause.startswith("GET ")
+    return type(effect) is TopicEvent or (type(effect) is Quarantined and effect.rule == TOPIC_SET_ASIDE)
+
+
+_LISTS = 64
+"""The namespaces whose topics are kept."""
 
 _TICK = to_json(Tick())
 _LONGEST_WAIT = 3600.0

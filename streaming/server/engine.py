@@ -92,7 +92,8 @@ class Engine(Protocol):
         ...
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names of the topics in ``tenant/namespace``, partitions included, sorted. Raises as `submit` does."""
+        """The full names of the topics in ``tenant/namespace``, partitions included, sorted. Raises as `submit` does. Others
+        get the same list: do not change it."""
         ...
 
     async def partitions(self, topic: str) -> int:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import Any, NamedTuple
@@ -108,6 +108,14 @@ class _Group:
         return found
 
 
+class _Known(NamedTuple):
+    """The topics of a namespace, as the engine listed them last, as a set, and those that are persistent."""
+
+    all: list[str]
+    names: set[str]
+    persistent: list[str]
+
+
 class _Seen(NamedTuple):
     """A group as it is with the topics that are `listed`."""
 
@@ -134,7 +142,7 @@ class TopicWatchers:
         self._again = False
         self._one = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._known: dict[str, set[str]] = {}
+        self._known: dict[str, _Known] = {}
         self._rest_until = 0.0
         self._untold: dict[_Group, None] = {}
         """Groups of which some watchers may not know the last change."""
@@ -232,7 +240,7 @@ class TopicWatchers:
         if not isinstance(effect, _OPENED):
             return isinstance(effect, PartitionedMetadataResponse)
         known = self._known.get(namespace_of(effect.topic))
-        return known is not None and effect.topic not in known
+        return known is not None and effect.topic not in known.names
 
     def _look_soon(self) -> None:
         self._again = True
@@ -267,11 +275,12 @@ class TopicWatchers:
         """Tell the watchers of groups of a namespace what has changed."""
         listed = await self._persistent(namespace)
         began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        for seen in await loop.run_in_executor(self._executor, _look, groups, listed):
-            seen.group.change(seen)
-            if seen.change:
-                self._untold[seen.group] = None
+        if groups := [group for group in groups if group.listed is not listed]:
+            loop = asyncio.get_running_loop()
+            for seen in await loop.run_in_executor(self._executor, _look, groups, listed):
+                seen.group.change(seen)
+                if seen.change:
+                    self._untold[seen.group] = None
         try:
             await self._tell_all()
         except asyncio.CancelledError:
@@ -316,8 +325,11 @@ class TopicWatchers:
     async def _persistent(self, namespace: str) -> list[str]:
         """The persistent topics of a namespace, sorted. Raises `EngineStopped`, `NoAnswer`."""
         found = await self._engine.topics(namespace)
-        self._known[namespace] = set(found)
-        return sorted(topic for topic in found if topic.startswith("persistent:"))
+        known = self._known.get(namespace)
+        if known is None or known.all is not found:
+            persistent = [topic for topic in found if topic.startswith("persistent:")]
+            known = self._known[namespace] = _Known(found, set(found), persistent)
+        return known.persistent
 
 
 class _NotWatched(Exception):
@@ -328,7 +340,7 @@ class _NotWatched(Exception):
         self.error = error
 
 
-def _look(groups: Iterable[_Group], listed: list[str]) -> list[_Seen]:
+def _look(groups: Sequence[_Group], listed: list[str]) -> list[_Seen]:
     """Groups as they are with the topics that are `listed`. Runs in a thread."""
     now, found = set(listed), list[_Seen]()
     differences: dict[int, Change] = {}  # most groups have the same list

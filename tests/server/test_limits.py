@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from schemas.commands import Admin
+from schemas.commands import Admin, ConnectionLost, to_json
 from streaming.protocol import pulsar_api_pb2
 from streaming.protocol.codec import FrameReader, decode, encode, entry
 from streaming.protocol.frames import matching, topics_hash
@@ -367,6 +368,113 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
         assert aborted == [True]
 
     run(work)
+
+
+@pytest.mark.parametrize("asked", ["GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST again"])
+def test_the_topics_of_a_namespace_are_listed_once_until_one_comes_or_goes(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask. Lookups, statistics and messages in between change nothing."""
+    listed: list[str] = []
+
+    async def work(server: BinaryServer) -> None:
+        wire, other = await opened(server), await opened(server)
+        broker = server.engine.broker  # type: ignore[attr-defined]
+        topics = broker.listed_topics
+
+        def noted(namespace: str) -> list[str]:
+            listed.append(namespace)
+            return list(topics(namespace))
+
+        monkeypatch.setattr(broker, "listed_topics", noted)
+        for number in range(100):
+            wire.protocol.data_received(KINDS[asked](number))
+            other.protocol.data_received(
+                b"".join(KINDS[each](number) for each in ("PARTITIONED_METADATA", "CONSUMER_STATS", "SEND"))
+            )
+            await rest(server)
+            wire.read(), other.read()
+        assert listed == ["public/default"]
+        await create(server, "b")
+        for number in range(100, 110):
+            wire.protocol.data_received(KINDS[asked](number))
+            await rest(server)
+            wire.read()
+        assert listed == ["public/default"] * 2
+
+    run(work, Limits(), topics=20)
+
+
+def test_the_topics_that_are_kept_are_those_that_there_are() -> None:
+    """After everything that makes topics come or go."""
+    names = "public/default", "public/other"
+
+    async def main() -> None:
+        settings: dict[str, Any] = {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": 2}
+        settings |= {
+            "brokerDeleteInactiveTopicsFrequencySeconds": 1,
+            "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 1,
+        }
+        clock = HeldClock(NOW)
+        async with EmbeddedEngine(clock=clock, settings=settings, checkpoints=False) as engine:
+            empty = engine.snapshot()
+
+            async def check() -> int:
+                found = [await engine.topics(name) for name in names]
+                assert found == [engine.broker.listed_topics(name) for name in names]
+                return sum(map(len, found))
+
+            async def call(method: Any, path: str, topic: str | None = None, body: Any = None) -> int:
+                await check()
+                await engine.submit(topic, Admin(method=method, path=path, body=body))
+                return await check()
+
+            async def command(topic: str, **fields: Any) -> int:
+                await check()
+                engine.post(topic, msgspec.json.encode({"connection": "c", "request_id": 1, **fields}))
+                return await check()
+
+            counts = [
+                await command("persistent://public/default/a-partition-0", command="PRODUCER", producer_id=1),
+                await command("persistent://public/default/b", command="PARTITIONED_METADATA"),
+                await call(
+                    "GET",
+                    "/persistent/public/default/c/partitions?checkAllowAutoCreation=true",
+                    "persistent://public/default/c",
+                ),
+                await call("PUT", "/persistent/public/other/d/partitions", "persistent://public/other/d", 3),
+                await call("POST", "/persistent/public/other/d/partitions", "persistent://public/other/d", 5),
+                await command(
+                    "persistent://public/other/d-partition-1",
+                    command="SUBSCRIBE",
+                    consumer_id=1,
+                    subscription="s",
+                    subType="Shared",
+                ),
+                await call(
+                    "DELETE",
+                    "/persistent/public/other/d/partitions?force=true",
+                    "persistent://public/other/d",
+                ),
+                await call(
+                    "DELETE",
+                    "/persistent/public/default/a-partition-0?force=true",
+                    "persistent://public/default/a-partition-0",
+                ),
+                await command(
+                    "non-persistent://public/other/e-partition-0", command="PRODUCER", producer_id=2
+                ),
+            ]
+            engine.post(None, to_json(ConnectionLost(connection="c")))
+            counts.append(await check())
+            clock.move_to(NOW + 3_600_000)
+            await engine.tick()
+            counts.append(await check())
+            assert len({*counts}) >= 6, counts
+            await engine.restore(empty)
+            assert await check() == 0
+
+    asyncio.run(main())
 
 
 # -- topic list watchers

@@ -1,10 +1,15 @@
 """What a client sends, or does not, is no bug: it gets an answer, or its connection ends. Nothing with a traceback is logged."""
 
 import asyncio
+import http.client
 import logging
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +17,18 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from streaming.metrics import endpoint
 from streaming.metrics.endpoint import Endpoint
+from streaming.metrics.query import QueryMetrics
 from streaming.protocol import codec
 from streaming.protocol.codec import encode, entry
+from streaming.record.admin_proxy import AdminProxy
+from streaming.record.recording import Recording
+from streaming.record.rest import Rest
+from streaming.server.admin.http import HttpServer
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.server import CONTROL, Address, Server, bound
+from streaming.ui.application import application as page
 from tests.server.test_limits import COMMANDS, TOPIC, Wire, opened, rest, run
 
 NOW = 1_700_000_000_000
@@ -194,3 +205,193 @@ def test_clients_of_the_page_that_say_nothing_or_do_not_read(monkeypatch: pytest
                 time.sleep(0)
     finally:
         served.close()
+
+
+# -- every HTTP port, and every way to use it wrongly
+
+_UPLOAD = "Content-Type: application/json\r\n"
+_LENGTHS = ("1000", "-1", "x", "1" * 30, "10, 11", "+5", "")
+_LINES = (
+    b"\0\xff\xfe", b"GET", b"GET /", b"GET / HTTP/9.9", b"GET / HTTP/1.1 x", b"get / http/1.1", b"\x16\x03\x01\2\0\1\0\1\xfc\3\3", b"GET  HTTP/1.1",
+    b"GET * HTTP/1.1", b"GET //[ HTTP/1.1", b"GET http://[::1 HTTP/1.1", b"GET /%ff%fe%00?%zz=%ff&&=;a=\xff HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"PRI * HTTP/2.0",
+    b"HEAD / HTTP/1.1", b"OPTIONS / HTTP/1.1", b"BREW / HTTP/1.1", b"GET /" + b"a" * 70_000 + b" HTTP/1.1", b": HTTP/1.1", b"GET @127.0.0.1:1/admin HTTP/1.1",
+)  # fmt: skip
+_HEADERS = (
+    "A: " + "x" * 70_000, "\r\n".join(f"A{number}: 1" for number in range(3_000)), "A", ": a", " a: b", "A\0: b", "A: \0", "A: ü\x80", "Host: a\r\nHost: b",
+    "Host: [", "Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: x", "Connection: close", "Origin: null", "Cookie: " + ";" * 9_000,
+    "Authorization: Basic \xff", "If-None-Match: *", "Range: bytes=9-1", "Accept: \xff/*;q=x", "Accept-Encoding: ;;q=,gzip;q=a",
+)  # fmt: skip
+_CODINGS = (
+    ("chunked", b"zz\r\n"), ("chunked", b"5\r\nab"), ("chunked", b"5;" + b"x" * 70_000), ("chunked", b"-5\r\n\r\n"), ("chunked", b"f" * 40 + b"\r\n"),
+    ("chunked", b"1\r\nab\r\n"), ("gzip, chunked", b"0\r\n\r\n"), ("gzip", b"x"), ("chunked\r\nContent-Length: 5", b"0\r\n\r\nGET"), ("\x0bchunked", b"0\r\n\r\n"),
+)  # fmt: skip
+
+
+def misuses(path: str) -> dict[str, bytes]:
+    """What a client sends to an HTTP port, some of it unfinished. `path`: of something that takes a POST."""
+    post = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{_UPLOAD}"
+    get = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    whole = f"{post}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+    return {
+        "nothing": b"",
+        **{
+            f"{size} bytes of a POST": whole[:size]
+            for size in (1, len(post), len(whole) - len(BODY), len(whole) - 1, len(whole))
+        },
+        "10 of 1000 bytes": f"{post}Content-Length: 1000\r\n\r\n".encode() + b"x" * 10,
+        "Expect": f"{post}Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n".encode(),
+        "Expect of something else": f"{post}Expect: x\r\nContent-Length: 1000\r\n\r\n".encode(),
+        "pipelined": get * 20,
+        "pipelined, and then none": get * 3 + b"\r\n" * 9 + b"\xff" * 9,
+        "pipelined POSTs": whole * 20 + whole[:-1],
+        "a large body": f"{post}Content-Length: {1 << 40}\r\n\r\n".encode() + b"x" * (1 << 17),
+        "deep JSON": f"{post}Content-Length: 9000\r\n\r\n".encode() + b"[" * 9000,
+        **{
+            f"length {each}": f"{post}Content-Length: {each}\r\n\r\n".encode() + b"x" * 10
+            for each in _LENGTHS
+        },
+        **{f"line {each[:30]!r}": each + b"\r\nHost: localhost\r\n\r\n" for each in _LINES},
+        **{
+            f"header {each[:30]!r}": f"GET /metrics HTTP/1.1\r\n{each}\r\n\r\n".encode("latin-1")
+            for each in _HEADERS
+        },
+        **{
+            f"coding {name!r} {data[:9]!r}": f"{post}Transfer-Encoding: {name}\r\n\r\n".encode() + data
+            for name, data in _CODINGS
+        },
+    }
+
+
+@contextmanager
+def on_a_loop(enter: Callable[[AsyncExitStack], Awaitable[int]]) -> Iterator[int]:
+    """What is entered on a loop in a thread, and the port of it."""
+    loop, ready, end = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    ports: list[int] = []
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            ports.append(await enter(stack))
+            ready.set()
+            await end.wait()
+
+    def main() -> None:
+        try:
+            loop.run_until_complete(work())
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    try:
+        ready.wait()
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
+        loop.close()
+
+
+async def _serve(stack: AsyncExitStack, clock: HeldClock | None) -> int:
+    engine = EmbeddedEngine(clock=clock, begins_with=STANDALONE, checkpoints=False)
+    sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+    await stack.enter_async_context(engine)
+    await stack.enter_async_context(Server(engine, sockets[0], admin_listener=sockets[1], clock=clock))
+    port: int = sockets[1].getsockname()[1]
+    return port
+
+
+async def _record(stack: AsyncExitStack, folder: Path) -> int:
+    recording = stack.enter_context(Recording(folder, {}, "keep"))
+    upstream = await _serve(stack, None)
+    proxy: Any = None  # for lookups alone
+    api = AdminProxy(recording, Rest(f"http://127.0.0.1:{upstream}"), proxy, "http://localhost")
+    stack.callback(api.close)
+    listener = bound(Address("127.0.0.1", 0), "")
+    listener.listen()
+    server = HttpServer(api, listener)
+    await server.start()
+    stack.push_async_callback(server.close)
+    port: int = listener.getsockname()[1]
+    return port
+
+
+@contextmanager
+def _threads(application: endpoint.Application) -> Iterator[int]:
+    served = Endpoint("127.0.0.1:0")
+    served.start(application)
+    try:
+        yield int(served.url.rpartition(":")[2])
+        while (
+            served._server._free._value != endpoint.CONNECTIONS
+        ):  # the threads of all connections have ended
+            time.sleep(0)
+    finally:
+        served.close()
+
+
+def _surface(name: str, folder: Path) -> AbstractContextManager[int]:
+    view: Any = SimpleNamespace()
+    metrics = QueryMetrics()
+    surfaces: dict[str, Callable[[], AbstractContextManager[int]]] = {
+        "serve": lambda: on_a_loop(lambda stack: _serve(stack, None)),
+        "double": lambda: on_a_loop(lambda stack: _serve(stack, HeldClock(NOW))),
+        "record": lambda: on_a_loop(lambda stack: _record(stack, folder)),
+        "metrics": lambda: _threads(endpoint.application(metrics)),
+        "page": lambda: _threads(page(view, elsewhere=endpoint.application(metrics))),
+    }
+    return surfaces[name]()
+
+
+_POSTS = {"double": f"{CONTROL}/clock"}
+_POST = "/admin/v2/namespaces/public/default/messageTTL"
+
+
+def misuse(port: int, data: bytes, end: str) -> None:
+    """Send data, and then read what comes, hang up or reset the connection."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.settimeout(60)
+        try:
+            client.sendall(data)
+            if end == "reads":
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):
+                    pass
+        except OSError:
+            pass  # the server has closed it
+        if end == "resets":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+@pytest.mark.parametrize("end", ["reads", "closes", "resets"])
+@pytest.mark.parametrize("name", ["serve", "double", "record", "metrics", "page"])
+def test_http_clients_that_misbehave(
+    name: str, end: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line at most is logged for each, and the next client gets its answer."""
+    monkeypatch.setattr(endpoint._Quiet, "timeout", 0.2)
+    monkeypatch.setattr("streaming.server.admin.http.REQUEST_SECONDS", 0.2)
+    with _surface(name, tmp_path) as port:
+        for what, data in misuses(_POSTS.get(name, _POST)).items():
+            before = len(caplog.records)
+            misuse(port, data, end)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/admin/v2/tenants" if name == "record" else "/metrics")
+            assert connection.getresponse().status == 200, what
+            connection.close()
+            assert len(caplog.records) - before <= 1, what
+
+
+def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:
+    """A target without a slash, after the broker's address, would be that of another host."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        on_a_loop(lambda stack: _record(stack, tmp_path)) as port,
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest("GET", f"@127.0.0.1:{other.getsockname()[1]}/secret")
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+        connection.close()
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()

@@ -3,13 +3,14 @@
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from schemas.commands import Publish, to_json
+from schemas.commands import Admin, Publish, to_json
 from streaming.fold import Records
-from streaming.server import progress, server
+from streaming.log.files import read_lines
+from streaming.server import data_folder, progress, server
 from streaming.server.clock import HeldClock
 from streaming.server.data_folder import DataFolder
 from streaming.server.embedded import EmbeddedEngine
@@ -88,3 +89,52 @@ def test_each_tenth_is_said_once() -> None:
     assert len(said) == 10
     Progress(100, said.append).add(Records([0], [0], [None], [b"x" * 90]))
     assert len(said) == 10
+
+
+TOPICS = [None, TOPIC, 'persistent://public/default/"quoted\\', "persistent://public/default/ü\u2028\n,"]
+VALUES = [
+    to_json(Publish(producer="p", sequence_id=1, payload='a\n"},\r\u2028"crc32":"01234567"}')),
+    to_json(Admin(method="POST", path="/x", body={"topic": "t", "crc32": "01234567"})),  # which is none
+    to_json(Admin(method="POST", path="/x", body=[{"topic": "t", "crc32": "01234567"}, {}])),
+    b'{"a":' + b"[" * 500 + b"]" * 500 + b"}",
+    b'{"a":1}',
+]
+
+
+def test_the_log_of_a_server_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As line by line, but for values that nest too deep, which then keep their coordinates."""
+    pairs = [(topic, value) for topic in TOPICS for value in VALUES]
+    given = Records([*range(len(pairs))], [START] * len(pairs), *map(list, zip(*pairs, strict=True)))
+    with DataFolder(tmp_path, fsync=False) as folder:
+        folder._open(tmp_path / "commands" / f"{0:020d}.jsonl")
+        for start in range(0, len(pairs), 3):
+            folder.append(Records(*(column[start : start + 3] for column in given)))  # type: ignore[arg-type]
+    path = tmp_path / "commands" / f"{0:020d}.jsonl"
+    table = read_lines(path.read_bytes().splitlines(keepends=True), "")
+    read = list(zip(*(table[name].to_pylist() for name in ("offset", "topic", "value")), strict=True))
+    deep = VALUES[3]
+    assert [each for each in read if b"[[[" not in each[2]] == [
+        (number, *pair) for number, pair in enumerate(pairs) if pair[1] != deep
+    ]
+
+    def never(*_: object) -> NoReturn:
+        raise AssertionError("line by line")
+
+    monkeypatch.setattr(data_folder, "read_lines", never)
+    with DataFolder(tmp_path, fsync=False) as folder:
+        (found,) = folder._records_of(path, is_last=True)
+    assert found == given
+
+
+@pytest.mark.parametrize("change", [(b'"partition":0,', b'"partition":0, '), (b'"offset":0,', b"")])
+def test_a_log_that_is_written_otherwise_is_read_line_by_line(
+    tmp_path: Path, change: tuple[bytes, bytes]
+) -> None:
+    given = Records([0, 1], [START] * 2, [TOPIC] * 2, VALUES[:2])
+    lines = data_folder._lines(given).replace(*change)
+    assert data_folder._columns_of(lines) is None
+    path = tmp_path / "commands" / f"{0:020d}.jsonl"
+    with DataFolder(tmp_path, fsync=False) as folder:
+        path.write_bytes(lines)
+        (found,) = folder._records_of(path, is_last=True)
+    assert found == given
