@@ -3,6 +3,9 @@
 A folder on this machine's file systems is locked with `flock`, which the kernel releases when the process ends, however it
 ends. The file ``_lock`` in it names the holder for the error message. It disappears with the lock, or counts for nothing.
 
+Who reads a folder that is made anew as a whole, such as that of a replay, has a shared `flock` of the folder itself, and whoever makes
+it anew an exclusive one (`reading`, `alone`).
+
 A store on another file system, or on one without `flock`, has a *lease* instead: ``_lock`` contains the holder and a number
 that the holder raises every `RENEW_SECONDS`. Whoever finds a lease waits for `EXPIRE_SECONDS` of its own time. If the lease
 changes meanwhile, its holder lives. If not, it is dead, and the lease is taken over. No clock of another machine counts. A
@@ -99,12 +102,13 @@ class Exclusive:
 
 
 @contextmanager
-def exclusive(urls: Iterable[str], command: str) -> Iterator[Exclusive]:
+def exclusive(urls: Iterable[str], command: str, *, alone: bool = False) -> Iterator[Exclusive]:
     """Use folders and stores as their only process. Creates folders; removes those again that stay empty.
 
     Args:
         urls: paths or URLs as of `Storage`. One that occurs twice counts once.
         command: names this use in the errors of others, such as ``magnetar run``.
+        alone: nobody reads a folder meanwhile, either, see `reading`.
 
     Raises:
         InUse: another process uses one of them.
@@ -119,7 +123,46 @@ def exclusive(urls: Iterable[str], command: str) -> Iterator[Exclusive]:
             folder = storage.folder
             if folder is None or not stack.enter_context(_locked(folder, holder)):
                 stack.enter_context(_leased(storage, holder, held))
+            elif alone:
+                stack.enter_context(_read_by(folder, fcntl.LOCK_EX))
         yield held
+
+
+@contextmanager
+def reading(folders: Iterable[Path]) -> Iterator[None]:
+    """Read folders, of which no process makes anew what is in them (`exclusive` with `alone`) meanwhile. A process that only adds to
+    a folder goes on. Raises `InUse`."""
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_read_by(folder, fcntl.LOCK_SH))
+        yield
+
+
+@contextmanager
+def _read_by(folder: Path, how: int) -> Iterator[None]:
+    """Holds the lock of a folder itself, which needs no right to write there."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if how == fcntl.LOCK_EX:
+                raise InUse(
+                    f"{folder} is being read by another command: wait until that has ended, or choose another folder here"
+                ) from None
+            raise in_use(folder, _holder(folder)) from None
+        except OSError:  # a file system that can't lock folders
+            log.debug("%s can't be locked for readers", folder)
+        yield
+    finally:
+        os.close(file)
+
+
+def _holder(folder: Path) -> Holder | None:
+    try:
+        return _read((folder / LOCK).read_bytes())
+    except OSError:
+        return None
 
 
 def in_use(where: object, holder: Holder | None) -> InUse:

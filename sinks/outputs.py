@@ -95,11 +95,9 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
     name = f".{path.name[:200]}-"
     for left in path.parent.glob(f"{escape(name)}*{_DRAFT}"):  # of a process that was killed
         _remove_unlocked(left)
-    draft = path.with_name(f"{name}{uuid4().hex[:8]}{_DRAFT}")
+    draft, file = _draft(path.parent, name)
     try:
-        with draft.open("xb") as file:
-            with suppress(OSError):  # a file system without locks
-                flock(file, LOCK_SH)
+        with file:
             yield file
             file.flush()
             if durable:
@@ -108,6 +106,19 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _draft(folder: Path, name: str) -> tuple[Path, BinaryIO]:
+    """A file that others know to be in use. Until it is locked, they may remove it."""
+    while True:
+        draft = folder / f"{name}{uuid4().hex[:8]}{_DRAFT}"
+        file = draft.open("xb")
+        with suppress(OSError):  # a file system without locks
+            flock(file, LOCK_SH)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                return draft, file
+        file.close()
 
 
 def _remove_unlocked(draft: Path) -> None:

@@ -10,7 +10,8 @@
 
 Each partition is followed by its topics. Structures have the names of their fields, bytes are in base64, and a map whose keys
 are not texts is a list of pairs. Every line ends with ``crc32``, the checksum of the file up to there, so that a line that was
-changed, added or removed is found. Memory is bounded by the state of one partition.
+changed, added or removed is found. Memory is bounded by the state of one partition as text, and by what `LONGEST_LINE` and
+`MOST_VALUES` allow for a line.
 
 The texts name the fields of one version of the encoding (`codec.VERSION`), and only that version reads them.
 """
@@ -22,7 +23,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from msgspec import inspect
@@ -39,11 +40,18 @@ from streaming.broker.codec import (
 )
 from streaming.broker.dispatch.sorted_blocks import SortedBlocks
 from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.names import is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.persistent.topic import PersistentTopic
 
 FORMAT = "magnetar-state"
 DUMP_VERSION = 1
+
+LONGEST_LINE = 64 << 20
+"""Bytes of the state of a topic, or of a partition without its topics."""
+MOST_VALUES = 8 << 20
+"""Values in a line: while it is read, each takes up to 100 bytes."""
+_MOST_PARTITIONS = 100_000
 
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,14 +74,17 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     version: int = DUMP_VERSION
     encoding: int = VERSION
     ingress: str | None = None
-    partitions: int = 0
-    offsets: dict[str, int] = {}
+    partitions: Annotated[int, msgspec.Meta(ge=0, le=_MOST_PARTITIONS)] = 0
+    offsets: dict[
+        Annotated[str, msgspec.Meta(pattern="^(0|[1-9][0-9]{0,5})$")],
+        Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)],
+    ] = {}
 
 
 def write_dump(file: BinaryIO, header: Header, states: Iterable[bytes]) -> int:
     """Write `states` (as `Broker.encode` gives them). Returns the number of topics.
 
-    Raises `StateVersionError` for a state that a newer Magnetar wrote.
+    Raises `StateVersionError` for a state that a newer Magnetar wrote, `BadDump` for one that is too large to be read again.
     """
     writer = _Writer(file)
     writer.write(msgspec.to_builtins(header))
@@ -99,12 +110,22 @@ def read_header(file: BinaryIO) -> Header:
 def read_dump(file: BinaryIO) -> Iterator[bytes]:
     """The states, encoded, one after the other. Raises `BadDump`, at the latest after the last state."""
     reader = _Reader(file)
-    _header(reader)
-    line = reader.read()
+    header = _header(reader)
+    line, partitions, topics = reader.read(), set[int](), set[str]()
     while "partition" in line:
         state = _partition(reader, line)
+        if state.partition in partitions or not 0 <= state.partition < (
+            header.partitions or _MOST_PARTITIONS
+        ):
+            raise reader.bad(
+                f"partition {state.partition} is there twice, or none of the {header.partitions} partitions"
+            )
+        partitions.add(state.partition)
         while "topic" in (line := reader.read()):
             name, block = _block(reader, line)
+            if name in topics:
+                raise reader.bad(f"topic {name} is there twice")
+            topics.add(name)
             state.topics[name] = block
         yield encode_state(state)
     if line.get("end") != reader.lines:
@@ -119,6 +140,10 @@ class _Writer:
 
     def write(self, line: dict[str, Any]) -> None:
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+        if why := _too_much(text):
+            raise BadDump(
+                f"the state of {line.get('topic', 'a partition')} can't be written as text: it has {why}"
+            )
         self._sum = zlib.crc32(text, self._sum)
         self._file.write(text + _END % self._sum)
         self.lines += 1
@@ -129,8 +154,10 @@ class _Reader:
         self._file, self._sum, self.lines = file, 0, 0
 
     def read(self) -> dict[str, Any]:
-        line = self._file.readline()
+        line = self._file.readline(LONGEST_LINE + _END_LENGTH + 1)
         self.lines += 1
+        if why := _too_much(line[:-_END_LENGTH]):
+            raise self.bad(f"no dump has {why} in a line")
         if not line.endswith(b"\n"):
             raise self.bad("the file ends here, and the dump does not: it was truncated")
         text = line[:-_END_LENGTH]
@@ -149,6 +176,15 @@ class _Reader:
         return BadDump(f"line {self.lines}: {why}")
 
 
+def _too_much(text: bytes) -> str | None:
+    """What of a line without its end exceeds its bound."""
+    if len(text) > LONGEST_LINE:
+        return f"more than {LONGEST_LINE >> 20} MiB"
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > MOST_VALUES:
+        return f"more than {MOST_VALUES:,} values"
+    return None
+
+
 def _header(reader: _Reader) -> Header:
     try:
         first = reader.read()
@@ -163,9 +199,12 @@ def _header(reader: _Reader) -> Header:
             f"states of version {VERSION}: use the version that wrote it"
         )
     try:
-        return msgspec.convert(first, Header)
-    except msgspec.ValidationError as error:
+        header = msgspec.convert(first, Header)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise reader.bad(str(error)) from error
+    if header.offsets and {int(each) for each in header.offsets} != set(range(header.partitions)):
+        raise reader.bad(f"expected an offset for each of the {header.partitions} partitions")
+    return header
 
 
 def _topic_line(name: str, block: TopicBlock) -> dict[str, Any]:
@@ -180,6 +219,8 @@ def _topic_line(name: str, block: TopicBlock) -> dict[str, Any]:
 
 def _block(reader: _Reader, line: dict[str, Any]) -> tuple[str, TopicBlock]:
     name = line.pop("topic")
+    if not (isinstance(name, str) and is_topic_name(name)):
+        raise reader.bad(f"{str(name)[:80]!r} is not the name of a topic")
     root, decode = (
         (_NON_PERSISTENT, decode_non_persistent_topic)
         if is_non_persistent(name)
@@ -214,7 +255,7 @@ def _checked(reader: _Reader, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (
-        msgspec.MsgspecError, AttributeError, KeyError, LookupError, TypeError, ValueError, binascii.Error
+        msgspec.MsgspecError, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, binascii.Error
     ) as error:  # fmt: skip
         raise reader.bad(
             f"not the state of a partition or a topic ({type(error).__name__}: {error})"

@@ -139,7 +139,7 @@ def replay_log(
         LogError, FileNotFoundError: the log, or the policies (`PolicyError` names each mistake in them).
         NotEmptyError: `out` is not empty.
         NoSuchRecord: the log lacks a record to set aside.
-        InUse: another process uses `out`.
+        InUse: another process uses `out`, or a command reads it.
         NotWritable: `out` can't be written.
         JavaNotFoundError: there is no Java for Spark.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
@@ -443,7 +443,7 @@ def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path
     check_apart(out, [each for each in inputs if isinstance(each, str | Path)])
     if out.is_symlink():
         check_folder(out)  # before there is a lock in it
-    with exclusive([str(out)], "magnetar replay"):
+    with exclusive([str(out)], "magnetar replay", alone=True):
         if not overwrite and {each.name for each in out.iterdir()} - {LOCK}:
             raise NotEmptyError(
                 f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"

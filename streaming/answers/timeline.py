@@ -14,6 +14,7 @@ In memory are the log, the states of one moment, and the rows of `EVERY` command
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -207,10 +208,7 @@ class Timeline:
 def _claim(folder: Path, claim: Claim) -> IO[bytes]:
     """Make the folder that of a log, whoever does so first. It is in use as long as the file is open."""
     check_folder(folder, own=_is_own, writer="timeline of a log")
-    folder.mkdir(parents=True, exist_ok=True)
-    used = (folder / _USED).open("ab")
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(used, fcntl.LOCK_SH)
+    used = _used(folder)
     storage = Storage(str(folder))
     with _locked(folder / _FOLDING, fcntl.LOCK_EX):
         found = storage.read_json(_CLAIM, Claim, "of which log these snapshots are", _AGAIN)
@@ -225,6 +223,20 @@ def _claim(folder: Path, claim: Claim) -> IO[bytes]:
                 f"{folder} has snapshots of another log, or of this one as it was: delete it, or choose another folder"
             )
     return used
+
+
+def _used(folder: Path) -> IO[bytes]:
+    """The lock of a folder that another process does not forget meanwhile."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            used = (folder / _USED).open("ab")
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(used, fcntl.LOCK_SH)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(used.fileno()), (folder / _USED).stat()):
+                    return used
+            used.close()
 
 
 def _is_own(path: Path) -> bool:
@@ -244,7 +256,11 @@ def forget(folder: Path) -> None:
     """Delete the folder of a timeline, unless a process uses it."""
     with suppress(OSError), (folder / _USED).open("ab") as used:
         fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in folder.iterdir():
+            if each.name != _USED:  # with it, whoever waits for the lock knows the folder for gone
+                shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
+        (folder / _USED).unlink()
+        folder.rmdir()
 
 
 def _by_time(records: pa.Table) -> pa.Table:

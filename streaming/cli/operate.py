@@ -114,13 +114,14 @@ def _reason(answer: bytes) -> str:
 
 async def _on_log(file: Path, method: str, path: str, body: Any) -> tuple[int, bytes]:
     from schemas.commands import to_json
-    from streaming.log.files import append_log
+    from streaming.log.files import appending
     from streaming.log.table import LOGICAL, log_table
     from streaming.server.admin.call import call
     from streaming.server.log_engine import LogEngine
 
-    async with LogEngine(file) as engine:
-        status, answer = await call(engine, method, path, body)
+    with appending(file) as append:
+        async with LogEngine(file) as engine:
+            status, answer = await call(engine, method, path, body)
         if status < 400 and engine.accepted:
             records = log_table(
                 LOGICAL,
@@ -128,7 +129,7 @@ async def _on_log(file: Path, method: str, path: str, body: Any) -> tuple[int, b
                 topic=[topic for topic, _ in engine.accepted],
                 value=[to_json(command) for _, command in engine.accepted],
             )
-            append_log(file, records)
+            append(records)
     return status, answer
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -109,12 +111,26 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
         stats = [(str(each.absolute()), each.stat().st_size, each.stat().st_mtime_ns) for each in files]
         key = sha256(repr((__version__, VERSION, stats)).encode()).hexdigest()[:32]
         snapshots = cache_dir() / "timelines" / key
-        snapshots.mkdir(parents=True, exist_ok=True)
-        snapshots.touch()  # the last ones used are kept
-        known = sorted(snapshots.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns, reverse=True)
-        for each in known[_TIMELINES:]:
+        _touch(snapshots)  # the last ones used are kept
+        for each in _by_last_use(snapshots.parent)[_TIMELINES:]:
             forget(each)
     return Timeline(log, snapshots)
+
+
+def _touch(folder: Path) -> None:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another command forgets it
+            os.utime(folder)
+            return
+
+
+def _by_last_use(folder: Path) -> list[Path]:
+    found = []
+    for each in folder.iterdir():
+        with suppress(FileNotFoundError):  # another command forgets it
+            found.append((each.stat().st_mtime_ns, each))
+    return [each for _, each in sorted(found, reverse=True)]
 
 
 def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshots: Path | None) -> Folders:

@@ -144,8 +144,29 @@ class Command(TyperCommand):
         given = {each: value for each, value in ctx.params.items() if value is not None}
         if any(use(name, each) in _CHECKED for each in given):
             _check(name, given)
+        folders = [Path(given[each]) for each in given if use(name, each) is Use.FOLDER]
+        read = [one for each, value in given.items() if use(name, each) in _SHARED for one in _folders(value)]
         with expected_errors():
-            return super().invoke(ctx)
+            if not folders and not read:
+                return super().invoke(ctx)
+            from sinks.lock import exclusive, reading
+            from sinks.outputs import check_folder
+
+            with reading(read), exclusive(map(str, folders), f"magnetar {name}", alone=True):
+                for each in folders:  # another command may have filled it since
+                    check_folder(each)
+                return super().invoke(ctx)
+
+
+_SHARED = (Use.READS, Use.STORE)
+
+
+def _folders(value: Any) -> list[Path]:
+    """The folders of this machine that the value of an argument names."""
+    from sinks.outputs import local_path
+
+    paths = map(local_path, value if isinstance(value, list | tuple) else [value])
+    return [each for each in paths if each is not None and each.is_dir()]
 
 
 _CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)

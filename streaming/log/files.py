@@ -13,7 +13,9 @@ The name and the columns of a file tell which of three forms it has:
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +81,17 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _lines_of(parts: Iterable[Path]) -> Iterator[bytes]:
+    """The lines of the files in a folder. A server may be writing the last one: it is not a line before it ends."""
+    last = None
     for part in parts:
-        yield from _lines_in(part)
+        for line in _lines_in(part):
+            if last is not None:
+                yield last
+            last = line
+    if last is None:
+        return
+    if last.endswith(b"\n") or _object(last.strip()) is not None:
+        yield last
 
 
 def line_numbers(path: str | Path) -> list[int] | None:
@@ -91,8 +102,9 @@ def line_numbers(path: str | Path) -> list[int] | None:
     return [number for number, line in enumerate(_lines_in(path), 1) if line.strip()]
 
 
-def write_log(path: str | Path, records: pa.Table) -> None:
-    """Writes records (columns `RECORD` or `LOGICAL`) so that `read_log` returns them.
+def write_log(path: str | Path, records: pa.Table, *, replace: bool = True) -> None:
+    """Writes records (columns `RECORD` or `LOGICAL`) so that `read_log` returns them. Without `replace`, raises `InTheWay` if there is a
+    file.
 
     JSON Lines are for people: values in MessagePack become JSON, and a value that is not an object is written as it
     stands, without its coordinates. Parquet keeps every byte. Raises `LogError` if a value does not fit the format.
@@ -101,25 +113,50 @@ def write_log(path: str | Path, records: pa.Table) -> None:
     check_log_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
-        with new_file(path, replace=True) as file:
+        with new_file(path, replace=replace) as file:
             pq.write_table(records, file, compression="zstd", row_group_size=_CHUNK, write_page_checksum=True)
     else:
-        with new_lines(path, replace=True) as lines:
+        with new_lines(path, replace=replace) as lines:
             lines.writelines(_lines(records))
 
 
-def append_log(path: str | Path, records: pa.Table) -> None:
-    """Adds records (columns `LOGICAL`) at the end of a file of JSON Lines, which need not exist. Raises `LogError`."""
+@contextmanager
+def appending(path: str | Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Gives what adds records (columns `LOGICAL`) at the end of a file of JSON Lines, which need not exist. Other processes that would
+    append to it wait until the context ends, so what was read in it is what the records follow. Raises `LogError`."""
     path = Path(path)
     if path.suffix != ".jsonl":
         raise LogError(f"{path}: only a file whose name ends in .jsonl can be appended to")
-    lines = list(_lines(records))
-    with path.open("a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.writelines(lines)
+    file, created = _locked(path)
+    try:
+
+        def append(records: pa.Table) -> None:
+            lines = b"".join(_lines(records))
+            if (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n":
+                lines = b"\n" + lines
+            while lines:  # once, unless the disk is full: who reads meanwhile gets whole lines
+                lines = lines[os.write(file, lines) :]
+
+        yield append
+    finally:
+        if created and not os.fstat(file).st_size:
+            path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _locked(path: Path) -> tuple[int, bool]:
+    """An open file with its lock, for which it waits, and whether the file is new."""
+    while True:
+        created = not path.exists()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if created else 0)
+        with suppress(FileExistsError if created else FileNotFoundError):
+            file = os.open(path, flags, 0o666)
+            with suppress(OSError):  # a file system without locks
+                flock(file, LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file, created
+            os.close(file)
 
 
 # ---- JSON Lines

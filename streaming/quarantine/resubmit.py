@@ -167,7 +167,7 @@ def to_log(
     A record gets the timestamp of its line. `partitions`: those of the replay. A log that has ingress partitions keeps them,
     so its records may not change their topics.
 
-    Raises `QuarantineError`, `LogError`, `FileNotFoundError`; then nothing was written.
+    Raises `QuarantineError`, `LogError`, `FileNotFoundError`, `InTheWay`, `InUse`, `NotWritable`; then nothing was written.
     """
     check_log(log)
     check_log_name(out)
@@ -197,9 +197,11 @@ def to_log(
                 f"records {rows[row].origin} and {each.origin} are one record in {log} and were repaired differently: "
                 "remove one of them; nothing was resubmitted"
             )
-    write_log(out, _replaced(records, rows))
     origins = [each.origin for each in repaired]
-    quarantine.note(str(out), origins).write(origins)
+    with quarantine.exclusive():
+        quarantine.check(repaired, again=again)  # another process may have resubmitted them since
+        write_log(out, _replaced(records, rows), replace=False)
+        quarantine.note(str(out), origins).write(origins)
 
 
 def _rows(

@@ -29,7 +29,7 @@ from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
 from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
-from sinks.storage import Storage
+from sinks.storage import Storage, within
 from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
 
@@ -100,6 +100,8 @@ class Quarantine:
         """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder."""
         self.url = url
         self._storage = Storage(url)
+        # With a folder of its own for what is not whole yet: a query that starts clears that of its store.
+        self._notes = Storage(within(url, _NOTES))
         if ":/" not in url and not Path(url).is_dir():
             raise QuarantineError(
                 f"{url}: no such folder; name the --store of a run, or the folder of a replay"
@@ -162,8 +164,8 @@ class Quarantine:
     def resubmitted(self) -> dict[Coordinates, Resubmission]:
         """The last resubmission of each resubmitted record."""
         found = {}
-        for info in self._storage.files(_NOTES):
-            note = self._storage.read_json(self._storage.relative(info), _Note, "what was resubmitted")
+        for info in self._notes.files(""):
+            note = self._notes.read_json(self._notes.relative(info), _Note, "what was resubmitted")
             assert note is not None
             for put in note.records:
                 origin = Coordinates(put.partition, put.offset)
@@ -177,7 +179,7 @@ class Quarantine:
     def note(self, to: str, origins: Sequence[Coordinates]) -> Notebook:
         """Notes that records are about to be resubmitted."""
         notebook = Notebook(
-            self._storage, _Note(int(time.time() * 1000), to, [_Put(*each) for each in origins])
+            self._notes, _Note(int(time.time() * 1000), to, [_Put(*each) for each in origins])
         )
         notebook.write([None] * len(origins))
         return notebook
@@ -215,7 +217,7 @@ class Notebook:
     def __init__(self, storage: Storage, note: _Note) -> None:
         self._storage = storage
         self._note = note
-        self._path = f"{_NOTES}/{note.at:013d}-{uuid4().hex[:8]}.json"
+        self._path = f"{note.at:013d}-{uuid4().hex[:8]}.json"
 
     def write(self, places: Sequence[Coordinates | None]) -> None:
         """Notes where the records are now, in the order in which they were given; None: not confirmed."""

@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streaming import dump as dumps
 from streaming.broker.broker import Broker
 from streaming.broker.codec import VERSION, decode_state, encode_state
 from streaming.dump import BadDump, Header, read_dump, read_header, write_dump
@@ -157,3 +159,87 @@ LINES = small().splitlines(keepends=True)
 def test_what_is_not_a_whole_dump(dump: bytes, said: str) -> None:
     with pytest.raises(BadDump, match=said):
         read(dump)
+
+
+# ---- dumps that somebody made to do harm: the checksums are right
+
+
+def sealed(lines: list[Any]) -> bytes:
+    """A dump of lines: objects, or their texts without the last bracket."""
+    found, total = b"", 0
+    for line in lines:
+        text = (
+            line
+            if isinstance(line, bytes)
+            else json.dumps({k: v for k, v in line.items() if k != "crc32"}).encode()[:-1]
+        )
+        total = zlib.crc32(text, total)
+        found += text + b',"crc32":"%08x"}\n' % total
+    return found
+
+
+def two_topics() -> list[Any]:
+    """The lines of a dump of one partition with two topics."""
+    broker = Broker(0, Stored())
+    for offset, name in enumerate("ab"):
+        feed(broker, offset, 1, f"persistent://public/default/{name}", b'{"producer":"p","sequence_id":0}')
+    header = Header(ingress="t", partitions=1, offsets={"0": 2})
+    return [json.loads(line) for line in dump_of(broker.encode(), header=header).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        (b" " * (3 << 20), 8 << 20),  # a line without an end
+        (b'{"x":[' + b"[]," * (1 << 18), 8 << 20),  # 800 kB that would become 20 MB
+        (b'{"x":[' + b"9," * (1 << 18), 8 << 20),
+    ],
+)
+def test_a_line_that_would_become_much(line: bytes, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(dumps, "MOST_VALUES", 1 << 16)
+    for dump in (line, sealed([two_topics()[0], line])):
+        tracemalloc.start()
+        with pytest.raises(
+            BadDump, match=r"line [12]: no dump has more than (1 MiB|65,536 values) in a line"
+        ):
+            read(dump)
+        assert tracemalloc.get_traced_memory()[1] < allowed
+        tracemalloc.stop()
+
+
+def test_what_can_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps, "MOST_VALUES", 40)
+    with pytest.raises(BadDump, match="can't be written as text: it has more than 40 values"):
+        two_topics()
+
+
+CHANGES: dict[str, Callable[[list[Any]], object]] = {
+    "a topic twice": lambda lines: lines.insert(3, lines[2]),
+    "a partition twice": lambda lines: lines.insert(-1, lines[1]),
+    "a partition beyond the last": lambda lines: lines[1].update(partition=1),
+    "a partition before the first": lambda lines: lines[1].update(partition=-1),
+    "too many partitions": lambda lines: lines[0].update(partitions=10**9),
+    "fewer than none": lambda lines: lines[0].update(partitions=-1),
+    "an offset for no partition": lambda lines: lines[0].update(offsets={"0": 1, "x": 1}),
+    "no offset for a partition": lambda lines: lines[0].update(partitions=2),
+    "an offset below 0": lambda lines: lines[0].update(offsets={"0": -1}),
+    "a huge number in the header": lambda lines: lines[0].update(offsets={"0": 10**400}),
+    "a huge number": lambda lines: lines[1].update(clock=10**40),
+    "no number": lambda lines: lines[1].update(clock=float("nan")),
+    "half a character": lambda lines: lines[0].update(offsets={"\ud800": 1}),
+    "a name that is a number": lambda lines: lines[2].update(topic=7),
+    "a name that no topic has": lambda lines: lines[2].update(topic="../x"),
+    "nested": lambda lines: lines.insert(1, b'{"partition":' + b"[" * 100_000),
+    "lists in lists": lambda lines: lines[2].update(backlog=json.loads("[" * 500 + "]" * 500)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_dump_that_no_export_writes(change: str) -> None:
+    lines = two_topics()
+    CHANGES[change](lines)
+    lines[-1] = {"end": len(lines)}
+    assert len(read(sealed(two_topics()))) == 1
+    with pytest.raises(BadDump, match="line"):
+        read(sealed(lines))
