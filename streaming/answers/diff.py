@@ -250,7 +250,8 @@ class _RowObserver(Observer):
 
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         key = _answer(Row(offset, 0, 0, effect))
-        assert key is not None
+        if key is None:
+            return None
         place = self._answered.get(key, 0)
         self._answered[key] = place + 1
         return self._by_answer[key][place]

@@ -30,7 +30,6 @@ from streaming.broker.ledger.ack_set import from_words, to_bits, to_bytes
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position, from_wire
-from streaming.broker.subscription.consumer import Handle
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 Invariant = Literal["redelivered", "lost", "moved back", "two consumers", "starved"]
@@ -63,6 +62,10 @@ class _Stored(msgspec.Struct, array_like=True):
     broker_timestamp: int | None
 
 
+_OfTopic = tuple[str, str, int]
+"""A consumer: its topic, connection and id. A connection may use an id on several topics, which can be in different partitions."""
+
+
 class _Consumer(msgspec.Struct, array_like=True):
     """`held`: what it got and nobody has acked, in order. `permits`: what it asked for and did not get, in messages."""
 
@@ -87,12 +90,12 @@ class _Subscription(msgspec.Struct, array_like=True):
 class _Account(msgspec.Struct, array_like=True):
     entries: dict[str, list[_Stored]] = {}
     subscriptions: dict[str, dict[str, _Subscription]] = {}
-    consumers: dict[Handle, _Consumer] = {}
+    consumers: dict[_OfTopic, _Consumer] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
-    tuple[dict[str, list[_Stored]], dict[str, dict[str, _Subscription]], list[tuple[Handle, _Consumer]]]
+    tuple[dict[str, list[_Stored]], dict[str, dict[str, _Subscription]], list[tuple[_OfTopic, _Consumer]]]
 ).decode
 
 
@@ -143,9 +146,9 @@ class Monitor:
             raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}")
         return found
 
-    def held(self, connection: str, consumer_id: int) -> list[Position]:
+    def held(self, topic: str, connection: str, consumer_id: int) -> list[Position]:
         """The entries that a consumer got and nobody has acked, in the order in which they came."""
-        consumer = self._account.consumers.get((connection, consumer_id))
+        consumer = self._account.consumers.get((topic, connection, consumer_id))
         return [] if consumer is None else consumer.held
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -156,13 +159,17 @@ class Monitor:
         """Note a command and its effects. Returns what they violate, apart from ``starved``."""
         account = self._account
         found: list[Violation] = []
-        if isinstance(command, Ack):
-            self._ack(command, broker.config)
-        elif isinstance(command, Flow):
-            if (consumer := account.consumers.get((command.connection, command.consumer_id))) is not None:
+        if isinstance(command, Ack | Flow | RedeliverUnacknowledgedMessages) and topic is not None:
+            consumer = account.consumers.get((topic, command.connection, command.consumer_id))
+            if consumer is None:
+                pass
+            elif isinstance(command, Ack):
+                self._ack(consumer, command, broker.config)
+            elif isinstance(command, Flow):
                 consumer.permits += command.messagePermits
-        elif isinstance(command, RedeliverUnacknowledgedMessages):
-            self._give_back(command)
+            else:
+                ids = {from_wire(each.ledgerId, each.entryId) for each in command.message_ids}
+                consumer.held = [each for each in consumer.held if ids and each not in ids]
         reset: set[tuple[str, str]] = set()
         touched = {} if topic is None else {topic: None}
         for row in rows:
@@ -178,7 +185,7 @@ class Monitor:
                     if self._move(effect):
                         reset.add((effect.topic, effect.subscription))
                 case e.ActiveConsumerChange():
-                    handle = effect.connection, effect.consumer_id
+                    handle = effect.topic, effect.connection, effect.consumer_id
                     if (consumer := account.consumers.get(handle)) is not None:
                         consumer.active = effect.fields.is_active
                     elif effect.fields.is_active:
@@ -204,10 +211,9 @@ class Monitor:
         account.subscriptions.pop(name, None)
         account.consumers = {handle: it for handle, it in account.consumers.items() if it.topic != name}
 
-    def _ack(self, command: Ack, config: ServiceConfiguration) -> None:
+    def _ack(self, consumer: _Consumer, command: Ack, config: ServiceConfiguration) -> None:
         account = self._account
-        consumer = account.consumers.get((command.connection, command.consumer_id))
-        if consumer is None or command.txnid_least_bits or command.txnid_most_bits:
+        if command.txnid_least_bits or command.txnid_most_bits:
             return
         subscription = account.subscriptions[consumer.topic][consumer.subscription]
         entries = [each.position for each in account.entries.get(consumer.topic, ())]
@@ -235,12 +241,6 @@ class Monitor:
             if (other.topic, other.subscription) == (consumer.topic, consumer.subscription):
                 other.held = [each for each in other.held if each not in subscription.acked]
 
-    def _give_back(self, command: RedeliverUnacknowledgedMessages) -> None:
-        consumer = self._account.consumers.get((command.connection, command.consumer_id))
-        if consumer is not None:
-            ids = {from_wire(each.ledgerId, each.entryId) for each in command.message_ids}
-            consumer.held = [each for each in consumer.held if ids and each not in ids]
-
     def _store(self, receipt: e.SendReceipt) -> None:
         assert receipt.size is not None
         assert receipt.publish_time is not None
@@ -258,7 +258,7 @@ class Monitor:
     def _deliver(self, sent: e.Message) -> Iterator[Violation]:
         account = self._account
         position = Position(sent.ledger_id, sent.entry_id)
-        consumer = account.consumers.get((sent.connection, sent.consumer_id))
+        consumer = account.consumers.get((sent.topic, sent.connection, sent.consumer_id))
         if consumer is None:
             return
         left = sent.messages if sent.ack_set is None else from_words(sent.ack_set).bit_count()
@@ -316,7 +316,7 @@ class Monitor:
         account = self._account
         known = account.subscriptions.setdefault(name, {})
         topic = broker.topic(name)
-        connected: set[Handle] = set()
+        connected: set[_OfTopic] = set()
         for each, subscription in topic.subscriptions.items():
             cursor = topic.cursors[each]
             found = known.get(each)
@@ -330,10 +330,11 @@ class Monitor:
             found.type = subscription.type
             before, found.mark_delete = found.mark_delete, cursor.mark_delete
             for consumer in subscription.consumers:
-                connected.add(consumer.handle)
-                seen = account.consumers.get(consumer.handle)
+                handle = name, *consumer.handle
+                connected.add(handle)
+                seen = account.consumers.get(handle)
                 if seen is None:
-                    account.consumers[consumer.handle] = _Consumer(name, each)
+                    account.consumers[handle] = _Consumer(name, each)
                 else:
                     seen.subscription = each
             yield each, found, subscription, before
@@ -380,7 +381,7 @@ class Monitor:
 
     def _shared_keys(self, name: str, subscription: str) -> Iterator[Violation]:
         entries = {entry.position: entry.metadata for entry in self._account.entries.get(name, ())}
-        holders: dict[bytes, tuple[Handle, Position]] = {}
+        holders: dict[bytes, tuple[_OfTopic, Position]] = {}
         for handle, consumer in self._account.consumers.items():
             if (consumer.topic, consumer.subscription) != (name, subscription):
                 continue
@@ -390,7 +391,7 @@ class Monitor:
                 key = sticky_key(entries[position])
                 other, first = holders.setdefault(key, (handle, position))
                 if other != handle:
-                    text = f"{other[0]} has {first} and {handle[0]} has {position}, both with the key {key.decode(errors='replace')}"
+                    text = f"{other[1]} has {first} and {handle[1]} has {position}, both with the key {key.decode(errors='replace')}"
                     yield Violation("two consumers", name, subscription, text)
                     return
 
@@ -439,7 +440,7 @@ class Monitor:
                 or (subscription.type == "Key_Shared" and sticky_key(metadata) in keys)
             ):
                 continue
-            return position, able[0][0]
+            return position, able[0][1]
         return None
 
 

@@ -154,7 +154,7 @@ class World:
     def step(self, step: Step) -> tuple[AnyCommand | Publish, list[Row], list[Violation]] | None:
         """Carry out a step. None: it has to wait for an entry."""
         self.now += step.wait
-        held = [] if step.ids is None else self.monitor.held(*step.handle)
+        held = [] if step.ids is None or step.topic is None else self.monitor.held(step.topic, *step.handle)
         command = step.at(self.now, held)
         return None if command is None else (command, *self.do(step.topic, command))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.keys import key_of
 from schemas.records import LARGEST
@@ -42,7 +43,7 @@ def produce_log(
 ) -> int:
     """Sends the records of `log` to the topic `ingress` (``kafka://…``) and returns how many were sent.
 
-    A record with timestamp 0, as in a log without timestamps, gets the time of sending.
+    In a log without timestamps (all are 0), each record gets the time of sending.
 
     Args:
         partitions: the number of partitions if the topic has to be created. A log without partitions is spread over the
@@ -99,6 +100,9 @@ def _send(
 ) -> int:
     sent, now = 0, _now()
     total = len(records)
+    # If the log tells no time at all, 0 would start the broker's clock in 1970. If it does, the time of sending would take the clock to
+    # today, and 0 leaves it where it is, as in a replay.
+    timeless = not pc.any(pc.not_equal(records["timestamp"], 0)).as_py()
     pending: list[Any] = []
     start: tuple[float, int] | None = None
     for batch in records.to_batches(max_chunksize=_CHECK_EVERY):
@@ -106,7 +110,7 @@ def _send(
         for partition, timestamp, key, value in zip(*columns, strict=True):
             if timestamp < 0:
                 raise LogError(f"timestamp {timestamp}: Kafka accepts none before 1970")
-            if paced:
+            if paced and timestamp:
                 start = start or (time.monotonic(), timestamp)
                 stop.wait(max(0.0, start[0] + (timestamp - start[1]) / 1000 - time.monotonic()))
             if stop.is_set():
@@ -119,8 +123,7 @@ def _send(
                     value,
                     key=key_of(key),
                     partition=partition,
-                    # 0: the log has no time. Sent as a time, it would start the broker's clock in 1970.
-                    timestamp_ms=timestamp or now,
+                    timestamp_ms=now if timeless else timestamp,
                 )
             )
             sent += 1

@@ -375,11 +375,21 @@ def _overridden(records: pa.Table, policies: list[Policy]) -> _Overridden:
         if isinstance(command, Admin):
             keep[row] = command.method == "GET" or _key(records["topic"][row].as_py(), command) not in keys
         elif isinstance(command, BrokerConfig):
+            if not _is_accepted(command):
+                continue  # it is quarantined under other policies, too
             if row in first_rows:
                 configs[row], keep[row] = _over(command, config), False
             elif config is not None:
                 reconfigured[row] = _over(command, config)
     return _Overridden(keep, reconfigured, starts, configs)
+
+
+def _is_accepted(command: BrokerConfig) -> bool:
+    try:
+        configuration(command.profile, command.settings)
+    except BadSetting:
+        return False
+    return True
 
 
 def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:

@@ -1,0 +1,42 @@
+"""The time of records that `magnetar produce` sends."""
+
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.produce import produce_log
+
+pytestmark = pytest.mark.kafka
+
+LINE = '{{"timestamp":{},"topic":"persistent://shop/day/t","producer":"p","sequence_id":{}}}\n'
+
+
+def sent(kafka: LocalKafka, topic: str, log: Path, times: list[int], *, paced: bool = False) -> list[int]:
+    log.write_text("".join(LINE.format(each, number) for number, each in enumerate(times)))
+    produce_log(log, f"kafka://{kafka.bootstrap}/{topic}", partitions=1, paced=paced)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap)
+    part = TopicPartition(topic, 0)
+    consumer.assign([part])
+    consumer.seek_to_beginning()
+    found: list[int] = []
+    while len(found) < len(times):
+        found += [each.timestamp for each in consumer.poll(timeout_ms=1000).get(part, ())]
+    consumer.close()
+    return found
+
+
+def test_a_log_that_tells_time_keeps_it(kafka: LocalKafka, tmp_path: Path) -> None:
+    """A record at 0 would take the time of its partition to today, and TTLs along."""
+    times = [0, 1000, 0, 2000]
+    assert sent(kafka, "with-time", tmp_path / "log.jsonl", times) == times
+    times = [0, 1_700_000_000_000, 1_700_000_000_001]
+    assert sent(kafka, "paced", tmp_path / "log.jsonl", times, paced=True) == times
+
+
+def test_a_log_without_time_is_of_now(kafka: LocalKafka, tmp_path: Path) -> None:
+    before = time.time_ns() // 1_000_000
+    found = sent(kafka, "without-time", tmp_path / "log.jsonl", [0, 0])
+    assert before <= found[0] <= found[1] <= time.time_ns() // 1_000_000
