@@ -10,9 +10,9 @@ from typing import Any, get_args
 import pytest
 
 from schemas.commands import Admin, BrokerConfig, Publish, Restart, SubType
-from schemas.effects import Effect
+from schemas.effects import Effect, Expired, SendReceipt
 from streaming.broker.broker import Broker
-from tests.broker.kit import START, TOPIC, Run, Stored
+from tests.broker.kit import START, TOPIC, Run, Stored, of
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -314,3 +314,67 @@ def test_a_year_of_names_leaves_nothing(life: Life, often: int, settings: dict[s
     run = Churn(settings)
     half = run.lived(life, often, range(200))
     assert run.lived(life, often, range(200, 400)) <= half + SLACK
+
+
+def test_a_name_that_was_forgotten_has_no_message_id_again() -> None:
+    run = Churn({})
+    for _ in range(3):
+        run.publish(0, topic="persistent://t/n/again")
+        deleted(run, "again")
+    for number in range(1000):
+        assert "persistent://t/n/again" in run.broker._ctx.deleted
+        deleted(run, f"other-{number}")
+    assert "persistent://t/n/again" not in run.broker._ctx.deleted
+    run.broker = Broker.decode(run.broker.encode(), run.stored)
+    (receipt,) = of(run.publish(0, topic="persistent://t/n/again"), SendReceipt)
+    assert receipt.ledger_id == 4
+    assert len(run.broker._state.deleted) == 1000
+
+
+def test_a_deleted_partition_is_remembered_as_long_as_its_partitioned_topic() -> None:
+    run, name = Churn({}), "persistent://t/n/p-partition-1"
+    call(run, "PUT", "/persistent/t/n/p/partitions", 2)
+    deleted(run, "p-partition-1")
+    for number in range(1001):
+        deleted(run, f"other-{number}")
+    assert name in run.broker._ctx.deleted
+    run.broker = Broker.decode(run.broker.encode(), run.stored)
+    (receipt,) = of(run.publish(0, topic=name), SendReceipt)
+    assert receipt.ledger_id == 2
+    assert run.broker._state.deleted_partitions == {}
+    deleted(run, "p-partition-1")
+    deleted(run, "p-partition-0")
+    call(run, "DELETE", "/persistent/t/n/p/partitions")
+    assert run.broker._state.deleted_partitions == {}
+    assert list(run.broker._state.deleted)[-2:] == [name, "persistent://t/n/p-partition-0"]
+
+
+def test_no_producer_leaves_while_a_fault_puts_off_its_write() -> None:
+    run = Churn({})
+    run.publish(0)
+    run.fault("DelayWrites", 1)
+    run.publish(1)
+    run.wait(9 * 3_600)
+    assert "p" in run.topic.producers
+    run.check("inactiveProducers")
+    assert "p" in run.topic.producers
+    run.fault("CompleteWrites")
+    run.wait(5 * 3_600)
+    assert "p" in run.topic.producers
+    run.wait(4 * 3_600)
+    assert "p" not in run.topic.producers
+
+
+def test_an_ack_behind_the_end_of_a_ledger_that_is_gone_moves_nothing() -> None:
+    run = Run(reader=Stored(), managedLedgerMaxEntriesPerLedger=1)
+    run.subscribe("s", permits=9)
+    run.namespace("POST", "messageTTL", 10)
+    run.publish(0)
+    run.ack("s", (1, 0), cumulative=True)
+    run.check("consumedLedgers")
+    run.publish(1)
+    assert 1 not in run.topic.ledger.ledgers
+    run.ack("s", (1, 5), cumulative=True)
+    assert (run.mark_delete("s"), run.backlog("s")) == ((1, 0), 1)
+    run.wait(11)
+    assert [(each.after_ledger, each.entries) for each in of(run.check("messageExpiry"), Expired)] == [(2, 1)]

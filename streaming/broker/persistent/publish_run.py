@@ -134,10 +134,12 @@ class _Lane:
         self.producer, self.counters = producer, counters
         self.mark = self.former = mark
 
-    def count(self, messages: int, size: int) -> None:
-        """Count what was published, with duplicates. `size` in bytes."""
-        self.counters.messages_in += messages
-        self.counters.bytes_in += size
+    def count(self, messages: int, size: int, last: int) -> None:
+        """Count what was published up to `last` (ms), with duplicates. `size` in bytes."""
+        counters = self.counters
+        counters.messages_in += messages
+        counters.bytes_in += size
+        counters.last = last
 
 
 class _Open:
@@ -364,8 +366,7 @@ class PublishRun:
             sizes = own.sizes[at:stop]
             if all_new:
                 total = entry_sizes.add_all(sizes)
-                lane.count(stop - at, total)
-                lane.counters.last = clocks[stop - 1]
+                lane.count(stop - at, total, clocks[stop - 1])
                 if found.enabled:
                     lane.mark = ids[stop - 1]
                 found.taken += own.rows[at:stop]
@@ -382,12 +383,12 @@ class PublishRun:
     def _judge(self, found: _Open, own: RowsOfTopic, at: int, to: int) -> list[int]:
         """Judge rows from number `at` to before `to` one by one. Returns the sizes of those that become entries."""
         new = []
-        for sender, clock in dict(zip(own.senders[at:to], own.clocks[at:to], strict=True)).items():
-            found.lanes[sender].counters.last = clock
-        columns = (column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes))
-        for row, sender, id_, size in zip(*columns, strict=True):
+        columns = (
+            column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes, own.clocks)
+        )
+        for row, sender, id_, size, clock in zip(*columns, strict=True):
             lane = found.lanes[sender]
-            lane.count(1, size)
+            lane.count(1, size, clock)
             if id_ <= lane.mark:
                 found.duplicates.append(row)
                 continue
