@@ -18,7 +18,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: cluster check-cluster suites soak fuzz help env run test coverage mutants chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: cluster check-cluster suites soak fuzz kills help env run test coverage mutants chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ mutants: env  ## change the core in N random places (N=60, SEED=any, JOBS=1); fa
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
+
+kills: env  ## kill -9 a server under load N times (N=10, SEED=any): nothing may be lost or doubled
+	$(BIN)/python -m tests.server.kills --kills $(or $(N),10) $(if $(SEED),--seed $(SEED))
 
 cluster: env $(VENV)/cluster/bin/versitygw  ## run the query on a Spark cluster with S3, on this machine; kill a worker and compare the result (needs Go; KILL="worker master driver")
 	$(BIN)/python -m tests.cluster $(if $(KILL),--kill $(KILL))

@@ -112,6 +112,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Commands of a connection that the broker has not carried out. While there are more, nothing is read from it."""
     opened: Count = 100_000
     """Producers and consumers of a connection. One more closes it."""
+    names: Count = 256 << 20
+    """Bytes of the frames with which all producers and consumers that are open were asked for: their names and properties are kept. A
+    connection that asks for more is closed."""
     keep_alive: Seconds = 30.0
     """Seconds after which a connection is closed that has not sent CONNECT, or not answered PING."""
 
@@ -151,8 +154,9 @@ class BinaryServer:
         self.listing = asyncio.Lock()
         """Whoever lists topics: one in each round of the loop, however many clients ask."""
         self.watchers = TopicWatchers(engine, self.matching)
-        self.unread = self.under_way = 0
-        """Bytes of all connections that are not taken, and those of commands that the broker has not carried out."""
+        self.unread = self.under_way = self.names = 0
+        """Bytes of all connections that are not taken, those of commands that the broker has not carried out, and those of the frames
+        with which what is open was asked for."""
         self.is_full = False
         """Whether so much is under way that nothing more is read, until half of it is carried out."""
         self._unread: dict[Connection, int] = {}
@@ -298,6 +302,8 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(min(server.limits.frame, _HELLO))
         self._untaken = self._turn_due = False
         self._requests = Requests()
+        self._names: dict[tuple[str, int], int] = {}
+        """Bytes of the frame with which a producer or consumer was asked for."""
         self._waiting: deque[e.Effect | _Spooled] = deque()
         self._spool = PayloadSpool()
         self._delayed: deque[_Delayed] = deque()
@@ -422,6 +428,8 @@ class Connection(asyncio.Protocol):
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
         self._spool.close()
+        self._server.names -= sum(self._names.values())
+        self._names.clear()
         self._server.clients.lost(self.name)
         self._server.watchers.lost(self.name)
         for task in self._tasks:
@@ -606,7 +614,9 @@ class Connection(asyncio.Protocol):
             if len(self._requests) > self._limits.opened:
                 self.close(f"more than {self._limits.opened} producers and consumers")
                 return
-            self._note(asked, topic, command)
+            self._note(asked, topic, command, size)
+            if self._closing:
+                return
         self._known = True
         self._goes(1, size)
         fault = self._server.faults.hit(topic, command)
@@ -636,14 +646,22 @@ class Connection(asyncio.Protocol):
             self._metrics.answers.add(time.monotonic() - self._timed.since)
             self._timed = None
 
-    def _note(self, asked: Frame, topic: str | None, command: dict[str, Any]) -> None:
+    def _note(self, asked: Frame, topic: str | None, command: dict[str, Any], size: int) -> None:
         """Keep what stats show of producers and consumers, and the broker does not know."""
+        kind = "producer" if "producer_id" in asked.fields else "consumer"
+        key = kind, asked.fields.get(f"{kind}_id", -1)
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
-            self._server.clients.opened(self.name, self._shown, topic, command)
-        elif asked.cmd == "CLOSE_PRODUCER":
-            self._server.clients.closed(self.name, "producer", asked.fields["producer_id"])
-        elif asked.cmd == "CLOSE_CONSUMER":
-            self._server.clients.closed(self.name, "consumer", asked.fields["consumer_id"])
+            self._server.names += size - self._names.get(key, 0)
+            self._names[key] = size
+            if self._server.names > self._limits.names:
+                self.close(
+                    f"producers and consumers have more than {self._limits.names} bytes of names and properties"
+                )
+            else:
+                self._server.clients.opened(self.name, self._shown, topic, command)
+        elif asked.cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
+            self._server.names -= self._names.pop(key, 0)
+            self._server.clients.closed(self.name, *key)
 
     def _post(self, topic: str | None, value: bytes, size: int) -> None:
         self._engine.post(topic, value, partial(self._carried_out, size))

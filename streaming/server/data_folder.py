@@ -42,8 +42,9 @@ PARTITION = 0
 COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
 
 CHECKPOINT_BYTES = 64 << 20
-CHECKPOINT_RECORDS = 100_000
-"""A checkpoint follows after so much of the log. That bounds the entries in memory, and what a restart has to fold."""
+CHECKPOINT_RECORDS = 50_000
+"""A checkpoint follows after so much of the log, once the one before is written. That bounds the entries in memory, and what a restart
+has to fold: twice as much."""
 
 RECORDS_PER_ROUND = 4096
 

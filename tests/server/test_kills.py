@@ -17,6 +17,7 @@ import pytest
 
 from streaming.kafka.local import LocalKafka
 from tests.e2e.live import MAGNETAR, LiveQuery
+from tests.server import kills
 from tests.server.conftest import Query, java
 
 pytestmark = [pytest.mark.feature("A1", "K1", "K2", "J2"), pytest.mark.timeout(900)]
@@ -207,6 +208,12 @@ def test_an_embedded_server_is_killed(start: Start, tmp_path: Path, traffic_of: 
     traffic.goes_on()
     traffic.end()
     assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_server_is_killed_again_and_again_under_load(tmp_path: Path) -> None:
+    """As `make kills` does it."""
+    assert kills.run(6, 1, tmp_path) == []
 
 
 @pytest.mark.parametrize("traffic_of", BOTH)

@@ -370,6 +370,44 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
     run(work)
 
 
+def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -> None:
+    """Those that the broker refuses, too. What is closed, or lost with its connection, counts no more."""
+    bounds = Limits(names=1 << 20)
+    metadata = [{"key": "k", "value": "x" * 100_000}]
+    large = {"topic": TOPIC, "request_id": 9, "subscription": "s", "metadata": metadata}
+
+    async def work(server: BinaryServer) -> None:
+        steady = await opened(server)
+        kept = server.names
+        for number in range(100):
+            steady.protocol.data_received(
+                encode("SUBSCRIBE", {**large, "subType": "Shared", "consumer_id": 9})
+                + encode("CLOSE_CONSUMER", {"consumer_id": 9, "request_id": number})
+            )
+            await rest(server)
+            steady.read()
+        assert not steady.is_closing()
+        assert server.names == kept
+        wires = [await opened(server) for _ in range(3)]
+        for number in range(10):
+            for wire in wires:
+                for kind, id_ in (
+                    ("Shared", number),
+                    ("Exclusive", 100 + number),
+                ):  # the second one is refused
+                    wire.protocol.data_received(
+                        encode("SUBSCRIBE", {**large, "subType": kind, "consumer_id": 10 + id_})
+                    )
+                assert server.names <= bounds.names + 110_000
+                await rest(server)
+                wire.read()
+        assert all(wire.is_closing() for wire in wires)
+        assert not steady.is_closing()
+        assert server.names == kept
+
+    run(work, bounds)
+
+
 @pytest.mark.parametrize("asked", ["GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST again"])
 def test_the_topics_of_a_namespace_are_listed_once_until_one_comes_or_goes(
     asked: str, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -395,3 +395,20 @@ def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+def test_http_connections_that_only_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the open files that clients of the binary protocol need."""
+    monkeypatch.setattr("streaming.server.admin.http.MOST_OPEN", 5)
+    with on_a_loop(lambda stack: _serve(stack, None)) as port:
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        try:
+            for client in clients[5:]:
+                client.settimeout(20)
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+            clients[0].sendall(b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200" in clients[0].recv(1 << 12)
+        finally:
+            for client in clients:
+                client.close()

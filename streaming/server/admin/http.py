@@ -13,6 +13,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST_CONNECTIONS = 1024
 """A request beyond them is answered with 503."""
 
+MOST_OPEN = MOST_CONNECTIONS * 3 // 2
+"""A connection beyond them is closed immediately: open files are for clients of the binary protocol, too."""
+
 CLOSE_SECONDS = 2
 """So long may requests take that are under way when the server closes."""
 
@@ -58,7 +61,10 @@ class _Impatient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects."""
         super().connection_made(transport)
-        self._check_later()
+        if len(self.connections) > MOST_OPEN:
+            transport.abort()
+        else:
+            self._check_later()
 
     def _check_later(self) -> None:
         self.loop.call_later(REQUEST_SECONDS, self._check)
