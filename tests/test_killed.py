@@ -221,7 +221,7 @@ _MARKS = "what a page or a view shows, and nothing goes on from"
 WRITERS = {
     "sinks/batch_files.py:prepare": "replay",
     "sinks/entry_file.py:write_entries": "replay",
-    "sinks/ledger_store.py:_seal": "serve, checkpoints",
+    "sinks/ledger_store.py:_seal": _ONE,
     "sinks/ledger_store.py:begin": "micro-batches",
     "sinks/ledger_store.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
     "sinks/ledger_store.py:write": "micro-batches",
