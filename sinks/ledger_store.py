@@ -29,7 +29,7 @@ from sinks.base import ForeignFiles
 from sinks.entry_file import SCHEMA, EntryFile, group_rows, sort_entries, write_entries
 from sinks.ledger_reader import LedgerReader, sealed_path
 from sinks.runs import Ledger, RunIndex, runs_of
-from sinks.storage import RESTORE, Damaged, Storage, plain
+from sinks.storage import RESTORE, Storage
 
 _DELETIONS = "deletions"
 
@@ -47,6 +47,15 @@ class TopicLedgers(NamedTuple):
     closed: set[int]
     confirmed: int
     size: int
+
+
+class _Deleted(msgspec.Struct):
+    """Ledgers that retention deletes when their micro-batch is committed. Earlier versions wrote a list, without a checksum."""
+
+    ledgers: list[Ledger]
+
+
+_DELETED: Any = _Deleted | list[Ledger]
 
 
 class LedgerStore:
@@ -92,10 +101,8 @@ class LedgerStore:
             return
         earlier = segments.compact(self._storage, partition, batch_id)
         if deleted:
-            self._storage.publish(
-                batch_files.path(_DELETIONS, batch_id, partition, "json"),
-                lambda stream: stream.write(msgspec.json.encode(sorted(deleted))),
-            )
+            path = batch_files.path(_DELETIONS, batch_id, partition, "json")
+            self._storage.write_json(path, _Deleted(sorted(deleted)))
         # Ledgers closed and deleted in one batch are not worth sealing.
         for ledger in sorted(closed.keys() - deleted):
             self._seal(ledger, closed[ledger], earlier, own)
@@ -140,14 +147,11 @@ class LedgerStore:
             path = self._storage.relative(info)
             if (written := batch_files.of(path)) is None:
                 continue
-            with self._storage.open(path) as file:
-                try:
-                    ledgers = msgspec.json.decode(file.read(), type=list[Ledger])
-                except msgspec.MsgspecError as error:
-                    raise Damaged(
-                        f"{self._storage.url}/{path} (ledgers that retention deletes) is damaged: {plain(error)}. {RESTORE}"
-                    ) from error
-            yield written.batch, path, ledgers
+            found: _Deleted | list[Ledger] | None = self._storage.read_json(
+                path, _DELETED, "ledgers that retention deletes"
+            )
+            if found is not None:
+                yield written.batch, path, found if isinstance(found, list) else found.ledgers
 
     # -- another store's entries
 

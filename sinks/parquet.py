@@ -6,12 +6,36 @@ default) add 5 ms and 10 % of size. Deltas for integers take no time and save 1 
 0.1 % of size (0.8 % in very small files) and no measurable time to writes or reads.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+
+from sinks.storage import Damaged, plain
 
 Compression = Literal["lz4", "zstd"]
 """lz4 for files that are soon rewritten (segments), zstd (level 1) for files that stay: half the size, twice the time."""
+
+
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+"""The format of a data set whose pages are compared with their checksums."""
+
+
+@contextmanager
+def rows_of(where: str) -> Iterator[None]:
+    """Reading output rows in here raises `Damaged` for what Arrow can't read. `where` names them."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise Damaged(
+            f"{where} (output rows) is damaged: {plain(error)}. Restore it from a copy, or replay the log once more"
+        ) from error
 
 
 def options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from schemas.effects import KINDS, RULES_OF_A_RUN, TOPIC_SET_ASIDE, Quarantined
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import Coordinates, TopicAside, column
 from sinks import batch_files
-from sinks.parquet import options
+from sinks.parquet import options, rows_of
 from sinks.storage import Storage
 
 _FOLDER = "quarantine"
@@ -102,6 +102,7 @@ def read_quarantine(
     schema = pa.schema([QUARANTINE.field(name) for name in columns])
     tables = [schema.empty_table()]
     for info in storage.files(_FOLDER):
-        with storage.open(storage.relative(info)) as file:
-            tables.append(pq.read_table(file, columns=schema.names, filters=where).cast(schema))
+        with rows_of(str(info.path)), storage.open(storage.relative(info)) as file:
+            found = pq.read_table(file, columns=schema.names, filters=where, page_checksum_verification=True)
+            tables.append(found.cast(schema))
     return pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])

@@ -22,7 +22,7 @@ from schemas.outputs import IDENTITY, OUTPUT, SCHEMAS, Rows
 from sinks import batch_files
 from sinks.base import ForeignFiles
 from sinks.delta_log import BATCH, DeltaLog, File, today
-from sinks.parquet import options
+from sinks.parquet import options, rows_of
 from sinks.storage import BadUrl, NotStored, Storage, plain
 
 _GROUP_ROWS = 1 << 20
@@ -216,8 +216,8 @@ def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | No
     tables = [schema.empty_table()]
     for each in TABLES if kind is None else [kind]:
         for path in table_files(storage, each):
-            with storage.filesystem.open_input_file(path) as file:
-                tables.append(_fill(pq.read_table(file), each, schema))
+            with rows_of(path), storage.filesystem.open_input_file(path) as file:
+                tables.append(_fill(pq.read_table(file, page_checksum_verification=True), each, schema))
     rows = pa.concat_tables(tables)
     rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in IDENTITY]))
     repeat = np.ones(max(len(rows) - 1, 0), bool)

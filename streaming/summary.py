@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 
 from schemas import effects as e
 from schemas.effects import KINDS
+from sinks.parquet import CHECKED
 from sinks.tables import TABLES
 
 SHOWN = 5
@@ -74,7 +75,7 @@ class _Tables(NamedTuple):
         if not (self.folder / f"kind={kind}").is_dir():
             return []
         needed = {*by, *_SUMS, "cause", "topic", "partition"} | ({"fields"} if "status" in by else set())
-        scanner = ds.dataset(self.folder / f"kind={kind}", TABLES[kind], "parquet").scanner(
+        scanner = ds.dataset(self.folder / f"kind={kind}", TABLES[kind], CHECKED).scanner(
             [name for name in TABLES[kind].names if name in needed],
             filter=where,
             batch_size=_ROWS,

@@ -72,7 +72,7 @@ def count_steps(call: Callable[[], Any]) -> int:
                 nonlocal count
                 count += 1
 
-            each_step(step)
+            each_step(step, reads=True)
             call()
             os.write(tells, str(count).encode())
 
@@ -87,7 +87,7 @@ def _child(call: Callable[[], Any], stops_at: int | None) -> None:
     code = FAILED
     try:
         if stops_at is not None:
-            at_step(stops_at, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+            at_step(stops_at, lambda: os.kill(os.getpid(), signal.SIGSTOP), reads=True)
         call()
         code = 0
     except BaseException:
@@ -111,7 +111,7 @@ def _tell_before_waiting(pipe: int) -> None:
     sys.addaudithook(audit)
 
 
-def at_step(number: int, then: Callable[[], Any]) -> None:
+def at_step(number: int, then: Callable[[], Any], *, reads: bool = False) -> None:
     """Do `then` in this process before it changes a file for the `number`-th time."""
     left = number
 
@@ -121,11 +121,11 @@ def at_step(number: int, then: Callable[[], Any]) -> None:
         if left == 0:
             then()
 
-    each_step(step)
+    each_step(step, reads=reads)
 
 
-def each_step(step: Callable[[], Any]) -> None:
-    """Call `step` in this process before each change of a file."""
+def each_step(step: Callable[[], Any], *, reads: bool = False) -> None:
+    """Call `step` in this process before each change of a file. With `reads`, also when a lock is taken and a file of a store is read."""
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if (
@@ -148,6 +148,14 @@ def each_step(step: Callable[[], Any]) -> None:
 
     for name in ("write", "fsync", "fdatasync"):
         counted(os, name)
-    for name in ("publish", "delete", "take", "sweep", "_create", "_tidy", "open", "files"):
+    for name in (
+        "publish",
+        "delete",
+        "take",
+        "sweep",
+        "_create",
+        "_tidy",
+        *(("open", "files") if reads else ()),
+    ):
         counted(Storage, name)
     sys.addaudithook(audit)

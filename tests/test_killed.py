@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
-import os
-import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from schemas.records import Coordinates
+from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
-from sinks.storage import Storage
+from streaming.answers.minimize import Minimized, write
 from streaming.answers.timeline import Timeline
 from streaming.broker.codec import decode_state
 from streaming.demo import make_log
 from streaming.dump import Header, read_dump, write_dump
+from streaming.fold import Fold
 from streaming.log.files import read_log, write_log
-from streaming.log.table import digest
+from streaming.log.table import digest, slices
 from streaming.quarantine.store import Quarantine
 from streaming.replay import load, replay_in_process
 from streaming.seed import Origin, Seed, SeedWriter, read_seed
@@ -29,12 +31,9 @@ from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.states import read_replayed, read_states
 from tests.server.test_data import START, publish
+from tests.steps import KILLED, in_process
 
 MOST_STEPS = 400
-KILLED = 9
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
-
 LOG = "".join(
     f'{{"timestamp":{number},"topic":"persistent://public/default/t","producer":"p","sequence_id":{number}}}\n'
     for number in range(1, 7)
@@ -92,9 +91,25 @@ def _minimize(folder: Path) -> None:
     if log.exists():
         return
     test.unlink(missing_ok=True)
-    with new_file(log) as lines, new_file(test) as python:
-        lines.write(b"1")
-        python.write(b"2")
+    write(Minimized("stored(t)>0", 6, 1, 1, [LOG.splitlines()[0]]), None, log, test)
+
+
+def _batches(folder: Path, *, first: int, last: int) -> None:
+    """Micro-batches of a query, of which the sixteenth merges the segments of those before. The last one may be repeated."""
+    lines = [each.replace('"topic"', '"partition":0,"topic"') for each in LOG.splitlines()] * 3
+    (folder / "many.jsonl").write_text("\n".join(lines))
+    store = LedgerStore(str(folder / "store"))
+    fold = Fold(store)
+    for batch, part in enumerate(slices(load(folder / "many.jsonl").records, len(lines))):
+        if first <= batch < last:
+            store.begin(batch)
+        for partition, rows in fold.apply(part):
+            if first <= batch < last:
+                store.write(batch, partition, rows)
+
+
+def _batched(folder: Path) -> Any:
+    return LedgerStore(str(folder / "store")).scan().to_pylist()
 
 
 def _dump(folder: Path) -> None:
@@ -162,52 +177,11 @@ WORKS: dict[str, Work] = {
     "state export": Work(_dump, _dumped, _with_replay),
     "state import and move": Work(_seed, _seeded, _with_replay),
     "quarantine resubmit": Work(_note, _noted, _with_replay),
+    "micro-batches": Work(
+        lambda folder: _batches(folder, first=16, last=17), _batched, lambda folder: _batches(folder, first=0, last=16),
+    ),
     "demo": Work(lambda folder: make_log(folder / "d" / "log.jsonl"), lambda folder: sorted((each.name, each.stat().st_size) for each in (folder / "d").iterdir()), lambda folder: None),
 }  # fmt: skip
-
-
-def in_process(call: Callable[[], Any], dies_at: int | None) -> int:
-    """Do something in a process of its own, which is killed before its `dies_at`-th step. Its exit code."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    signal.alarm(60)
-    code = 3
-    try:
-        _count_steps(dies_at or MOST_STEPS * 100)
-        call()
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _count_steps(left: int) -> None:
-    def step() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os._exit(KILLED)
-
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _EVENTS or (event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES):
-            step()
-
-    def counted(owner: Any, name: str) -> None:
-        call = getattr(owner, name)
-
-        def run(*arguments: Any, **named: Any) -> Any:
-            step()
-            result = call(*arguments, **named)
-            step()
-            return result
-
-        setattr(owner, name, run)
-
-    for name in ("write", "fsync", "fdatasync"):
-        counted(os, name)
-    for name in ("publish", "delete", "take", "sweep", "_create", "_tidy"):
-        counted(Storage, name)
-    sys.addaudithook(audit)
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -216,7 +190,8 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
     work.prepare(plain)
-    work.do(plain)
+    reached = _reached(lambda: work.do(plain))
+    assert {each for each, of in WRITERS.items() if of == name} <= reached
     expected = work.look(plain)
     for step in range(1, MOST_STEPS):
         folder = tmp_path / str(step)
@@ -230,3 +205,171 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
         work.do(folder)
         assert work.look(folder) == expected, step
     raise AssertionError("there are more steps")
+
+
+# ---- what changes files, so that something new is noticed
+
+_ONE = "one file that is whole or not there, by `new_file` or `Storage`"
+_LOCK = "the lock of a folder, which means nothing without its process"
+_APPENDS = "the end of a file, in one write; a line that was cut off is not one"
+_ANSWER = "a folder for one answer: the next attempt is refused until the user has removed it"
+_CACHE = "made under another name, or made again when it is read"
+_TEMPORARY = "a folder that nobody looks for after its process"
+_TRIED = "by a real query that is killed, in tests/chaos/ and tests/e2e/"
+_MARKS = "what a page or a view shows, and nothing goes on from"
+
+WRITERS = {
+    "sinks/batch_files.py:prepare": "replay",
+    "sinks/entry_file.py:write_entries": "replay",
+    "sinks/ledger_store.py:_seal": _ONE,
+    "sinks/ledger_store.py:begin": "micro-batches",
+    "sinks/ledger_store.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
+    "sinks/ledger_store.py:write": "micro-batches",
+    "sinks/lock.py:_lock": _LOCK,
+    "sinks/lock.py:_locked": _LOCK,
+    "sinks/lock.py:_remove_empty": _LOCK,
+    "sinks/lock.py:_renew": _LOCK,
+    "sinks/outputs.py:_draft": "write a log",
+    "sinks/outputs.py:_publish": "minimize",
+    "sinks/outputs.py:_remove_unlocked": _TEMPORARY,
+    "sinks/outputs.py:new_file": "write a log",
+    "sinks/outputs.py:new_lines": "write a log",
+    "sinks/quarantine.py:write": _TRIED,
+    "sinks/segments.py:_rewrite": "micro-batches",
+    "sinks/segments.py:append": "micro-batches",
+    "sinks/storage.py:_create": "micro-batches",
+    "sinks/storage.py:_rename": "micro-batches",
+    "sinks/storage.py:_tidy": "micro-batches",
+    "sinks/storage.py:_upload": "by a store on S3, in tests/sinks/test_s3.py",
+    "sinks/storage.py:delete": "state import and move",
+    "sinks/storage.py:sweep": "micro-batches",
+    "sinks/storage.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
+    "sinks/storage.py:write_json": "state import and move",
+    "sinks/tables.py:_publish": "replay",
+    "sinks/tables.py:begin": _TRIED,
+    "sinks/tables.py:write": "replay",
+    "streaming/answers/advise.py:write": _ANSWER,
+    "streaming/answers/timeline.py:_claim": "snapshots of a log",
+    "streaming/answers/timeline.py:_fold": "snapshots of a log",
+    "streaming/answers/timeline.py:_locked": "snapshots of a log",
+    "streaming/answers/timeline.py:_used": "snapshots of a log",
+    "streaming/answers/timeline.py:forget": _CACHE,
+    "streaming/answers/whatif.py:write": _ANSWER,
+    "streaming/cli/advise.py:advise_command": _ANSWER,
+    "streaming/cli/check.py:_written": _ANSWER,
+    "streaming/cli/check.py:check_command": _ANSWER,
+    "streaming/cli/minimize.py:minimize_command": "a folder that may be empty",
+    "streaming/cli/options.py:_touch": _CACHE,
+    "streaming/cli/record.py:record_command": _ANSWER,
+    "streaming/cli/state.py:export_command": _ONE,
+    "streaming/cli/whatif.py:_write": _ANSWER,
+    "streaming/answers/minimize.py:write": "minimize",
+    "streaming/demo.py:make_log": "demo",
+    "streaming/kafka/ingress.py:ensure_ingress": _ONE,
+    "streaming/kafka/local.py:start": "two files, each whole; the next start makes both again",
+    "streaming/log/files.py:appending": _APPENDS,
+    "streaming/log/files.py:write_log": "write a log",
+    "streaming/quality/data_docs.py:write": _MARKS,
+    "streaming/quality/sink.py:_sample": _MARKS,
+    "streaming/quality/sink.py:write": _MARKS,
+    "streaming/quality/watch.py:look": _MARKS,
+    "streaming/quarantine/store.py:write": "quarantine resubmit",
+    "streaming/record/capture.py:capture": _ONE,
+    "streaming/record/recording.py:__enter__": _APPENDS,
+    "streaming/replay.py:_clear": "replay --overwrite",
+    "streaming/replay.py:_translation": _TEMPORARY,
+    "streaming/replay.py:fold": "by a replay with Spark, whose folder the next one clears, as `replay --overwrite` does",
+    "streaming/rows.py:_write": "into a buffer in memory",
+    "streaming/runtime/jars.py:_fetch_into": _CACHE,
+    "streaming/runtime/java.py:make_shim": _CACHE,
+    "streaming/seed.py:_publish": "state import and move",
+    "streaming/seed.py:begin": "state import and move",
+    "streaming/seed.py:finish": "state import and move",
+    "streaming/server/data_folder.py:__enter__": "serve, first start",
+    "streaming/server/data_folder.py:_checked": "by files that end anywhere, in tests/server/test_damage.py",
+    "streaming/server/data_folder.py:_open": "serve, first start",
+    "streaming/server/data_folder.py:_write": "serve, checkpoints",
+    "streaming/server/data_folder.py:append": "serve, first start",
+    "streaming/server/data_folder.py:cut": "in tests/server/, for the control of a test double",
+    "streaming/server/data_folder.py:recover": "by files that end anywhere, in tests/server/test_damage.py",
+    "streaming/spark/session.py:_packed": _TEMPORARY,
+    "streaming/spark/source.py:stage": _TEMPORARY,
+    "streaming/spark/source.py:write": _TEMPORARY,
+    "streaming/states.py:write_replayed": "replay",
+    "streaming/states.py:write_states": "replay",
+    "streaming/traces/importer.py:import_traces": "demo",
+}
+"""Every function that changes files, and the work that is killed in it, or why there is none."""
+
+_CALLS = {
+    "rename", "unlink", "rmdir", "rmtree", "mkdir", "hardlink_to", "symlink_to", "write_text", "write_bytes", "truncate", "ftruncate",
+    "write_table", "publish", "write_json", "sweep", "new_file", "new_lines", "delete_file", "delete_dir_contents", "create_dir",
+    "open_output_stream", "copy_file", "mkdtemp", "TemporaryDirectory", "copytree",
+}  # fmt: skip
+_FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY"}
+
+
+def _changes_files(call: ast.Call) -> bool:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    given = [*call.args, *(each.value for each in call.keywords)]
+    if name == "replace":  # of a path, not of a text
+        return len(given) == 1 and not call.keywords and isinstance(call.func, ast.Attribute)
+    if name == "open":
+        modes = {
+            each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        }
+        return any(set(each) <= set("wxabr+") and set(each) & set("wxa+") for each in modes) or bool(
+            _FLAGS
+            & {inner.attr for each in given for inner in ast.walk(each) if isinstance(inner, ast.Attribute)}
+        )
+    return name in _CALLS
+
+
+def _writers() -> Iterator[str]:
+    root = Path(__file__).parents[1]
+
+    def visit(node: ast.AST, path: str, function: str) -> Iterator[str]:
+        for each in ast.iter_child_nodes(node):
+            inner = each.name if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            if isinstance(each, ast.Call) and _changes_files(each):
+                yield f"{path}:{function}"
+            yield from visit(each, path, inner)
+
+    for path in [*root.glob("streaming/**/*.py"), *root.glob("sinks/**/*.py")]:
+        yield from visit(ast.parse(path.read_text()), str(path.relative_to(root)), "")
+
+
+_OTHERS = {
+    "sinks/delta_log.py:_uri", "streaming/answers/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold.py:_fold",
+    "streaming/record/capture.py:_write", "streaming/signals.py:_leave", "streaming/spread.py:_unused",
+    "streaming/answers/diff.py:_moved",
+}  # fmt: skip
+"""Calls of other things that have such a name."""
+
+
+def test_every_function_that_changes_files_is_killed() -> None:
+    """A new one needs a line in `WRITERS`, and a work, unless there is a reason for none."""
+    found = set(_writers())
+    assert found - _OTHERS == set(WRITERS)
+    assert set(WORKS) <= {*WRITERS.values(), "serve, restart", "state export"}
+
+
+def _reached(call: Callable[[], Any]) -> set[str]:
+    """The functions of ours that a call gets to, in all threads."""
+    found, root = set[Any](), str(Path(__file__).parents[1]) + "/"
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            found.add(frame.f_code)
+
+    before = sys.getprofile()
+    threading.setprofile_all_threads(profile) if hasattr(
+        threading, "setprofile_all_threads"
+    ) else threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    return {f"{each.co_filename.removeprefix(root)}:{each.co_name}" for each in found}

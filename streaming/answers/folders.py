@@ -21,6 +21,7 @@ from schemas.entries import EntryNotFound
 from sinks import batch_files
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
+from sinks.parquet import CHECKED, rows_of
 from sinks.storage import Storage, within
 from sinks.tables import TABLES, first_batch, table_files
 from streaming.broker.broker import Broker
@@ -217,7 +218,7 @@ class Folders:
             until = reduce(or_, kept, pc.scalar(False))
             where = until if where is None else where & until
         assert self.tables is not None
-        dataset = ds.dataset(files, TABLES[kind].append(BATCH), "parquet", filesystem=self.tables.filesystem)
+        dataset = ds.dataset(files, TABLES[kind].append(BATCH), CHECKED, filesystem=self.tables.filesystem)
         scanner = dataset.scanner(
             [*columns],
             filter=where,
@@ -226,10 +227,11 @@ class Folders:
             fragment_readahead=1,
             use_threads=self.budget is None,
         )
-        for rows in scanner.to_batches():
-            if self.budget is not None:
-                self.budget.spend(len(rows))
-            yield rows
+        with rows_of(f"{self.tables.url}/kind={kind}"):
+            for rows in scanner.to_batches():
+                if self.budget is not None:
+                    self.budget.spend(len(rows))
+                yield rows
 
     def _files(self, kind: str, partition: int | None) -> list[str]:
         """The files that may have rows of a partition."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas.commands import AnyCommand, Line, MessageIdData, Publish, Refused, to_binary, to_json
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt
+from sinks.outputs import new_file
 from streaming.answers.invariants import INVARIANTS, Monitor, Violation
 from streaming.answers.reduction import reduced
 from streaming.answers.scenario import full_topic_name
@@ -389,6 +391,15 @@ def shown_by(function: Callable[[Folded], object], lines: Iterable[str]) -> bool
     """Does a function of the outputs say so of a log in JSON Lines?"""
     log = read_lines((line.encode() for line in lines), "the log")
     return bool(function(_fold(commands_of(log))))
+
+
+def write(found: Minimized, function: str | None, out: Path, test: Path) -> None:
+    """Write the log to `out` and its `pytest_file` to `test`. The log is the last to get its name: with it, all is there.
+
+    Raises `InTheWay`."""
+    with new_file(out) as lines, new_file(test) as python:
+        lines.write("".join(f"{line}\n" for line in found.lines).encode())
+        python.write(pytest_file(found, function).encode())
 
 
 def pytest_file(found: Minimized, function: str | None = None) -> str:

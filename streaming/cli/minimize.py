@@ -32,9 +32,8 @@ def minimize_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Make a log as small as possible: no command of the result can be left out."""
-    from sinks.outputs import new_file
     from streaming.answers.delivery import to_json
-    from streaming.answers.minimize import KeepError, minimize, pytest_file
+    from streaming.answers.minimize import KeepError, minimize, write
     from streaming.log.files import read_log
     from streaming.log.table import LogError
 
@@ -51,10 +50,7 @@ def minimize_command(
 
         found = minimize(table, wanted, most=tries, progress=show)
         test = beside(out)
-        # The log is the last to get its name: with it, all is there.
-        with new_file(out) as lines, new_file(test) as python:
-            lines.write("".join(f"{line}\n" for line in found.lines).encode())
-            python.write(pytest_file(found, source).encode())
+        write(found, source, out, test)
     if as_json:
         say_json(to_json(found))
         return

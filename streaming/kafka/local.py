@@ -22,6 +22,7 @@ from typing import Self
 import psutil
 
 from sinks.lock import exclusive
+from sinks.outputs import new_file
 from streaming.runtime.jars import kafka_broker_jars
 from streaming.runtime.java import java_binary
 
@@ -112,9 +113,8 @@ class LocalKafka:
             port = _choose_port(self._wanted_port, last.port if last else 0)
             self.directory.mkdir(parents=True, exist_ok=True)
             settings = _properties(port, free_port()) | self._properties
-            (self.directory / _CONFIG).write_text(
-                "".join(f"{key}={value}\n" for key, value in settings.items())
-            )
+            with new_file(self.directory / _CONFIG, replace=True) as config:
+                config.write("".join(f"{key}={value}\n" for key, value in settings.items()).encode())
             logging = [f"-Dorg.slf4j.simpleLogger.{key}={value}" for key, value in _LOGGING.items()]
             classpath = os.pathsep.join(map(str, kafka_broker_jars()))
             java = [str(java_binary()), *_JVM, *logging, "-cp", classpath]
@@ -133,7 +133,8 @@ class LocalKafka:
                     start_new_session=True,
                 )
             running = Running(self._process.pid, port)
-            self._state.write_text(json.dumps(asdict(running)))
+            with new_file(self._state, replace=True) as state:
+                state.write(json.dumps(asdict(running)).encode())
             try:
                 self._wait_until_up(self._process, start_of_log)
             except BaseException:  # the caller was interrupted

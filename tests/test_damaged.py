@@ -1,0 +1,183 @@
+"""What was written and is read back: a damaged file gives the same as before, or a sentence, and never something else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from schemas.records import Coordinates
+from sinks.ledger_store import LedgerStore
+from sinks.storage import Damaged
+from sinks.tables import read_table
+from streaming.answers.timeline import Timeline
+from streaming.dump import BadDump, Header, read_dump, write_dump
+from streaming.log.table import LogError
+from streaming.quarantine.store import Quarantine
+from streaming.replay import replay_in_process
+from streaming.seed import NotWhole, Origin, Seed, SeedWriter, read_seed
+from streaming.states import read_replayed, read_states
+from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts
+
+FLIPS, CUTS = 60, 12
+
+LOG = "".join(
+    f'{{"timestamp":{n},"topic":"persistent://public/default/t","producer":"p","sequence_id":{n}}}\n'
+    for n in range(1, 40)
+)
+
+
+def _replay(folder: Path) -> None:
+    (folder / "log.jsonl").write_text(
+        LOG + '{"timestamp":50,"topic":"persistent://public/default/t","x":1}\n'
+    )
+    replay_in_process(folder / "log.jsonl", folder / "out", partitions=2)
+
+
+def _dump(folder: Path) -> None:
+    _replay(folder)
+    with (folder / "dump").open("wb") as file:
+        write_dump(file, Header(), [each.broker for each in read_states(folder / "out" / "state") or []])
+
+
+def _dumped(folder: Path) -> Any:
+    with (folder / "dump").open("rb") as file:
+        return list(read_dump(file))
+
+
+def _seed(folder: Path) -> None:
+    _replay(folder)
+    writer = SeedWriter(str(folder / "store"))
+    writer.begin(Origin(states="s", ingress="t", topic_id=None, partitions=2, ends=[]))
+    for state in read_states(folder / "out" / "state") or []:
+        writer.write(state.partition, state.broker)
+    writer.finish(Seed(partitions=2, offsets={"0": 5, "1": 7}))
+
+
+def _seeded(folder: Path) -> Any:
+    reader = read_seed(str(folder / "store"))
+    return None if reader is None else (reader.states(), reader.seed.offsets)
+
+
+def _retention(folder: Path) -> None:
+    store = LedgerStore(str(folder / "store"))
+    store.write(
+        0,
+        0,
+        output(
+            [
+                *receipts(1, 0, 4),
+                closed(1, 5),
+                *receipts(2, 0, 4),
+                closed(2, 5),
+                *receipts(3, 0, 4),
+                closed(3, 5),
+            ]
+        ),
+    )
+    store.begin(1)
+    store.write(1, 0, output([deleted(1)]))
+
+
+def _retained(folder: Path) -> Any:
+    """What is left when the micro-batch after a deletion begins."""
+    copy = folder / "copy"
+    shutil.copytree(folder / "store", copy)
+    try:
+        store = LedgerStore(str(copy))
+        store.begin(2)
+        return [store.reader(0).read(TOPIC, ledger, 0, 4) for ledger in (2, 3)], sorted(
+            each.name for each in (copy / "ledgers").rglob("*")
+        )
+    finally:
+        shutil.rmtree(copy)
+
+
+def _note(folder: Path) -> None:
+    _replay(folder)
+    origin = [Coordinates(0, 1), Coordinates(1, 3)]
+    Quarantine(str(folder / "out")).note("t", origin).write(origin)
+
+
+def _snapshots(folder: Path) -> None:
+    _replay(folder)
+    _claimed(folder)
+
+
+def _claimed(folder: Path) -> Any:
+    timeline = Timeline(folder / "log.jsonl", folder / "snapshots", every=20)
+    return timeline.states(25)
+
+
+def _store(folder: Path) -> None:
+    store = LedgerStore(str(folder / "store"))
+    store.write(0, 0, output([*receipts(1, 0, 4), closed(1, 5), *receipts(2, 0, 4)]))
+
+
+def _stored(folder: Path) -> Any:
+    store = LedgerStore(str(folder / "store"))
+    return [store.reader(0).read(TOPIC, ledger, 0, 4) for ledger in (1, 2)]
+
+
+KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
+    "states of a replay": (_replay, "out/state/states.parquet", lambda folder: read_states(folder / "out/state")),
+    "what was replayed": (_replay, "out/state/replay.json", lambda folder: read_replayed(folder / "out/state")),
+    "a dump": (_dump, "dump", _dumped),
+    "states to begin with": (_seed, "store/seed/*.state", _seeded),
+    "that these are whole": (_seed, "store/seed/whole.json", _seeded),
+    "ledgers to delete": (_retention, "store/deletions/*.json", _retained),
+    "notes of resubmissions": (
+        _note, "out/quarantine/_resubmitted/*.json",
+        lambda folder: {at: each.place for at, each in Quarantine(str(folder / "out")).resubmitted().items()},
+    ),
+    "of which log snapshots are": (
+        _snapshots, "snapshots/timeline.json", _claimed,
+    ),
+    "snapshots": (_snapshots, "snapshots/snapshots/*20/states.parquet", _claimed),
+    "entries of a closed ledger": (_store, "store/ledgers/*/*.parquet", _stored),
+    "entries of a micro-batch": (_store, "store/segments/*/*.parquet", _stored),
+    "output rows": (
+        _replay, "out/tables/kind=SEND_RECEIPT/*.parquet",
+        lambda folder: read_table(str(folder / "out/tables"), "SEND_RECEIPT").to_pylist(),
+    ),
+    "quarantine": (
+        _replay, "out/quarantine/*.parquet", lambda folder: Quarantine(str(folder / "out")).records().to_pylist(),
+    ),
+}  # fmt: skip
+"""How a kind of file is written, its name, and what is read from it."""
+
+SENTENCES = (Damaged, BadDump, LogError, NotWhole, FileExistsError, IsADirectoryError)
+
+
+def damages(data: bytes, dice: Random) -> Iterator[tuple[str, bytes]]:
+    for _ in range(FLIPS):
+        at = dice.randrange(len(data) * 8)
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        yield f"bit {at}", bytes(flipped)
+    for size in sorted({0, len(data) - 1, *(dice.randrange(len(data)) for _ in range(CUTS))}):
+        yield f"cut at {size}", data[:size]
+    yield "zeros at the end", data + bytes(512)
+    yield "zeros", bytes(len(data))
+    yield "foreign", b"PAR1 of somebody else\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_never_another(kind: str, tmp_path: Path) -> None:
+    write, name, look = KINDS[kind]
+    write(tmp_path)
+    path = next(iter(sorted(tmp_path.glob(name))))
+    expected, data, accepted = look(tmp_path), path.read_bytes(), []
+    for what, damaged in damages(data, Random(24)):
+        path.write_bytes(damaged)
+        try:
+            found = look(tmp_path)
+        except SENTENCES:
+            continue
+        if found != expected:
+            accepted.append(what)
+    assert accepted == []
