@@ -66,6 +66,18 @@ def test_the_core_keeps_the_invariants(type_: str) -> None:
     assert not checked.counterexamples
 
 
+def test_a_connection_may_use_one_consumer_id_on_two_topics() -> None:
+    """An ack is about the topic that it names: the topics can be in different ingress partitions."""
+    steps: list[Any] = [
+        {"SUBSCRIBE": {"subscription": "s", "subType": "Exclusive", "consumer_id": 2}},
+        {"SUBSCRIBE": {"subscription": "z", "subType": "Exclusive", "consumer_id": 2, "topic": "other"}},
+        {"ACK": {"consumer_id": 2, "message_id": [{"ledgerId": 1, "entryId": 0}]}},
+    ]
+    checked = check(scenario_of({"topic": "orders", "clients": {"a": steps, "p": [{"PUBLISH": {}}]}}))
+    assert checked.complete
+    assert not checked.counterexamples
+
+
 # ---- mistakes that are put into the core
 
 

@@ -277,3 +277,18 @@ def test_the_report_plots_what_the_outputs_tell(tmp_path: Path) -> None:
     assert "Storage of the topic" in page
     assert "Backlog (entries)" not in page
     assert "Age of the oldest" not in page
+
+
+def test_a_publish_that_a_non_persistent_topic_refuses(tmp_path: Path) -> None:
+    """It has no number: nothing is stored there."""
+    required = {
+        "command": "ADMIN",
+        "method": "POST",
+        "path": "/namespaces/a/b/encryptionRequired",
+        "body": True,
+    }
+    refused = (1, T.replace("persistent", "non-persistent"), {"producer": "p", "sequence_id": 0})
+    log = table([(0, None, required), refused])
+    replay_in_process(log, tmp_path / "before")
+    replay_in_process(log, tmp_path / "after")
+    assert not diff(tmp_path / "before", tmp_path / "after").differences.num_rows

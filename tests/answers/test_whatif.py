@@ -399,6 +399,17 @@ def test_mistakes_in_a_file_are_named_by_line(text: str, says: str, tmp_path: Pa
         whatif(table(FIVE), [policies], partitions=2)
 
 
+def test_a_configuration_of_the_log_that_is_refused_counts_for_nothing(tmp_path: Path) -> None:
+    """As in a replay, where it is quarantined. Policies without a mistake are not to blame."""
+    policies = tmp_path / "p.yaml"
+    policies.write_text("broker:\n  ttlDurationDefaultInSeconds: 5\n")
+    typo = table(FIVE, ttlDurationDefaultInSecond=1)
+    (broken, *_), (right, *_) = (
+        whatif(log, [policies], partitions=1).summary.to_pylist() for log in (typo, table(FIVE)[1:])
+    )
+    assert broken == right
+
+
 def test_all_changes_have_a_column_of_the_summary() -> None:
     found = ask(table(FIVE), same=ttl(0))
     assert {change.replace(" ", "_") for change in CHANGES} <= set(found.summary.column_names)

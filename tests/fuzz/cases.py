@@ -416,12 +416,8 @@ def hostile(draw: st.DrawFn, now: int, largest: int) -> Log:
         tree = draw(damaged(tree, largest))
     value = draw(encoded(tree, largest))
     if draw(st.integers(0, 19)) == 0:
-        topic = draw(
-            text
-            | st.sampled_from(
-                [None, "x", "persistent://a/b/c/d", "persistent://public/default/" + "x" * 5000]
-            )
-        )
+        others = [None, "x", "persistent://a/b/c/d", "persistent://public/default/" + "x" * 5000]
+        topic = draw(text | st.sampled_from(others)) or None  # no source gives an empty one
     timestamp = (
         now + draw(st.sampled_from(JUMPS)) if draw(st.integers(0, 9)) else draw(st.sampled_from(TIMES))
     )

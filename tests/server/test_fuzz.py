@@ -331,7 +331,7 @@ def test_bytes_that_are_not_http_disturb_nobody(parts: list[bytes]) -> None:
             answered = await asyncio.wait_for(_all(reader), 30)
             assert b"Traceback" not in answered
             assert b" 500 " not in answered
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
                 assert (await client.get("/admin/v2/clusters")).json() == ["standalone"]
             writer.close()
 
