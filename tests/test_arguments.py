@@ -424,7 +424,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
             "responses": [Wrong((*line, *NEW_LOG, "--responses", UNREACHABLE), "give its --ingress"),
                           Wrong((*line, "--ingress", UNREACHABLE, "--responses", "http://h:1/t"), NO_URL)],
             "kafka_config": [Wrong((*line, *QUERY, "--kafka-config", "{w}/nope"), "No such file")],
-            "log": others(line, "--log", ("{w}/log.txt", NO_NAME), ("{w}/coordinates.jsonl", "has ingress partitions")),
+            "log": others(line, "--log", ("{w}/log.txt", NO_NAME if "get" in line else "only a file whose name ends in .jsonl"), ("{w}/coordinates.jsonl", "has ingress partitions")),
         }.items()
     },
     ("state export", "checkpoint"): [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -119,10 +120,10 @@ async def _on_log(file: Path, method: str, path: str, body: Any) -> tuple[int, b
     from streaming.server.admin.call import call
     from streaming.server.log_engine import LogEngine
 
-    with appending(file) as append:
+    with nullcontext() if method == "GET" else appending(file) as append:
         async with LogEngine(file) as engine:
             status, answer = await call(engine, method, path, body)
-        if status < 400 and engine.accepted:
+        if append is not None and status < 400 and engine.accepted:
             records = log_table(
                 LOGICAL,
                 timestamp=[engine.now()] * len(engine.accepted),
