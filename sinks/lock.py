@@ -141,7 +141,12 @@ def reading(folders: Iterable[Path]) -> Iterator[None]:
 @contextmanager
 def _read_by(folder: Path, how: int) -> Iterator[None]:
     """Holds the lock of a folder itself, which needs no right to write there."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # its files may be readable nonetheless
+        yield
+        return
+    _held.add(file)
     try:
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -155,7 +160,27 @@ def _read_by(folder: Path, how: int) -> Iterator[None]:
             log.debug("%s can't be locked for readers", folder)
         yield
     finally:
+        _release(file)
+
+
+_held: set[int] = set()
+"""The open files with locks. A lock lasts until the last process that has its file ends."""
+
+
+def _release(file: int) -> None:
+    if file in _held:
+        _held.remove(file)
         os.close(file)
+
+
+def _forget_locks() -> None:
+    """In a process that was forked. If the one with the locks is killed, its workers must not keep them."""
+    for file in _held:
+        os.close(file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _holder(folder: Path) -> Holder | None:
@@ -190,6 +215,7 @@ def _locked(folder: Path, holder: Holder) -> Iterator[bool]:
             return
         why = "it is not a folder" if error.errno in _NO_FOLDER else error.strerror
         raise NotWritable(f"{folder} can't be written: {why}") from error
+    _held.add(file)
     try:
         os.ftruncate(file, 0)
         os.pwrite(file, msgspec.json.encode(holder), 0)
@@ -197,7 +223,7 @@ def _locked(folder: Path, holder: Holder) -> Iterator[bool]:
     finally:
         # Removed before the lock ends: a process that opened it meanwhile sees that it is gone, and starts over.
         path.unlink(missing_ok=True)
-        os.close(file)
+        _release(file)
         _remove_empty(missing)
 
 

@@ -102,7 +102,7 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        _publish(draft, path, replace=replace)
+            _publish(draft, path, replace=replace)  # before its lock ends: others remove unlocked drafts
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)

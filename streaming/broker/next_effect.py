@@ -29,7 +29,6 @@ from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import consumed_up_to, is_checked
 from streaming.broker.policies.hierarchy import RetentionPolicies
-from streaming.broker.producer import short_form
 
 NEVER = 1 << 62
 """The check has no effect before the next command."""
@@ -37,11 +36,12 @@ NEVER = 1 << 62
 
 def takes_only_snapshots(ctx: Context, topic: PersistentTopic) -> bool:
     """Whether checks have no effect on a topic but snapshots of its sequence ids, as long as nothing but publishes of its producers
-    happens there. Before `inactive_producers`, that is."""
+    happens there."""
     return not (
         topic.subscriptions
         or topic.oldest is not None
         or not topic.producers
+        or topic.dedup.inactive
         or len(topic.ledger.ledgers) > 1
         or ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds > 0
         or ctx.policies_of(topic).destination_storage_quota.value.limitSize >= 0
@@ -178,33 +178,18 @@ def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:
-    """When deduplication forgets the first inactive producer, or the first one of the short form leaves."""
-    dedup = topic.dedup
-    if dedup.inactive and dedup.status != "Enabled":
-        return ctx.clock
+    """When deduplication forgets the first inactive producer."""
+    if topic.dedup.status != "Enabled":
+        return ctx.clock if topic.dedup.inactive else NEVER
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-    silent = short_form.silent_since(topic)
-    return min([*dedup.inactive.values(), NEVER if silent is None else silent]) + timeout + 1
+    return min(topic.dedup.inactive.values(), default=NEVER) + timeout + 1
 
 
 def inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> int:
     """When the first subscription without consumers expires."""
-    unused = [each for each in topic.subscriptions.values() if not each.consumers]
-    times = ((each.last_active, expires_after(ctx, topic, each)) for each in unused)
-    return min([since + minutes * 60_000 + 1 for since, minutes in times if minutes > 0], default=NEVER)
-
-
-READER_COMES_BACK = 360
-"""A client whose reader was closed by a seek subscribes again at once. After so many minutes, its cursor goes (in Pulsar, only when the
-topic is unloaded)."""
-
-
-def expires_after(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
-    """For how many minutes a subscription may be without consumers, 0 or less: for ever."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
-    if subscription.durable:
-        return minutes
-    return min(minutes, READER_COMES_BACK) if minutes > 0 else READER_COMES_BACK
+    unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
+    return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1
 
 
 def inactive_topics(ctx: Context, topic: PersistentTopic) -> int:

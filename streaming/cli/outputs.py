@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,15 @@ def _folders(value: Any) -> list[Path]:
     from sinks.outputs import local_path
 
     paths = map(local_path, value if isinstance(value, list | tuple) else [value])
-    return [each for each in paths if each is not None and each.is_dir()]
+    return [each for each in paths if each is not None and _is_folder(each)]
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(
+        OSError
+    ):  # the name is too long, or a folder above is closed to this user: for the command to say
+        return path.is_dir()
+    return False
 
 
 _CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)

@@ -127,6 +127,7 @@ def appending(path: str | Path) -> Iterator[Callable[[pa.Table], None]]:
     path = Path(path)
     if path.suffix != ".jsonl":
         raise LogError(f"{path}: only a file whose name ends in .jsonl can be appended to")
+    path = path.resolve()  # a link to a file that is not there yet
     file, created = _locked(path)
     try:
 

@@ -73,7 +73,7 @@ def of_ledgers(store: Path) -> set[tuple[str, int]]:
     deleted = {
         (topic, ledger)
         for file in (store / "deletions").glob("*")
-        for topic, ledger in json.loads(file.read_text())
+        for topic, ledger in json.loads(file.read_text())["ledgers"]
     }
     kept = {(unquote(file.parent.name), int(file.stem)) for file in (store / "ledgers").rglob("*.parquet")}
     return kept - deleted

@@ -12,9 +12,9 @@ import pytest
 
 from schemas.commands import Publish, decode
 from schemas.records import RECORD
-from streaming.log.files import read_log, write_log
+from streaming.log.files import appending, read_log, write_log
 from streaming.log.partition import partition_log
-from streaming.log.table import LOGICAL, LogError, ordered, slices
+from streaming.log.table import LOGICAL, LogError, log_table, ordered, slices
 
 TICK = b'{"command":"TICK"}'
 
@@ -215,3 +215,10 @@ def test_a_folder_of_lines_is_one_log_in_the_order_of_its_files(tmp_path: Path) 
     (tmp_path / "09.jsonl").write_bytes(tick % (9, 1))
     assert read_log(tmp_path)["offset"].to_pylist() == [9, 10, 11]
     assert read_log(tmp_path)["timestamp"].to_pylist() == [1, 2, 3]
+
+
+def test_a_link_to_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "log.jsonl")
+    with appending(tmp_path / "link.jsonl") as append:
+        append(log_table(LOGICAL, timestamp=[1], topic=pa.array(["t"]), value=[TICK]))
+    assert read_log(tmp_path / "log.jsonl")["timestamp"].to_pylist() == [1]

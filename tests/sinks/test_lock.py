@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from sinks import lock
-from sinks.lock import LOCK, Holder, InUse, LeaseLost, NotWritable, exclusive
+from sinks.lock import LOCK, Holder, InUse, LeaseLost, NotWritable, exclusive, reading
 from sinks.storage import BadUrl, Storage
 
 HOLD = """
@@ -217,3 +217,25 @@ def _is(fd: str, file: int) -> bool:
         return os.path.samestat(os.fstat(int(fd)), os.fstat(file))
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("inherited", ["read", "written"])
+def test_a_worker_that_was_forked_keeps_no_lock(tmp_path: Path, inherited: str) -> None:
+    """It may live on when its parent was killed."""
+    wait, end = os.pipe()
+    began, begin = os.pipe()
+    holding = reading([tmp_path]) if inherited == "read" else exclusive([str(tmp_path)], "one", alone=True)
+    with holding:
+        if (worker := os.fork()) == 0:
+            os.close(end)
+            os.write(begin, b"1")
+            os.read(wait, 1)
+            os._exit(0)
+        os.read(began, 1)
+    try:
+        with exclusive([str(tmp_path)], "another", alone=True):
+            pass
+    finally:
+        for each in (end, wait, began, begin):
+            os.close(each)
+        os.waitpid(worker, 0)

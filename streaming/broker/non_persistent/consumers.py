@@ -112,7 +112,8 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
             name, command.subType, dispatcher, properties=properties
         )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
-    topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
+    topic.consumer_handles[consumer.handle] = name
+    ctx.attach(command.connection, topic.name)
     dispatcher.add_consumer(ctx, topic.name, subscription.consumers, consumer)
 
 
@@ -123,7 +124,7 @@ def detach(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
 ) -> None:
     """A consumer leaves, for whatever reason. The last one takes its subscription with it."""
-    topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
+    del topic.consumer_handles[consumer.handle]
     subscription.consumers.remove(consumer)
     if not subscription.consumers:
         del topic.subscriptions[subscription.name]

@@ -14,7 +14,6 @@ from streaming.broker.persistent.message_deduplication import MessageDeduplicati
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import free_ledgers, trim
 from streaming.broker.position import Position
-from streaming.broker.producer import short_form
 
 
 def check_status(ctx: Context, topic: PersistentTopic) -> None:
@@ -53,8 +52,6 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
             dedup.recover_entry(entry.metadata)
         last = positions[-1]
     dedup.status = "Enabled"
-    # Pulsar keeps these for ever, unless they connect. Here, they have as much time as one that disconnects now.
-    dedup.inactive.update(dict.fromkeys(dedup.persisted.keys() - topic.producers.keys(), ctx.clock))
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
         take_snapshot(
             ctx, topic, last
@@ -90,10 +87,7 @@ def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
-    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9). Those of the short form
-    leave: they were inactive since they published last."""
-    before = ctx.clock - ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-    for name, since in short_form.leave(ctx, topic, before).items():
-        topic.dedup.producer_removed(name, since)
-    if topic.dedup.purge_inactive(before):
+    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9)."""
+    timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
+    if topic.dedup.purge_inactive(ctx.clock - timeout):
         take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)

@@ -4,8 +4,8 @@
 
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
 from streaming.broker import schema_registry
+from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import (
@@ -19,7 +19,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import check_rollover, pass_consumed_ledgers, rollover_due, trim
 from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
-from streaming.broker.producer import registration, short_form
+from streaming.broker.producer import registration
 from streaming.broker.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 
@@ -95,7 +95,6 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
         and topic.oldest is None
         and inactivity.deleted_at(ctx, topic) is None
         and not topic.dedup.inactive
-        and not short_form.are_there(topic)
         and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
         and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
     )
@@ -148,7 +147,6 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
     topic.fenced = True
     for subscription in topic.subscriptions.values():
         leaving.disconnect_all(ctx, topic, subscription, "topic deleted")
-        leaving.part_remembered(ctx, topic, subscription)
         rate_limits.stop(ctx, topic, subscription)
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
     topic.subscriptions.clear()
@@ -204,7 +202,6 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
         rate_limits.stop(ctx, topic, subscription)
-        leaving.part_remembered(ctx, topic, subscription)
         subscription.type = subscription.dispatcher = None
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0

@@ -116,10 +116,6 @@ class Topics(Protocol):
         """When the next snapshot is due (ms) of a topic that is left out of the rounds."""
         ...
 
-    def next_purge(self, topic: PersistentTopic) -> int:
-        """The round in which the first producer of the topic leaves or is forgotten if it stays inactive (ms)."""
-        ...
-
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
         ...
@@ -134,19 +130,17 @@ class _Lane:
         self.producer, self.counters = producer, counters
         self.mark = self.former = mark
 
-    def count(self, messages: int, size: int, last: int) -> None:
-        """Count what was published up to `last` (ms), with duplicates. `size` in bytes."""
-        counters = self.counters
-        counters.messages_in += messages
-        counters.bytes_in += size
-        counters.last = last
+    def count(self, messages: int, size: int) -> None:
+        """Count what was published, with duplicates. `size` in bytes."""
+        self.counters.messages_in += messages
+        self.counters.bytes_in += size
 
 
 class _Open:
     """A topic that takes rows.
 
-    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `end` is `plain_until` or a
-    round in which a producer may leave, `snapshot` see `Topics.put_rounds_off`, and `until` the first of that and when an interval of the topic's rates ends.
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `end` is `plain_until`,
+    `snapshot` see `Topics.put_rounds_off`, and `until` the first of that and when an interval of the topic's rates ends.
     `taken`: the rows that became entries, from entry `first` on. Of these, `seen` came before the last snapshot, and `written` are in
     the topic's state; `size` is the bytes of the others. `lanes` by the numbers of the senders. `window`: in how many rows new senders
     are looked for at once.
@@ -294,7 +288,6 @@ class PublishRun:
             persistent = self._all.touch_without_effects(rows.topics[row])
             if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
                 return False
-            end = min(end, self._all.next_purge(persistent))
             found = topic.open = _Open(persistent, ctx, largest, end)
             self._taking.append(topic)
             self._opened.append(topic)
@@ -366,7 +359,7 @@ class PublishRun:
             sizes = own.sizes[at:stop]
             if all_new:
                 total = entry_sizes.add_all(sizes)
-                lane.count(stop - at, total, clocks[stop - 1])
+                lane.count(stop - at, total)
                 if found.enabled:
                     lane.mark = ids[stop - 1]
                 found.taken += own.rows[at:stop]
@@ -383,12 +376,10 @@ class PublishRun:
     def _judge(self, found: _Open, own: RowsOfTopic, at: int, to: int) -> list[int]:
         """Judge rows from number `at` to before `to` one by one. Returns the sizes of those that become entries."""
         new = []
-        columns = (
-            column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes, own.clocks)
-        )
-        for row, sender, id_, size, clock in zip(*columns, strict=True):
+        columns = (column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes))
+        for row, sender, id_, size in zip(*columns, strict=True):
             lane = found.lanes[sender]
-            lane.count(1, size, clock)
+            lane.count(1, size)
             if id_ <= lane.mark:
                 found.duplicates.append(row)
                 continue

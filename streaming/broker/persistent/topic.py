@@ -117,16 +117,6 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         self.dedup.producer_removed(producer, now)
         self.producer_counters.pop(producer, None)
 
-    # -- connections ----------------------------------------------------------------------------------------------
-
-    def holds(self, connection: str) -> bool:
-        """Does the topic have something of a connection, if only the memory of a consumer that left?"""
-        return super().holds(connection) or any(
-            connection in each.dispatcher.remembered()
-            for each in self.subscriptions.values()
-            if each.dispatcher is not None
-        )
-
     # -- consumers ------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -37,10 +37,6 @@ Situation = Literal["owner", "waiting", "producers"]
 Verdict = Literal["admit", "own", "wait", "fence"]
 
 
-MOST_GONE = 100
-"""How many producers in a queue may be there whose clients are gone. Pulsar has no limit."""
-
-
 class Refusal(NamedTuple):
     """The answer to a request that the gate refuses."""
 
@@ -151,35 +147,22 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         """The producer in the queue with this id on this connection, unless its client is gone."""
         return self._present.get(connection, {}).get(producer_id)
 
-    def has_waiting(self, connection: str) -> bool:
-        """Does a client on this connection wait in the queue?"""
-        return connection in self._present
-
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
         if (waiting := self.find_waiting(connection, producer_id)) is not None:
             waiting.gone = True
             self._forget(waiting)
-            self._drop_gone()
 
     def connection_lost(self, connection: str) -> None:
         """The client of these producers is gone."""
         for waiting in self._present.pop(connection, {}).values():
             waiting.gone = True
-        self._drop_gone()
 
     def take_queue(self) -> list[WaitingProducer]:
         """Empty the queue and return what was in it."""
         queue, self.waiting = self.waiting, []
         self._present.clear()
         return queue
-
-    def _drop_gone(self) -> None:
-        """Only so many whose clients are gone keep their places."""
-        if len(self.waiting) > MOST_GONE:
-            surplus = len(self.waiting) - MOST_GONE - sum(map(len, self._present.values()))
-            for waiting in [each for each in self.waiting if each.gone][: max(surplus, 0)]:
-                self.waiting.remove(waiting)
 
     def _forget(self, waiting: WaitingProducer) -> None:
         producer = waiting.producer
