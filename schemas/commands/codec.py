@@ -64,6 +64,10 @@ _json_encode = msgspec.json.Encoder().encode
 _pack_encode = msgspec.msgpack.Encoder().encode
 
 
+_NO_OBJECT = "Expected `object`, got "
+"""What msgspec says of MessagePack that is no map, such as the first byte of a text."""
+
+
 class MalformedCommand(ValueError):
     """A record's value is not a command. The text says what is wrong and where (a JSON path)."""
 
@@ -94,7 +98,10 @@ def decode(value: bytes) -> AnyCommand | Publish:
         raise
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         deep = is_deep(value) if text else is_deep_binary(value)
-        raise MalformedCommand(_TOO_DEEP if deep else str(error)) from None
+        cause = str(error)
+        if not text and cause.startswith(_NO_OBJECT) and " - at " not in cause:
+            cause = "neither a JSON object, which begins with {, nor its MessagePack form"
+        raise MalformedCommand(_TOO_DEEP if deep else cause) from None
 
 
 def _check_size(value: bytes, head: msgspec.json.Decoder[_Head] | msgspec.msgpack.Decoder[_Head]) -> None:

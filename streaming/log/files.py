@@ -13,6 +13,7 @@ The name and the columns of a file tell which of three forms it has:
 import gzip
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, flock
@@ -227,6 +228,8 @@ def _lines_in(path: Path) -> Iterator[bytes]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
+                if number == 1:
+                    line = line.removeprefix(BOM_UTF8)  # Windows' editors begin files with it
                 if len(line) > LONGEST_LINE:
                     raise LogError(
                         f"{path}, line {number} has more than {LONGEST_LINE >> 20} MiB: no command is that long"

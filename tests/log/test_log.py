@@ -52,6 +52,12 @@ def test_lines_become_values_without_their_coordinates(tmp_path: Path, name: str
     assert values[1:] == [TICK, TICK]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = lines(tmp_path / "log.jsonl", {"timestamp": 3, "command": "TICK"}, {"command": "TICK"})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_log(path)["value"].to_pylist() == [TICK, TICK]
+
+
 @pytest.mark.feature("J1", "J6")
 def test_a_line_that_is_no_object_is_kept_as_it_is(tmp_path: Path) -> None:
     log = read_log(lines(tmp_path / "log.jsonl", {"timestamp": 3, "command": "TICK"}, "[1, 2]", "\udcff{"))

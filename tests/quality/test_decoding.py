@@ -156,6 +156,15 @@ def test_deep_lines_of_a_log_keep_their_bytes(tmp_path: Any) -> None:
 # -- size
 
 
+@pytest.mark.parametrize("value", [b"not json", b"[1]", b"5", b"\x93\x01\x02\x03", b"\x1f\x8b\x08"])
+def test_what_is_no_object_is_told_to_begin_otherwise(value: bytes) -> None:
+    """It may be meant as JSON."""
+    with pytest.raises(
+        MalformedCommand, match=r"^neither a JSON object, which begins with \{, nor its MessagePack form$"
+    ):
+        decode(value)
+
+
 def test_commands_of_operators_are_small() -> None:
     for kind, field, items in (("ADMIN", "body", []), ("BROKER_CONFIG", "settings", {})):
         command = json.loads(value(kind, **{field: items})) | {"connection": "x" * (1 << 20)}

@@ -154,7 +154,7 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        ((None, b"rubbish"), "Expected `object`, got `int`"),
+        ((None, b"rubbish"), "neither a JSON object, which begins with {"),
         ((None, admin(TTL, 7) | {"methd": 1}), "Object contains unknown field `methd`"),
         ((None, admin("x" * 5000, 7)), "path"),
         ((None, {"command": "TICK"}), "neither an ADMIN nor a BROKER_CONFIG command"),
