@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.commands import Line, Refused, decode_or_refuse, nesting, to_binary
-from schemas.commands.codec import Decoded, decode
+from schemas.commands.codec import Decoded, MalformedCommand, decode
 from schemas.commands.parts import LARGEST_BATCH
 from streaming.log.files import read_log, write_log
 from streaming.quarantine.store import read_repaired
