@@ -24,6 +24,7 @@ TOGETHER_SECONDS = 1.0
 _SHOW_CURSOR = b"\x1b[?25h"
 _IMPORT = "<frozen importlib._bootstrap>"
 _AGAIN_SECONDS = 0.02
+_GATHER_SECONDS = 0.05
 _PATIENCE_SECONDS = 10.0
 """How long a command that a signal ends may take to release what it holds."""
 
@@ -148,6 +149,8 @@ def _handled(first: Callable[[int], None]) -> Iterator[None]:
         now = time.monotonic()
         if _Process.begun is None:
             _Process.begun = now
+            # Python misses a signal between this handler and the system call that it interrupted, until that ends.
+            time.sleep(_GATHER_SECONDS)
             first(number)
         elif now - _Process.begun > TOGETHER_SECONDS:
             end_at_once(number)
@@ -180,6 +183,8 @@ def _raise(_: int, frame: FrameType | None) -> None:
     if _Process.before_end is not None:
         _Process.before_end()
     _kill_children()
+    # Python calls the handlers of signals that came together one after the other: this one's end is when the next begins.
+    _Process.begun = time.monotonic()
     raise SystemExit(128 + number)
 
 

@@ -27,7 +27,7 @@ GRACEFUL = (
     WORK.replace("print", "with stop_signals() as stop:\n  print")
     + """
   while not stop.is_set():
-    time.sleep(0.01)
+    time.sleep(1.1)
   time.sleep(float(sys.argv[1]))
   print("finished", flush=True)
 """
@@ -207,7 +207,7 @@ from streaming.signals import before_end, ending_signals
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
+        time.sleep(1.1)
 before_end(lambda: print("released", flush=True))
 with ending_signals():
     Finalized()
@@ -240,6 +240,23 @@ def test_what_the_command_started_ends_with_it_but_for_daemons() -> None:
     wait_until(lambda: is_gone(own), "the end of the child")
     assert not is_gone(apart)
     os.kill(apart, signal.SIGKILL)
+
+
+TOGETHER = """
+import os, signal, sys, time
+from streaming import signals
+signals.before_end(lambda: time.sleep(1.1))
+with signals.ending_signals():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.ENDING)
+"""
+
+
+def test_signals_that_come_together_are_one_however_long_the_end_takes() -> None:
+    process = subprocess.run([sys.executable, "-c", TOGETHER], stderr=subprocess.PIPE, text=True, check=False)
+    assert (process.returncode, process.stderr) == (130, "")
 
 
 @pytest.mark.spark

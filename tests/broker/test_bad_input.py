@@ -133,9 +133,9 @@ def admin(method: str, call: str, body: Any = None) -> bytes:
     [
         (b"", "empty value"),
         (b"{", "truncated"),
-        (b"[]", "Expected `object`"),
-        (b"null", "Expected `object`"),
-        (b"\xff\xfe\x00", "Expected `object`"),
+        (b"[]", "neither a JSON object"),
+        (b"null", "neither a JSON object"),
+        (b"\xff\xfe\x00", "neither a JSON object"),
         (b'{"command": "PUBLISH"}', "Invalid value 'PUBLISH'"),
         (b'{"command": 5}', "`$.command`"),
         (b'{"command": "FLOW", "consumer_id": 1}', "missing required field `messagePermits`"),
