@@ -56,6 +56,7 @@ class _Whole(NamedTuple):
     clock: int
     origin: int
     generated_names: int
+    forgotten_ledger: int
     config: ServiceConfiguration
     namespaces: dict[str, Policies]
     tenants: dict[str, TenantInfo]
@@ -100,6 +101,9 @@ class Spread:
             piece(name).aside[name] = block
         for name, left in state.deleted.items():
             piece(name).deleted[name] = left
+        for whole, partitions in state.deleted_partitions.items():
+            for name, left in partitions.items():
+                piece(name).deleted_partitions.setdefault(whole, {})[name] = left
         for name, messages in state.unacked.messages.items():
             piece(name).unacked.messages[name] = messages
         for name in state.unacked.waiting:
@@ -114,7 +118,8 @@ class Spread:
                     own.dispatch = own.dispatch or DispatchRateLimiter(limiter.rate)
                     own.dispatch.waiting.setdefault(moment, {})[dispatcher] = None
         users: dict[str, list[str]] = {}
-        for name in (*state.topics, *state.aside, *state.deleted):
+        deleted = [*state.deleted, *(name for names in state.deleted_partitions.values() for name in names)]
+        for name in (*state.topics, *state.aside, *deleted):
             users.setdefault(name_of(name), []).append(name)
         for name, versions in state.schemas.items():
             for user in users.get(name, [name]):
@@ -127,10 +132,11 @@ class Spread:
         self._wholes.append(
             _Whole(
                 state.partition,
-                bool(state.topics or state.deleted),
+                bool(state.topics or deleted),
                 state.clock,
                 state.origin,
                 state.generated_names,
+                state.forgotten_ledger,
                 state.config,
                 state.namespaces,
                 state.tenants,
@@ -187,6 +193,7 @@ class Spread:
             clock=min((each.clock for each in counting), default=0),
             origin=min(known, default=-1),
             generated_names=max((each.generated_names for each in counting), default=0),
+            forgotten_ledger=max((each.forgotten_ledger for each in self._wholes), default=0),
             partitioned=self._common("partitioned", partition),
             partitioned_topics=self._common("partitioned_topics", partition),
             permissions=self._common("permissions", partition),
@@ -198,6 +205,8 @@ class Spread:
             state.topics.update(piece.topics)
             state.aside.update(piece.aside)
             state.deleted.update(piece.deleted)
+            for whole, partitions in piece.deleted_partitions.items():
+                state.deleted_partitions.setdefault(whole, {}).update(partitions)
             state.permissions.update(piece.permissions)
             for connection, topics in piece.connections.items():
                 state.connections.setdefault(connection, {}).update(topics)

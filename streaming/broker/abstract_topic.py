@@ -1,7 +1,9 @@
 """What topics have in common, whether they store messages or not (mirrors `AbstractTopic`)."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -11,6 +13,7 @@ from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.producer.producer import Producer
+from streaming.broker.producer.short_form import ShortFormProducers
 from streaming.broker.rate import ProducerCounters, Rates, end_of_interval, seconds_of_interval
 from streaming.broker.subscription.consumer import Consumer, Handle
 
@@ -44,17 +47,7 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     bytes_out_gone: int = 0
 
 
-class DeletedTopic(msgspec.Struct, array_like=True):
-    """What a deleted topic leaves to the next one of its name, and to clients that do not know yet.
-
-    `last_ledger`: ledger ids are never used again. The other field is that of `AbstractTopic`.
-    """
-
-    last_ledger: int = 0
-    closed_producers: dict[Handle, int] = {}
-
-
-class AbstractTopic(msgspec.Struct, array_like=True):
+class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
     """A topic's policies, its producers, and the handles of its clients.
 
     `closed_producers`: when the broker closed them (ms). `closing_producers`: producers that leave once their writes are
@@ -81,6 +74,46 @@ class AbstractTopic(msgspec.Struct, array_like=True):
     counters: Counters = msgspec.field(default_factory=Counters)
     rates_until: int = 0
     producer_counters: dict[str, ProducerCounters] = msgspec.field(default_factory=dict)
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    def add_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle, name: str) -> None:
+        """A connection has a new producer or consumer here: note its name in `producer_handles` or `consumer_handles`."""
+        self._held[handle[0]] += 1  # first, since this counts the handles if nobody has
+        handles[handle] = name
+        ctx.attach(handle[0], self.name)
+
+    def remove_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle) -> None:
+        """A producer or consumer of a connection leaves."""
+        held = self._held
+        held[handle[0]] -= 1
+        del handles[handle]
+        if not held[handle[0]]:
+            del held[handle[0]]
+            ctx.part(handle[0], self.name)
+
+    def holds(self, connection: str) -> bool:
+        """Does the topic have something of a connection?"""
+        return connection in self._held or self.access.has_waiting(connection)
+
+    @cached_property
+    def _held(self) -> Counter[str]:
+        """How many producers and consumers of each connection there are."""
+        return Counter(connection for connection, _ in (*self.producer_handles, *self.consumer_handles))
+
+    # -- producers of the short form ------------------------------------------------------------------------------
+
+    @cached_property
+    def short_form(self) -> ShortFormProducers:
+        """Those without a connection."""
+        return ShortFormProducers(self.producers, self.producer_counters)
+
+    def silent_since(self) -> int | None:
+        """When the one of them published that has been silent for longest (ms). None: none can leave."""
+        if self.pending:  # a fault puts off a write, perhaps one of theirs
+            return None
+        first = self.short_form.first()
+        return None if first is None else first[0]
 
     # -- rates ----------------------------------------------------------------------------------------------------
 

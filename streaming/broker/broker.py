@@ -45,6 +45,7 @@ from streaming.broker.codec import (
 )
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
+from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
@@ -132,6 +133,9 @@ class Broker:
         ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip
+        ctx.deleted = DeletedTopics(
+            state.deleted, state.deleted_partitions, state.forgotten_ledger, state.partitioned
+        )
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
@@ -167,6 +171,8 @@ class Broker:
             self._run.close()
         while ctx.lost:
             self._connection_lost(ctx.lost.pop())
+        if ctx.parted:
+            self._forget_parted()
 
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """Fold the rows of a `run`, as `apply` would, but faster.
@@ -188,6 +194,7 @@ class Broker:
     def tick(self, timestamp: int) -> None:
         """The trigger's time: as a TICK record, but belonging to the last record's offset."""
         self._advance(timestamp)
+        self._forget_parted()
         self._ctx.emit(Tick())
 
     def set_aside(self, name: str, why: Refused) -> None:
@@ -437,8 +444,7 @@ class Broker:
         """Is this a partition of a partitioned topic that nobody has used or deleted?"""
         whole = name.rpartition("-partition-")[0]
         return (
-            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0)
-            and name not in self._state.deleted
+            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0) and name not in self._ctx.deleted
         )
 
     def _refuse_namespace(self, name: str, command: TopicCommand | LookupCommand) -> bool:
@@ -564,6 +570,19 @@ class Broker:
             if topic_name in self._state.topics:
                 self._domain(topic_name).connection_lost(topic_name, connection)
 
+    def _forget_parted(self) -> None:
+        """Forget the connections of which topics have nothing left. The loss of some of them never comes."""
+        ctx = self._ctx
+        for connection, name in ctx.parted:
+            topics = ctx.connections.get(connection, {})
+            if name in topics and not (
+                name in self._state.topics and self._domain(name).load(name).holds(connection)
+            ):
+                del topics[name]
+                if not topics:
+                    del ctx.connections[connection]
+        ctx.parted.clear()
+
     def _configure(self, command: c.BrokerConfig) -> Refused | None:
         try:
             config = configuration(command.profile, command.settings)
@@ -591,7 +610,7 @@ class Broker:
             or resources.call_resources(ctx, command)
             or tenants.call_tenants(ctx, command)
             or namespaces.list_namespaces(ctx, command)
-            or namespaces.list_topics(ctx, command, state.topics, state.deleted)
+            or namespaces.list_topics(ctx, command, state.topics, ctx.deleted)
         ):
             return
         found = namespaces.call_namespace(ctx, command, self._touch_all, self._delete_all)
@@ -656,6 +675,7 @@ class Broker:
         self._non_persistent.encode()
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
         state.config, state.generated_names = ctx.config, ctx.generated_names
+        state.forgotten_ledger = ctx.deleted.forgotten
         return encode_state(state)
 
     def summary(self) -> Summary:

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from schemas.commands import SchemaData
-from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import RateLimits, TenantInfo
+from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
@@ -49,7 +50,7 @@ class TopicBlock(msgspec.Struct, array_like=True):
 class PartitionState(msgspec.Struct, array_like=True):
     """The state of an ingress partition between two micro-batches.
 
-    `deleted`: deleted topics of which something is left. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
+    `deleted`, `deleted_partitions` and `forgotten_ledger`: see `DeletedTopics`. `origin` = the first timestamp (ms), which sets the phase of periodic checks; `connections`: connection → topics on
     which it has had producers or consumers; `partitioned`: topic → number of partitions; `schemas`: topic → its schemas
     by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions;
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
@@ -77,6 +78,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     resources: dict[str, dict[str, Any]] = {}
     generated_names: int = 0
     aside: dict[str, TopicBlock] = {}
+    deleted_partitions: dict[str, dict[str, DeletedTopic]] = {}
+    forgotten_ledger: int = 0
 
 
 def _encode_hook(value: Any) -> Any:

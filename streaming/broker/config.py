@@ -145,8 +145,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     brokerDeduplicationSnapshotFrequencyInSeconds: Annotated[int, between(0, MOST, "s")] = 120
     """The interval of that check (`deduplicationSnapshot`). 0: off."""
     brokerDeduplicationProducerInactivityTimeoutMinutes: Annotated[int, between(0, MOST, "min")] = 360
-    """The sequence ids of a producer that has been disconnected for longer than this are forgotten. The check
-    (`inactiveProducers`) runs three times in this interval. 0: off."""
+    """The sequence ids of a producer that has been disconnected for longer than this are forgotten. A producer of the short form that
+    has published nothing for longer than this leaves, and its sequence ids are forgotten. The check (`inactiveProducers`) runs three
+    times in this interval. 0: off."""
 
     # Topics, subscriptions and dispatch
     subscriptionTypesEnabled: str = "Exclusive,Shared,Failover,Key_Shared"

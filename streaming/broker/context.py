@@ -12,6 +12,7 @@ from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
 from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
 from streaming.broker.policies.hierarchy import (
@@ -95,6 +96,7 @@ class Context:
         "clock",
         "config",
         "connections",
+        "deleted",
         "entries",
         "full",
         "generated_names",
@@ -104,6 +106,7 @@ class Context:
         "namespaces",
         "offset",
         "ordinal",
+        "parted",
         "partition",
         "partitioned",
         "partitioned_topics",
@@ -131,6 +134,7 @@ class Context:
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.partitioned: dict[str, int] = {}
+        self.deleted = DeletedTopics({}, {}, 0, self.partitioned)
         self.partitioned_topics: dict[str, PartitionedTopic] = {}
         self.schemas: dict[str, list[SchemaData]] = {}
         self.schema_times: dict[str, list[int]] = {}
@@ -139,6 +143,7 @@ class Context:
         self.full: Callable[[], object] | None = None
         self.most = maxsize
         self.lost: list[str] = []
+        self.parted: dict[tuple[str, str], None] = {}
         self.acks: list[Acked] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
@@ -212,6 +217,11 @@ class Context:
     def attach(self, connection: str, topic: str) -> None:
         """Note that a connection has a producer or consumer on a topic, so that they are removed when it is lost."""
         self.connections.setdefault(connection, {})[topic] = None
+
+    def part(self, connection: str, topic: str) -> None:
+        """Note that a topic no longer has something of a connection. If nothing is left, the topic is forgotten for it at the end of
+        the command."""
+        self.parted[connection, topic] = None
 
     def policies_changed(self) -> None:
         """Drop the resolved policies of every topic, since a policy or the configuration changed."""

@@ -36,12 +36,11 @@ NEVER = 1 << 62
 
 def takes_only_snapshots(ctx: Context, topic: PersistentTopic) -> bool:
     """Whether checks have no effect on a topic but snapshots of its sequence ids, as long as nothing but publishes of its producers
-    happens there."""
+    happens there. Before `inactive_producers`, that is."""
     return not (
         topic.subscriptions
         or topic.oldest is not None
         or not topic.producers
-        or topic.dedup.inactive
         or len(topic.ledger.ledgers) > 1
         or ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds > 0
         or ctx.policies_of(topic).destination_storage_quota.value.limitSize >= 0
@@ -178,18 +177,32 @@ def deduplication_snapshot(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def inactive_producers(ctx: Context, topic: PersistentTopic) -> int:
-    """When deduplication forgets the first inactive producer."""
-    if topic.dedup.status != "Enabled":
-        return ctx.clock if topic.dedup.inactive else NEVER
+    """When deduplication forgets the first inactive producer, or the first one of the short form leaves."""
+    inactive, silent = topic.dedup.inactive_since(), topic.silent_since()
+    if inactive is not None and topic.dedup.status != "Enabled":
+        return ctx.clock
     timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-    return min(topic.dedup.inactive.values(), default=NEVER) + timeout + 1
+    return min((since for since in (inactive, silent) if since is not None), default=NEVER) + timeout + 1
 
 
 def inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> int:
     """When the first subscription without consumers expires."""
+    unused = [each for each in topic.subscriptions.values() if not each.consumers]
+    times = ((each.last_active, expires_after(ctx, topic, each)) for each in unused)
+    return min([since + minutes * 60_000 + 1 for since, minutes in times if minutes > 0], default=NEVER)
+
+
+READER_COMES_BACK = 360
+"""A client whose reader was closed by a seek subscribes again at once. After so many minutes, its cursor goes (in Pulsar, only when the
+topic is unloaded)."""
+
+
+def expires_after(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
+    """For how many minutes a subscription may be without consumers, 0 or less: for ever."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
-    unused = [each.last_active for each in topic.subscriptions.values() if not each.consumers]
-    return NEVER if minutes <= 0 else min(unused, default=NEVER) + minutes * 60_000 + 1
+    if subscription.durable:
+        return minutes
+    return min(minutes, READER_COMES_BACK) if minutes > 0 else READER_COMES_BACK
 
 
 def inactive_topics(ctx: Context, topic: PersistentTopic) -> int:

@@ -109,6 +109,7 @@ def call_partitions(
 def forget(ctx: Context, name: str) -> None:
     """Delete what a partitioned topic has as a whole."""
     del ctx.partitioned[name]
+    ctx.deleted.partitioned_topic_deleted(name)
     ctx.partitioned_topics.pop(name, None)
     schema_registry.forget(ctx, name)
     ctx.permissions.pop(name, None)

@@ -43,12 +43,11 @@ def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
-    """Delete the subscriptions that were unused for subscriptionExpirationTime (subscriptions.md §7)."""
-    minutes = ctx.policies_of(topic).subscriptionExpirationTime
-    if minutes <= 0:
-        return
-    for subscription in list(topic.subscriptions.values()):
-        if not subscription.consumers and ctx.clock - subscription.last_active > minutes * 60_000:
+    """Delete the subscriptions that were unused for subscriptionExpirationTime (subscriptions.md §7), and what is left of those whose
+    reader did not come back."""
+    for subscription in [each for each in topic.subscriptions.values() if not each.consumers]:
+        minutes = next_effect.expires_after(ctx, topic, subscription)
+        if minutes > 0 and ctx.clock - subscription.last_active > minutes * 60_000:
             leaving.delete(ctx, topic, subscription, f"unused for {minutes} min")
 
 

@@ -64,12 +64,13 @@ class Rates(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProducerCounters(msgspec.Struct, array_like=True, gc=False):
-    """What was acknowledged to a producer: messages, bytes, and how many of these messages were chunks."""
+    """What was acknowledged to a producer: messages, bytes, how many of these messages were chunks, and when the last one came (ms)."""
 
     rates: Rates
     messages_in: int = 0
     bytes_in: int = 0
     chunks_in: int = 0
+    last: int = 0
 
     def end_interval(self, until: int) -> tuple[float, ...]:
         """Compute and return the rates of the interval that ends at `until` (ms). Empty: zeros."""

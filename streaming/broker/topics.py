@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.metrics import TopicMetrics
 from streaming.broker import inactive_topics, next_effect, partitioned_topics
-from streaming.broker.abstract_topic import AbstractTopic, DeletedTopic
+from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.codec import (
     PartitionState,
     TopicBlock,
@@ -20,6 +20,7 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
+from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.names import DEDUP_CURSOR, partitions_of
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
@@ -51,7 +52,7 @@ class Topics(ABC, Generic[T]):
             block = self._state.topics.get(name)
             if block is None:
                 self._state.topics[name] = TopicBlock(b"")
-                topic = self._loaded[name] = self._create(name, self._state.deleted.pop(name, DeletedTopic()))
+                topic = self._loaded[name] = self._create(name, self._ctx.deleted.take(name))
             else:
                 topic = self._loaded[name] = self._decode(block.data)
         return topic
@@ -62,7 +63,7 @@ class Topics(ABC, Generic[T]):
 
     def answer_missing(self, name: str, command: TopicCommand) -> None:
         """Answer a command on a topic that does not exist and that the command does not create, as an empty topic does."""
-        self._carry_out(self._missing(name, self._state.deleted.get(name, DeletedTopic())), command)
+        self._carry_out(self._missing(name, self._ctx.deleted.former(name)), command)
 
     def delete(self, name: str, *, force: bool, cause: str = "by an administrator") -> int:
         """Delete a topic, unless producers or consumers use it: returns their number. `force`: disconnects them and
@@ -74,7 +75,7 @@ class Topics(ABC, Generic[T]):
         left = self._close(topic, cause)
         del self._loaded[name], self._state.topics[name]
         if left != DeletedTopic():
-            self._state.deleted[name] = left
+            self._ctx.deleted.add(name, left)
         self._ctx.policies_changed()
         return 0
 
@@ -278,13 +279,20 @@ class PersistentTopics(Topics[PersistentTopic]):
             return NEVER
         return self._rounds.next_of("deduplicationSnapshot", max(ctx.clock, due - 1)) or NEVER
 
+    def next_purge(self, topic: PersistentTopic) -> int:
+        """The round in which the first producer of a topic leaves or is forgotten if it stays inactive (ms), `NEVER`: none."""
+        ctx = self._ctx
+        if (at := next_effect.inactive_producers(ctx, topic)) >= NEVER:
+            return NEVER
+        return self._rounds.next_of("inactiveProducers", max(ctx.clock, at - 1)) or NEVER
+
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds would have done on a topic up to now that were put off. `happened`: when something happened there last, before
         which snapshots were taken that were due. Times are in ms."""
         ctx, rounds, name, now = self._ctx, self._rounds, topic.name, self._ctx.clock
         due = self._put_off.pop(name)
         if due <= happened:
-            if topic.cursors:  # it was not idle
+            if not lifecycle.is_idle(ctx, topic):
                 rounds.skipped(ctx, topic, due - 1, happened)
             due = rounds.first_after(happened)
         block = self._state.topics[name]
@@ -401,7 +409,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         if (
             whole in ctx.partitioned
             and ctx.config.brokerDeleteInactivePartitionedTopicMetadataEnabled
-            and all(each in self._state.deleted for each in partitions_of(whole, ctx.partitioned[whole]))
+            and all(each in ctx.deleted for each in partitions_of(whole, ctx.partitioned[whole]))
         ):
             partitioned_topics.forget(ctx, whole)
 
@@ -524,7 +532,8 @@ class PersistentTopics(Topics[PersistentTopic]):
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
-    """Topics that store nothing. They have one timer, for the round of a check in which an unused topic is deleted."""
+    """Topics that store nothing. They have one timer, for the round of a check in which an unused topic is deleted, or producers
+    of the short form leave."""
 
     def names(self) -> list[str]:
         """The names of the topics, sorted."""
@@ -558,30 +567,56 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def configured(self, names: Iterable[str]) -> None:
-        """The configuration or a policy of these topics is new. It decides when they are deleted if nobody uses them."""
+        """The configuration or a policy of these topics is new. It decides when something is deleted that nobody uses."""
         for name in names:
             self._wake(self.load(name))
 
     def is_unused(self, name: str) -> bool:
-        """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again."""
+        """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again. Silent producers of the
+        short form leave."""
         topic, now = self.load(name), self._ctx.clock
+        if self._purged_at(topic, now) == now:
+            topic.update_rates(self._ctx)
+            timeout = self._ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
+            non_persistent_commands.leave_silent(self._ctx, topic, now - timeout)
         if self._deleted_at(topic, now) == now:
             return True
         self._wake(topic)
         return False
 
     def _wake(self, topic: NonPersistentTopic) -> None:
-        if (at := self._deleted_at(topic, self._ctx.clock + 1)) >= 0:
+        if (at := self._due(topic)) >= 0:
             self._ctx.wake(topic.name, at)
+
+    def _due(self, topic: NonPersistentTopic) -> int:
+        """The next round that has an effect on the topic if nothing happens until then (ms). −1: there is none."""
+        after = self._ctx.clock + 1
+        return min(
+            [at for at in (self._deleted_at(topic, after), self._purged_at(topic, after)) if at >= 0],
+            default=-1,
+        )
+
+    def _purged_at(self, topic: NonPersistentTopic, since: int) -> int:
+        """The first round from `since` on in which a producer of the short form leaves (ms). −1: there is none."""
+        minutes, silent = (
+            self._ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes,
+            topic.silent_since(),
+        )
+        if silent is None or minutes == 0:
+            return -1
+        return self._round(max(silent + minutes * 60_000 + 1, since), minutes * 20_000)
 
     def _deleted_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which the topic is deleted if nobody uses it until then (ms). −1: there is none."""
-        ctx, origin = self._ctx, self._state.origin
-        at = inactivity.unused_at(ctx, topic)
-        if at is None or origin < 0 or self._state.topics[topic.name].closed:
+        at = inactivity.unused_at(self._ctx, topic)
+        if at is None or self._state.topics[topic.name].closed:
             return -1
-        interval = inactive_topics.interval(ctx.config)
-        return origin - (origin - max(at, since)) // interval * interval
+        return self._round(max(at, since), inactive_topics.interval(self._ctx.config))
+
+    def _round(self, since: int, interval: int) -> int:
+        """The first round of a check from `since` on, −1: before time begins, there is none. Times are in ms."""
+        origin = self._state.origin
+        return origin - (origin - since) // interval * interval if origin >= 0 else -1
 
     def _close(self, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
         return non_persistent_commands.delete(self._ctx, topic, cause)
@@ -593,7 +628,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         return decode_non_persistent_topic(data)
 
     def _summarise(self, topic: NonPersistentTopic, block: TopicBlock) -> None:
-        block.due = self._deleted_at(topic, self._ctx.clock + 1)
+        block.due = self._due(topic)
 
     def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
         non_persistent_commands.carry_out(self._ctx, topic, command)

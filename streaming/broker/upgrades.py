@@ -20,8 +20,8 @@ A structure is a list of its fields (after its tag, if it has one), or a dict if
 pair. A list may lack its last fields, if a version without them wrote it.
 """
 
-_CLOCK, _CONFIG, _TOPICS, _DATA = 1, 5, 7, 0
-"""Where `PartitionState.clock`, `config` and `topics`, and `TopicBlock.data` are, in every version."""
+_CLOCK, _CONFIG, _TOPICS, _DATA, _DUE = 1, 5, 7, 0, 1
+"""Where `PartitionState.clock`, `config` and `topics`, and `TopicBlock.data` and `due` are, in every version."""
 
 
 # -- version 1 to 2 -----------------------------------------------------------------------------------------------
@@ -47,6 +47,9 @@ _ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {})
 
 _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
 """Where version 1 had `Subscription.consumers`, `Subscription.dispatcher` and `Consumer.hash_ranges`."""
+
+_PRODUCER_ID = 2
+"""Where `Producer.producer_id` is. It has `created` as its last field in version 2."""
 
 _REPLAY, _DELAYED, _MIN_REPLAYED = 2, 8, 17
 """Where a dispatcher to many consumers had these fields in version 1, counting its tag."""
@@ -75,6 +78,7 @@ def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
             state[_TOPICS][name].append(state[_CLOCK] + 1)  # `TopicBlock.next_round`: as soon as time goes on
         else:  # a non-persistent topic, whose encoding has field names
             _non_persistent_topic(topic, state[_CLOCK])
+            state[_TOPICS][name][_DUE] = state[_CLOCK] + 1  # producers of the short form may leave
 
 
 def persistent_topic(topic: list[Any], clock: int = 0) -> None:
@@ -83,9 +87,17 @@ def persistent_topic(topic: list[Any], clock: int = 0) -> None:
     for subscription in fields["subscriptions"].values():
         _sort_hash_ranges(subscription[_CONSUMERS])
         _dispatcher_last(subscription)
+    _silent_from_now_on(fields["producers"], clock)
     fields["counters"] = _counters_of_all_first(fields["counters"])
     fields |= {"rates_until": 0, "producer_counters": {}, "last_active": clock}
     topic[:] = [fields[name] for name in _TOPIC_2]
+
+
+def _silent_from_now_on(producers: dict[str, list[Any]], clock: int) -> None:
+    """Version 1 did not know when a producer of the short form published last. It has as much time as one that is new at `clock` (ms)."""
+    for producer in producers.values():
+        if producer[_PRODUCER_ID] is None:
+            producer.append(clock)
 
 
 def _sort_hash_ranges(consumers: list[list[Any]]) -> None:
@@ -131,6 +143,7 @@ def _non_persistent_topic(topic: dict[str, Any], clock: int) -> None:
     """In version 2, a non-persistent topic has nothing for ledgers and cursors."""
     topic.pop("ledger", None)
     topic["last_active"] = clock
+    _silent_from_now_on(topic.get("producers", {}), clock)
     if "counters" in topic:
         topic["counters"] = _counters_of_all_first(topic["counters"])[:4]
     for name, subscription in topic.get("subscriptions", {}).items():

@@ -120,6 +120,7 @@ def more_settings() -> st.SearchStrategy[dict[str, Any]]:
             "brokerDeduplicationSnapshotIntervalSeconds": st.sampled_from([1, 100]),
             "brokerDeduplicationSnapshotFrequencyInSeconds": st.sampled_from([0, 7, 60]),
             "managedLedgerDefaultMarkDeleteRateLimit": st.sampled_from([0.005, 5]),
+            "brokerDeduplicationProducerInactivityTimeoutMinutes": st.sampled_from([0, 1]),
         },
     )
 
@@ -296,6 +297,9 @@ DEDUPLICATED: dict[str, Any] = {"brokerDeduplicationEnabled": True}
         DEDUPLICATED | {"managedLedgerMaxLedgerRolloverTimeMinutes": 30, "managedLedgerMinLedgerRolloverTimeMinutes": 0},
         {"managedLedgerInactiveLedgerRolloverTimeSeconds": 100},
         {"backlogQuotaDefaultLimitBytes": 2_000},
+        {"brokerDeduplicationProducerInactivityTimeoutMinutes": 1},
+        {"brokerDeduplicationProducerInactivityTimeoutMinutes": 0},
+        DEDUPLICATED | {"brokerDeduplicationProducerInactivityTimeoutMinutes": 1},
     ],
 )  # fmt: skip
 def test_a_run_goes_on_over_rounds_of_checks(broker: dict[str, Any], longest: int, cuts: list[int]) -> None:

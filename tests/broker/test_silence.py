@@ -162,7 +162,11 @@ def test_skipping_makes_no_difference(log: list[Record]) -> None:
 @pytest.mark.parametrize("silence", [61_000, 17 * 3_600_000, 17 * 3_600_000 + 1_200_000, 18 * 3_600_000])
 def test_rates_vanish_alike(silence: int) -> None:
     # A rate is halved with each interval, until a float can be halved no more.
-    topic, config = TOPICS[0], BrokerConfig(settings={"brokerDeduplicationEnabled": True})
+    settings: dict[str, Any] = {
+        "brokerDeduplicationEnabled": True,
+        "brokerDeleteInactiveTopicsEnabled": False,
+    }
+    topic, config = TOPICS[0], BrokerConfig(settings=settings)
     log: list[Record] = [
         (0, None, config),
         *[(0, topic, Publish(producer="p", sequence_id=n, payload="xxx")) for n in range(7)],

@@ -53,6 +53,10 @@ class ChunkOwners(msgspec.Struct, array_like=True):
         self.gone[index : index + 1] = [left]
         self.by_uuid.update(dict.fromkeys(uuids, index))
 
+    def remembered(self) -> set[str]:
+        """The connections of those that left."""
+        return {self.gone[owner].connection for owner in self.by_uuid.values() if isinstance(owner, int)}
+
     def has_left(self, consumer: Consumer) -> bool:
         """Whether `of` gave a consumer that is gone."""
         return any(consumer is each for each in self.gone)

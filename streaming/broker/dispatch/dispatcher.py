@@ -5,7 +5,7 @@ commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -60,6 +60,10 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def closed_active(self) -> Handle | None:
         """A consumer that an earlier seek closed, and which Pulsar still takes for the active one."""
         return None
+
+    def remembered(self) -> Collection[str]:
+        """The connections of consumers that left and may still be sent something."""
+        return ()
 
     def can_unsubscribe(self, consumers: list[Consumer], consumer: Consumer) -> bool:
         """Whether the consumer may delete the subscription."""

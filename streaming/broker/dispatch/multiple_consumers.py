@@ -5,7 +5,7 @@ subclass by key.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -96,6 +96,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.remove_consumer(sub, consumer)
         self.rescheduled.clear()
         self.asleep.clear()
+
+    def remembered(self) -> Collection[str]:
+        """The connections of consumers that left before the last chunk of their messages."""
+        return self.chunk_owners.remembered()
 
     # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
 
@@ -637,6 +641,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
         if [1 for _, entry in found if entry.metadata.uuid is not None]:
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
+            for gone in self.chunk_owners.gone:  # perhaps that was the last of their chunks
+                sub.ctx.part(gone.connection, sub.topic)
             for owner, run in runs:
                 if self.chunk_owners.has_left(owner):
                     self._lose(sub, owner, run)

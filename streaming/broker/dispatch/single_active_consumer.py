@@ -2,7 +2,7 @@
 rules: subscriptions.md §8)."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -76,6 +76,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         if sub.consumers:
             self._pick(sub, before)
         else:
+            self._forget_departed(sub)
             self._nobody_reads()
         return False
 
@@ -101,8 +102,17 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """Whether the consumer is the only one, and the active one."""
         return super().can_unsubscribe(consumers, consumer) and consumer is self.active_consumer(consumers)
 
+    def remembered(self) -> Collection[str]:
+        """The connection of `closed_active`."""
+        return () if self.departed is None else self.departed[1:2]
+
+    def _forget_departed(self, sub: SubscriptionContext) -> None:
+        if self.departed is not None:
+            sub.ctx.part(self.departed[1], sub.topic)
+            self.departed = None
+
     def _nobody_reads(self) -> None:
-        self.active, self.pending_read, self.departed = -1, 0, None
+        self.active, self.pending_read = -1, 0
         self.redeliver_at.clear()
 
     def _pick(self, sub: SubscriptionContext, before: Consumer | None) -> bool:
@@ -119,7 +129,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.active = pick_on_ring([consumer.name for consumer in consumers[:best]], sub.topic)
         if consumers[self.active] is before:
             return False
-        self.pending_read, self.departed = 0, None
+        self._forget_departed(sub)
+        self.pending_read = 0
         delay = config.activeConsumerFailoverDelayTimeMillis if self.failover else 0
         if delay <= 0:
             self._take_over(sub)

@@ -134,11 +134,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     def acknowledge_cumulative(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> None:
         """Cumulative ack, possibly inside a batch. Ignored inside an acked batch.
 
-        A position past the end of a closed ledger means that end. Raises `CursorError` and then changes nothing.
+        A position past the end of a closed ledger means that end, also if the ledger is gone, since the cursor had consumed it to
+        the end. Raises `CursorError` and then changes nothing.
         """
         info, mark_delete = ledger.ledgers.get(position.ledger), self.mark_delete
         if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
+        elif info is None and position.ledger == mark_delete.ledger and position > mark_delete:
+            position, ack_set = mark_delete, None
         if ack_set is None:
             self.move(ledger, position, {})
         elif position > self.mark_delete:

@@ -12,8 +12,9 @@ from schemas import commands as c
 from schemas.effects import SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker import admin, schema_registry
-from streaming.broker.abstract_topic import DeletedTopic, PendingWrite
+from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
+from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
@@ -99,6 +100,12 @@ def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) ->
     """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     consumers.connection_lost(ctx, topic, connection)
+    _forget_counters(topic)
+
+
+def leave_silent(ctx: Context, topic: NonPersistentTopic, before: int) -> None:
+    """Producers of the short form leave that published last before `before` (ms)."""
+    registration.leave_silent(ctx, topic, before)
     _forget_counters(topic)
 
 
@@ -188,6 +195,7 @@ def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> N
     counters = topic.producer_counters.get(write.producer.name) or topic.count_producer(ctx, write.producer)
     counters.messages_in += messages
     counters.bytes_in += write.size
+    counters.last = ctx.clock
     if write.metadata.chunk_id is not None:
         counters.chunks_in += 1
     _receipt(ctx, topic, write, 0, None, messages)

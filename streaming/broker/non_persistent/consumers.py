@@ -112,8 +112,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
             name, command.subType, dispatcher, properties=properties
         )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
-    topic.consumer_handles[consumer.handle] = name
-    ctx.attach(command.connection, topic.name)
+    topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
     dispatcher.add_consumer(ctx, topic.name, subscription.consumers, consumer)
 
 
@@ -124,7 +123,7 @@ def detach(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
 ) -> None:
     """A consumer leaves, for whatever reason. The last one takes its subscription with it."""
-    del topic.consumer_handles[consumer.handle]
+    topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
     subscription.consumers.remove(consumer)
     if not subscription.consumers:
         del topic.subscriptions[subscription.name]

@@ -14,6 +14,7 @@ from streaming.broker.persistent.message_deduplication import MessageDeduplicati
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.persistent.trimming import free_ledgers, trim
 from streaming.broker.position import Position
+from streaming.broker.producer import registration
 
 
 def check_status(ctx: Context, topic: PersistentTopic) -> None:
@@ -23,12 +24,14 @@ def check_status(ctx: Context, topic: PersistentTopic) -> None:
         # A state has it that was written before the gate for names held everywhere. Its cursor is not one of deduplication.
         leaving.delete(ctx, topic, misnamed, "its name is reserved")
     if topic.dedup.status == "Initialized":
-        topic.dedup = MessageDeduplication()  # only the cursor survives a load
+        # Else, only the cursor survives a load.
+        topic.dedup = MessageDeduplication(unloaded=topic.dedup.unloaded)
     dedup = topic.dedup
     dedup.every_chunk = not ctx.config.deduplicationChecksLastChunkOnly
     if not wanted and dedup.status != "Disabled":
         dedup.status = "Disabled"
         dedup.clear()
+        dedup.unloaded.clear()
         if topic.cursors.pop(DEDUP_CURSOR, None) is not None:
             trim(ctx, topic)
     elif wanted and dedup.status != "Enabled":
@@ -52,6 +55,9 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
             dedup.recover_entry(entry.metadata)
         last = positions[-1]
     dedup.status = "Enabled"
+    dedup.unloaded = {
+        name: ctx.clock for name in dedup.unloaded if name in dedup.persisted and name not in topic.producers
+    }
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
         take_snapshot(
             ctx, topic, last
@@ -87,7 +93,11 @@ def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
-    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9)."""
-    timeout = ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-    if topic.dedup.purge_inactive(ctx.clock - timeout):
+    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9). Those of the short form
+    leave: they were inactive since they published last."""
+    before = ctx.clock - ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
+    for name, since in registration.leave_silent(ctx, topic, before).items():
+        if name not in topic.producers:  # one that waited for access may have had the same name
+            topic.dedup.producer_removed(name, since)
+    if topic.dedup.purge_inactive(before):
         take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)

@@ -23,7 +23,7 @@ def detach(
     assert dispatcher is not None
     sub, reads = topic.context_of(ctx, subscription), False
     for consumer in consumers:
-        _forget(topic, subscription, consumer)
+        _forget(ctx, topic, subscription, consumer)
         reads |= dispatcher.remove_consumer(sub, consumer)
     if not subscription.consumers:
         subscription.caught_up = False
@@ -33,8 +33,10 @@ def detach(
         dispatcher.consumers_left(sub)
 
 
-def _forget(topic: PersistentTopic, subscription: PersistentSubscription, consumer: Consumer) -> None:
-    del topic.consumer_handles[consumer.handle]
+def _forget(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, consumer: Consumer
+) -> None:
+    topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
     subscription.forget(consumer)
     topic.consumers_changed()
 
@@ -60,7 +62,7 @@ def close_consumers(
     """Send CLOSE_CONSUMER to the consumers and free their handles. The caller updates the dispatcher."""
     for consumer in consumers:
         ctx.emit(CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
-        _forget(topic, subscription, consumer)
+        _forget(ctx, topic, subscription, consumer)
 
 
 def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: int, request_id: int) -> None:
@@ -75,6 +77,7 @@ def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: in
 def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, cause: str) -> None:
     """Delete a subscription and its cursor, and trim the ledgers that only it retained."""
     disconnect_all(ctx, topic, subscription, cause)
+    part_remembered(ctx, topic, subscription)
     rate_limits.stop(ctx, topic, subscription)
     topic.timers.forget(subscription)
     del topic.subscriptions[subscription.name]
@@ -84,6 +87,13 @@ def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscri
     if cursor.durable:
         topic.last_active = ctx.clock
         trim(ctx, topic)
+
+
+def part_remembered(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
+    """The dispatcher is about to go, and with it what it remembers of consumers that left."""
+    if subscription.dispatcher is not None:
+        for connection in subscription.dispatcher.remembered():
+            ctx.part(connection, topic.name)
 
 
 def count_as_gone(topic: PersistentTopic, subscription: PersistentSubscription) -> None:
@@ -113,6 +123,6 @@ def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> N
         return
     if not command.force:
         subscription.consumers.remove(caller)
-        _forget(topic, subscription, caller)
+        _forget(ctx, topic, subscription, caller)
     delete(ctx, topic, subscription, "unsubscribed")
     ctx.emit(Success(topic.name, command.connection, command.request_id))

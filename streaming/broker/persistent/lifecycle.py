@@ -4,8 +4,8 @@
 
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
 from streaming.broker import schema_registry
-from streaming.broker.abstract_topic import DeletedTopic
 from streaming.broker.context import Context
+from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import (
@@ -94,7 +94,8 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
         and len(topic.ledger.ledgers) == 1
         and topic.oldest is None
         and inactivity.deleted_at(ctx, topic) is None
-        and not topic.dedup.inactive
+        and topic.dedup.inactive_since() is None
+        and topic.short_form.first() is None
         and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
         and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
     )
@@ -147,6 +148,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
     topic.fenced = True
     for subscription in topic.subscriptions.values():
         leaving.disconnect_all(ctx, topic, subscription, "topic deleted")
+        leaving.part_remembered(ctx, topic, subscription)
         rate_limits.stop(ctx, topic, subscription)
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
     topic.subscriptions.clear()
@@ -178,6 +180,9 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     """Close the topic cleanly: its clients are disconnected, and its cursors are written (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
+    if topic.dedup.status == "Enabled":
+        short_form = [each.name for each in topic.producers.values() if each.producer_id is None]
+        topic.dedup.unloaded.update(dict.fromkeys(short_form, ctx.clock))
     registration.disconnect_all(ctx, topic, "topic unloaded")
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:
@@ -202,6 +207,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
         rate_limits.stop(ctx, topic, subscription)
+        leaving.part_remembered(ctx, topic, subscription)
         subscription.type = subscription.dispatcher = None
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0

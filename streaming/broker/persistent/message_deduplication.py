@@ -18,7 +18,9 @@ Verdict = Literal["NotDup", "Dup", "Unknown"]
 
 class MessageDeduplication(msgspec.Struct, array_like=True):
     """`inactive`: producer name → when it disconnected (ms). `snapshot_counter`: entries since the last snapshot by count.
-    `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off.
+    `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off. `unloaded`: producers of the short form
+    that have not published since the topic was loaded → when that was (ms). Pulsar has no such producers. Others whose ids were
+    recovered are not inactive, unless they connect and disconnect (§9, a quirk).
     """
 
     status: Status = "Initialized"
@@ -28,6 +30,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
     snapshot_counter: int = 0
     last_snapshot: int = 0
     every_chunk: bool = False
+    unloaded: dict[str, int] = {}
 
     def pushed(self, name: str) -> int | None:
         """highestSequencedPushed of a producer name."""
@@ -92,20 +95,30 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         """A producer connected."""
         if self.status == "Enabled":
             self.inactive.pop(name, None)
+            self.unloaded.pop(name, None)
 
     def producer_removed(self, name: str, now: int) -> None:
         """A producer disconnected at `now` (ms)."""
         if self.status == "Enabled":
             self.inactive[name] = now
 
+    def inactive_since(self) -> int | None:
+        """When the first of the inactive ones disconnected (ms). The dicts have them in that order."""
+        first = [next(iter(each.values())) for each in (self.inactive, self.unloaded) if each]
+        return min(first, default=None)
+
     def purge_inactive(self, before: int) -> bool:
         """Forget the producers that disconnected before `before` (ms). True: a snapshot is due."""
         if self.status != "Enabled":
             self.inactive.clear()
+            self.unloaded.clear()
             return False
-        gone = [name for name, since in self.inactive.items() if since < before]
+        gone = [
+            name for each in (self.inactive, self.unloaded) for name, since in each.items() if since < before
+        ]
         for name in gone:
-            del self.inactive[name]
+            self.inactive.pop(name, None)
+            self.unloaded.pop(name, None)
             self.persisted.pop(name, None)
             self.ahead.pop(name, None)
         return bool(gone)

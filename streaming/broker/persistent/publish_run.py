@@ -116,6 +116,10 @@ class Topics(Protocol):
         """When the next snapshot is due (ms) of a topic that is left out of the rounds."""
         ...
 
+    def next_purge(self, topic: PersistentTopic) -> int:
+        """The round in which the first producer of the topic leaves or is forgotten if it stays inactive (ms)."""
+        ...
+
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
         ...
@@ -130,17 +134,19 @@ class _Lane:
         self.producer, self.counters = producer, counters
         self.mark = self.former = mark
 
-    def count(self, messages: int, size: int) -> None:
-        """Count what was published, with duplicates. `size` in bytes."""
-        self.counters.messages_in += messages
-        self.counters.bytes_in += size
+    def count(self, messages: int, size: int, last: int) -> None:
+        """Count what was published up to `last` (ms), with duplicates. `size` in bytes."""
+        counters = self.counters
+        counters.messages_in += messages
+        counters.bytes_in += size
+        counters.last = last
 
 
 class _Open:
     """A topic that takes rows.
 
-    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `end` is `plain_until`,
-    `snapshot` see `Topics.put_rounds_off`, and `until` the first of that and when an interval of the topic's rates ends.
+    `stop`: the first entry that needs the scalar step, for a ledger or snapshot may be due. Times (ms): `end` is `plain_until` or a
+    round in which a producer may leave, `snapshot` see `Topics.put_rounds_off`, and `until` the first of that and when an interval of the topic's rates ends.
     `taken`: the rows that became entries, from entry `first` on. Of these, `seen` came before the last snapshot, and `written` are in
     the topic's state; `size` is the bytes of the others. `lanes` by the numbers of the senders. `window`: in how many rows new senders
     are looked for at once.
@@ -200,7 +206,7 @@ class PublishRun:
         self._opened: list[_Topic] = []  # those of them that were opened since a check or timer was due
         self._ends: list[tuple[int, int]] = []  # heap: when a topic ends (ms), the row that opened it
         self._row = run.start  # what came before is done, but for what topics may still take
-        self._due = topics.next_due()  # when the next check or timer is due (ms), or before
+        self._due = self._next_due()
 
     def fold(self, step: Callable[[int], object]) -> None:
         """Fold the rows. `step` carries out a row that takes the scalar step."""
@@ -214,7 +220,7 @@ class PublishRun:
                     ctx.clock = clocks[row - 1]
                 self._close(topic)
                 step(row)
-                self._due = min(self._due, self._all.next_due())
+                self._due = min(self._due, self._next_due())
                 stepped = row
                 topic.at = topic.to = topic.at + 1
                 self._decide(topic)
@@ -231,6 +237,11 @@ class PublishRun:
             self._close(topic)
 
     # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _next_due(self) -> int:
+        """When the next check or timer is due, or a topic ends (ms)."""
+        due = self._all.next_due()
+        return min(due, self._ends[0][0]) if self._ends else due
 
     def _of(self, row: int) -> _Topic:
         return self._topics[self._publishes.topics[row]]
@@ -260,7 +271,7 @@ class PublishRun:
             if row > start:
                 self._ctx.clock = clocks[row - 1]
             self._pass_by(clocks[row])
-            self._due = self._all.next_due()
+            self._due = self._next_due()
             if clocks[row] >= self._due:
                 return row
 
@@ -288,11 +299,12 @@ class PublishRun:
             persistent = self._all.touch_without_effects(rows.topics[row])
             if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
                 return False
+            end = min(end, self._all.next_purge(persistent))
             found = topic.open = _Open(persistent, ctx, largest, end)
             self._taking.append(topic)
             self._opened.append(topic)
             heappush(self._ends, (found.end, row))
-            self._due = min(self._due, self._all.next_due())
+            self._due = min(self._due, self._next_due())
         topic.to = self._extent(topic, found)
         self._decide(topic)
         return topic.to > topic.at
@@ -359,7 +371,7 @@ class PublishRun:
             sizes = own.sizes[at:stop]
             if all_new:
                 total = entry_sizes.add_all(sizes)
-                lane.count(stop - at, total)
+                lane.count(stop - at, total, clocks[stop - 1])
                 if found.enabled:
                     lane.mark = ids[stop - 1]
                 found.taken += own.rows[at:stop]
@@ -376,10 +388,12 @@ class PublishRun:
     def _judge(self, found: _Open, own: RowsOfTopic, at: int, to: int) -> list[int]:
         """Judge rows from number `at` to before `to` one by one. Returns the sizes of those that become entries."""
         new = []
-        columns = (column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes))
-        for row, sender, id_, size in zip(*columns, strict=True):
+        columns = (
+            column[at:to] for column in (own.rows, own.senders, own.sequence_ids, own.sizes, own.clocks)
+        )
+        for row, sender, id_, size, clock in zip(*columns, strict=True):
             lane = found.lanes[sender]
-            lane.count(1, size)
+            lane.count(1, size, clock)
             if id_ <= lane.mark:
                 found.duplicates.append(row)
                 continue

@@ -144,6 +144,7 @@ def _receipt(
     counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
     counters.messages_in += 1 if num is None else num
     counters.bytes_in += write.size
+    counters.last = ctx.clock
     if not write.plain and metadata.chunk_id is not None:
         counters.chunks_in += 1
     if position is _NOWHERE:

@@ -7,7 +7,7 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.persistent import rate_limits
-from streaming.broker.persistent.leaving import close_consumers, count_as_gone
+from streaming.broker.persistent.leaving import close_consumers, count_as_gone, part_remembered
 from streaming.broker.persistent.message_finder import find_newest_before
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
@@ -85,6 +85,7 @@ def reset(
         dispatcher.after_seek(topic.context_of(ctx, subscription))
     if not subscription.durable and not subscription.consumers:
         rate_limits.stop(ctx, topic, subscription)
+        part_remembered(ctx, topic, subscription)
         subscription.type = subscription.dispatcher = None
         subscription.last_expire, subscription.expired_before_load = 0, subscription.expired
         subscription.last_flow = subscription.last_mark_delete_advanced = 0

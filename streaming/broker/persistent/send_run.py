@@ -105,6 +105,7 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     topic.counters.bytes_in += total
     counters.messages_in += entries
     counters.bytes_in += total
+    counters.last = clock
     if enabled:
         dedup.persisted[name] = mark
         dedup.snapshot_counter += entries

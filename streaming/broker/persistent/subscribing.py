@@ -10,7 +10,7 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.names import check_subscription_name
 from streaming.broker.persistent import rate_limits
-from streaming.broker.persistent.leaving import delete
+from streaming.broker.persistent.leaving import delete, part_remembered
 from streaming.broker.persistent.seeking import position_at, reset
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
@@ -115,6 +115,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         if (target := position_at(ctx, topic, time)) is not None:
             reset(ctx, topic, subscription, target, "start_message_rollback_duration")
     if not subscription.consumers and _mismatch(subscription, command) is not None:
+        part_remembered(ctx, topic, subscription)
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
         subscription.forget_filtered()
@@ -134,9 +135,8 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
             delete(ctx, topic, subscription, "its consumer was refused")
         raise
     subscription.last_active = ctx.clock
-    topic.consumer_handles[command.connection, command.consumer_id] = name
+    topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
     topic.consumers_changed()
-    ctx.attach(command.connection, topic.name)
     if command.replicate_subscription_state:
         cause = (
             "replicate_subscription_state: there is no other cluster, the subscription is this one's alone"

@@ -1,6 +1,6 @@
 """The state of a topic that stores its messages, and what all mechanisms do with its cursors (mirrors `PersistentTopic`)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import NamedTuple, ParamSpec
 
@@ -18,7 +18,7 @@ from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.rate import Rate
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.timers import SubscriptionTimers
 from streaming.broker.token_bucket import TokenBucket
@@ -116,6 +116,33 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         super().producer_removed(producer, now)
         self.dedup.producer_removed(producer, now)
         self.producer_counters.pop(producer, None)
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    def remove_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle) -> None:
+        """A producer or consumer of a connection leaves."""
+        if handles is self.consumer_handles:
+            self._left.add(handles[handle])
+        super().remove_handle(ctx, handles, handle)
+
+    def holds(self, connection: str) -> bool:
+        """Does the topic have something of a connection, if only the memory of a consumer that left?"""
+        if super().holds(connection):
+            return True
+        remembered = {name: self._remembered(name) for name in self._left}
+        self._left.intersection_update([name for name, found in remembered.items() if found])
+        return any(connection in found for found in remembered.values())
+
+    def _remembered(self, name: str) -> Collection[str]:
+        subscription = self.subscriptions.get(name)
+        if subscription is None or subscription.dispatcher is None:
+            return ()
+        return subscription.dispatcher.remembered()
+
+    @cached_property
+    def _left(self) -> set[str]:
+        """The subscriptions whose consumers left, as far as they remember some."""
+        return set(self.subscriptions)
 
     # -- consumers ------------------------------------------------------------------------------------------------
 

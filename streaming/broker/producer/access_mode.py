@@ -37,6 +37,10 @@ Situation = Literal["owner", "waiting", "producers"]
 Verdict = Literal["admit", "own", "wait", "fence"]
 
 
+MOST_GONE = 100
+"""A queue has fewer producers whose clients are gone: of so many, the last half stays. Pulsar has no limit."""
+
+
 class Refusal(NamedTuple):
     """The answer to a request that the gate refuses."""
 
@@ -129,7 +133,9 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         if not self.waiting:
             return None
         first = self.waiting[0]
-        if not first.gone:
+        if first.gone:
+            self._gone -= 1
+        else:
             self._forget(first)
         del self.waiting[0]
         self._give_to(first.producer)
@@ -147,28 +153,51 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         """The producer in the queue with this id on this connection, unless its client is gone."""
         return self._present.get(connection, {}).get(producer_id)
 
+    def has_waiting(self, connection: str) -> bool:
+        """Does a client on this connection wait in the queue?"""
+        return connection in self._present
+
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
         if (waiting := self.find_waiting(connection, producer_id)) is not None:
             waiting.gone = True
+            self._gone += 1
             self._forget(waiting)
+            self._drop_gone()
 
     def connection_lost(self, connection: str) -> None:
         """The client of these producers is gone."""
         for waiting in self._present.pop(connection, {}).values():
             waiting.gone = True
+            self._gone += 1
+        self._drop_gone()
 
     def take_queue(self) -> list[WaitingProducer]:
         """Empty the queue and return what was in it."""
         queue, self.waiting = self.waiting, []
         self._present.clear()
+        self._gone = 0
         return queue
+
+    def _drop_gone(self) -> None:
+        """Only so many whose clients are gone keep their places."""
+        if self._gone >= MOST_GONE:
+            surplus = iter(range(self._gone - MOST_GONE // 2))
+            self.waiting = [
+                each for each in self.waiting if not (each.gone and next(surplus, None) is not None)
+            ]
+            self._gone = MOST_GONE // 2
 
     def _forget(self, waiting: WaitingProducer) -> None:
         producer = waiting.producer
         del self._present[producer.connection][producer.producer_id]
         if not self._present[producer.connection]:
             del self._present[producer.connection]
+
+    @cached_property
+    def _gone(self) -> int:
+        """How many of the queue are gone."""
+        return sum(each.gone for each in self.waiting)
 
     @cached_property
     def _present(self) -> dict[str, dict[int | None, WaitingProducer]]:

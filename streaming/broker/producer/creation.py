@@ -95,11 +95,10 @@ def admit(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: in
     """The last step: add the producer, and answer PRODUCER_SUCCESS. A producer that has to wait for exclusive access gets
     a second answer when its turn comes. Raises `BrokerError`.
     """
-    added = add(ctx, topic, producer, request_id)
-    ctx.attach(producer.connection, topic.name)
-    if added:
+    if add(ctx, topic, producer, request_id):
         registration.make_ready(ctx, topic, producer, request_id)
     else:
+        ctx.attach(producer.connection, topic.name)
         registration.emit_success(ctx, topic, producer, request_id, ready=False)
 
 

@@ -27,6 +27,7 @@ def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
             "ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic"
         )
     topic.producers[producer.name] = producer
+    topic.short_form.add(producer)
     if former is not None:
         _pass_access_on(ctx, topic)
     topic.producer_added(producer.name)
@@ -35,7 +36,7 @@ def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
 def make_ready(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: int) -> None:
     """Let a registered producer's client send."""
     assert producer.producer_id is not None
-    topic.producer_handles[producer.connection, producer.producer_id] = producer.name
+    topic.add_handle(ctx, topic.producer_handles, (producer.connection, producer.producer_id), producer.name)
     emit_success(ctx, topic, producer, request_id, ready=True)
 
 
@@ -72,6 +73,7 @@ def close(ctx: Context, topic: AbstractTopic, connection: str, producer_id: int,
         _close(ctx, topic, topic.producers[name], [request_id])
         return
     topic.access.leave(connection, producer_id)
+    ctx.part(connection, topic.name)
     ctx.emit(Success(topic.name, connection, request_id))
 
 
@@ -133,6 +135,8 @@ def disconnect_all(ctx: Context, topic: AbstractTopic, cause: str) -> None:
     """
     for producer in list(topic.producers.values()):
         disconnect(ctx, topic, producer, cause)
+    for waiting in topic.access.waiting:
+        ctx.part(waiting.producer.connection, topic.name)
     topic.access = ProducerAccess(epoch=topic.access.epoch)
 
 
@@ -141,10 +145,21 @@ def _unregister(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
     if producer.producer_id is not None:
         handle = (producer.connection, producer.producer_id)
         if topic.producer_handles.get(handle) == producer.name:
-            del topic.producer_handles[handle]
+            topic.remove_handle(ctx, topic.producer_handles, handle)
     topic.producer_removed(producer.name, ctx.clock)
     for request_id in topic.closing_producers.pop(producer.name, ()):
         ctx.emit(Success(topic.name, producer.connection, request_id))
+
+
+def leave_silent(ctx: Context, topic: AbstractTopic, before: int) -> dict[str, int]:
+    """Producers of the short form leave that published last before `before` (ms). Returns their names, and when that was (ms)."""
+    left: dict[str, int] = {}
+    while not topic.pending and (first := topic.short_form.first()) is not None and first[0] < before:
+        since, name = first
+        left[name] = since
+        _unregister(ctx, topic, topic.producers[name])
+        _pass_access_on(ctx, topic)
+    return left
 
 
 # -- exclusive access (§3) ----------------------------------------------------------------------------------------
@@ -169,6 +184,7 @@ def _pass_access_on(ctx: Context, topic: AbstractTopic) -> None:
 def _refuse(ctx: Context, topic: AbstractTopic, waiting: WaitingProducer, error: BrokerError) -> None:
     """The second and last answer to a waiting producer."""
     producer = waiting.producer
+    ctx.part(producer.connection, topic.name)
     if waiting.gone or producer.producer_id is None:
         return
     ctx.emit(Error(topic.name, producer.connection, waiting.request_id, error.code, error.cause))

@@ -1,0 +1,380 @@
+"""Names come and go for a simulated year, and the state keeps nothing of them for ever: what it has after 200 days, it has after 400.
+
+A life is what is done with one name, and then nobody uses that name again. Each kind of thing that has a name has lives of its own, and
+`LEFT` says what may be left of it: nothing, but for the last deleted topics.
+"""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from schemas.commands import Admin, BrokerConfig, Publish, Restart, SubType
+from schemas.effects import Effect, Expired, SendReceipt
+from streaming.broker.broker import Broker
+from tests.broker.kit import START, TOPIC, Run, Stored, of
+
+pytestmark = pytest.mark.feature("J2")
+
+DAY = 86_400
+SLACK = 64
+"""By how many bytes two states may differ: numbers grow, and a time may be there or not."""
+
+Life = Callable[["Churn", str], object]
+
+
+class Churn(Run):
+    """A broker with the checks that it has by default. One topic has a producer and a durable subscription that stay."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.stored = Stored()
+        self.broker, self.now, self.requests = Broker(0, self.stored), START, 0
+        self.do(BrokerConfig(settings=settings), None)
+        self.create_producer("stays", 99, "stays")
+        self.subscribe("stays", connection="stays")
+
+    def raw(self, value: bytes, topic: str | None = TOPIC) -> list[Effect]:
+        effects = super().raw(value, topic)
+        self.stored.add(effects)
+        self.broker.stored()
+        return effects
+
+    def lived(self, life: Life, often: int, days: range) -> int:
+        """Live so often on each day. Returns the bytes of the state then, and goes on with what that says."""
+        for day in days:
+            for number in range(often):
+                life(self, f"n{day:03}x{number:02}")
+                self.wait(DAY / often)
+                self.admin("POST", "/subscription/stays/skip_all")
+        state = self.broker.encode()
+        self.broker = Broker.decode(state, self.stored)
+        return len(state)
+
+
+def call(run: Run, method: str, path: str, body: object = None, topic: str | None = None) -> None:
+    run.do(Admin(method=method, path=path, body=body), topic)  # type: ignore[arg-type]
+
+
+def deleted(run: Churn, name: str, topic: str = "persistent://t/n/{}") -> None:
+    topic = topic.format(name)
+    run.create_producer("p", 1, name, topic)
+    run.admin("DELETE", "?force=true", topic=topic)
+
+
+def unused(run: Churn, name: str) -> None:
+    run.publish(0, topic=f"persistent://t/n/{name}")
+
+
+def unused_non_persistent(run: Churn, name: str) -> None:
+    run.publish(0, topic=f"non-persistent://t/n/{name}")
+
+
+def deleted_non_persistent(run: Churn, name: str) -> None:
+    deleted(run, name, "non-persistent://t/n/{}")
+
+
+def partitioned(run: Churn, name: str) -> None:
+    path = f"/persistent/t/n/{name}"
+    call(run, "PUT", f"{path}/partitions", 3)
+    call(run, "POST", f"{path}/messageTTL", 5)
+    call(run, "POST", f"{path}/permissions/r", ["consume"], f"persistent://t/n/{name}")
+    run.publish(0, topic=f"persistent://t/n/{name}-partition-1")
+    call(run, "DELETE", f"{path}/partitions?force=true")
+
+
+def partition_deleted(run: Churn, name: str) -> None:
+    path = f"/persistent/t/n/{name}"
+    call(run, "PUT", f"{path}/partitions", 3)
+    deleted(run, f"{name}-partition-2")
+    call(run, "DELETE", f"{path}/partitions?force=true")
+
+
+def namespace(run: Churn, name: str) -> None:
+    path = f"/namespaces/t/{name}"
+    call(run, "PUT", path)
+    call(run, "POST", f"{path}/messageTTL", 5)
+    call(run, "POST", f"{path}/permissions/r", ["consume"])
+    call(run, "PUT", f"{path}/property/a/b")
+    call(run, "POST", f"{path}/retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1})
+    call(run, "DELETE", path)
+
+
+def namespace_with_topics(run: Churn, name: str) -> None:
+    run.publish(0, topic=f"persistent://t/{name}/t")
+    call(run, "PUT", f"/persistent/t/{name}/p/partitions", 2)
+    call(run, "DELETE", f"/namespaces/t/{name}?force=true")
+
+
+def tenant(run: Churn, name: str) -> None:
+    call(run, "PUT", f"/tenants/{name}", {"adminRoles": ["r"], "allowedClusters": ["standalone"]})
+    call(run, "DELETE", f"/tenants/{name}")
+
+
+def resource(run: Churn, name: str) -> None:
+    call(run, "PUT", f"/resourcegroups/{name}", {"publishRateInMsgs": 1})
+    call(run, "DELETE", f"/resourcegroups/{name}")
+
+
+def producer(run: Churn, name: str) -> None:
+    run.create_producer(name)
+    run.send(1, name=name)
+    run.close_producer()
+
+
+def short_form(run: Churn, name: str) -> None:
+    run.publish(1, name)
+
+
+def short_form_non_persistent(run: Churn, name: str) -> None:
+    topic = "non-persistent://t/n/t"
+    run.subscribe("s", connection="stays", topic=topic)
+    run.publish(1, name, topic)
+
+
+def short_form_then_a_restart(run: Churn, name: str) -> None:
+    """Deduplication knows the name from its snapshot or from the entries after it."""
+    run.publish(1, name)
+    run.wait(300)
+    run.do(Restart(), None)
+    run.create_producer("stays", 99, "stays")
+
+
+def subscription(type_: SubType) -> Life:
+    def life(run: Churn, name: str) -> None:
+        run.subscribe(name, type_, permits=5)
+        run.do(Publish(producer="p", sequence_id=run.request(), key=name))
+        run.unsubscribe(name)
+
+    life.__name__ = type_
+    return life
+
+
+def subscription_that_expires(run: Churn, name: str) -> None:
+    run.subscribe(name)
+    run.close_consumer(name)
+
+
+def reader(run: Churn, name: str) -> None:
+    run.subscribe(name, durable=False, permits=5)
+    run.close_consumer(name)
+
+
+def reader_that_a_seek_closed(run: Churn, name: str) -> None:
+    run.subscribe(name, durable=False, permits=5)
+    run.seek(name, (1, 0))
+
+
+def consumer(type_: SubType) -> Life:
+    def life(run: Churn, name: str) -> None:
+        run.subscribe("s", type_, connection=name, consumer_name=name, permits=3)
+        for _ in range(3):
+            run.do(Publish(producer="p", sequence_id=run.request(), key=name))
+        run.redeliver(name)
+        run.close_consumer(name)
+        run.admin("POST", "/subscription/s/skip_all")
+
+    life.__name__ = type_
+    return life
+
+
+def connection(run: Churn, name: str) -> None:
+    run.create_producer(name, connection=name)
+    run.subscribe("c", "Shared", connection=name)
+    run.lose(name)
+
+
+def connection_whose_loss_never_comes(run: Churn, name: str) -> None:
+    run.create_producer(name, connection=name)
+    run.subscribe("c", "Failover", connection=name, consumer_name=name)
+    run.seek(name, (1, 0))
+    run.close_producer(1, name)
+
+
+def waiting_producer(run: Churn, name: str) -> None:
+    run.create_producer(name, connection=name, producer_access_mode="WaitForExclusive")
+    run.close_producer(1, name)
+
+
+def refused(run: Churn, name: str) -> None:
+    run.create_producer(name, connection=name, producer_access_mode="Exclusive")
+    run.subscribe("stays", connection=name)
+    run.send(0, connection=name)
+
+
+def schema(run: Churn, name: str) -> None:
+    topic = f"persistent://t/n/{name}"
+    body = {"type": "STRING", "schema": "", "properties": {}}
+    call(run, "PUT", f"/persistent/t/n/{name}", None, topic)
+    call(run, "POST", f"/schemas/t/n/{name}/schema", body, topic)
+    call(run, "DELETE", f"/persistent/t/n/{name}?force=true", None, topic)
+
+
+def policies(run: Churn, name: str) -> None:
+    topic = f"persistent://t/n/{name}"
+    call(run, "PUT", f"/persistent/t/n/{name}", None, topic)
+    run.admin("POST", "/messageTTL", 5, topic)
+    run.admin("POST", "/publishRate", {"publishThrottlingRateInMsg": 5}, topic)
+    run.admin("POST", "/permissions/r", ["consume"], topic)
+    run.admin("PUT", "/properties", {"a": name}, topic)
+    run.admin("DELETE", "?force=true", topic=topic)
+
+
+def dispatch_rate(run: Churn, name: str) -> None:
+    run.admin("POST", f"/{name}/dispatchRate", {"dispatchThrottlingRateInMsg": 5})
+    run.admin("DELETE", f"/{name}/dispatchRate")
+
+
+def subscribe_rate(run: Churn, name: str) -> None:
+    run.admin("POST", "/subscribeRate", {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30})
+    run.subscribe("r", "Shared", connection=name, consumer_name=name)
+    run.close_consumer(name)
+
+
+def keys(run: Churn, name: str) -> None:
+    run.subscribe("k", "Key_Shared", connection="k1", consumer_name="1", permits=2)
+    run.subscribe("k", "Key_Shared", connection="k2", consumer_name="2", permits=2)
+    for n in range(4):
+        run.do(Publish(producer="p", sequence_id=run.request(), key=f"{name}-{n}"))
+    run.close_consumer("k2")
+    run.close_consumer("k1")
+    run.admin("POST", "/subscription/k/skip_all")
+
+
+def delayed(run: Churn, name: str) -> None:
+    run.subscribe("d", "Shared", connection="d", permits=9)
+    at = run.now + 60_000
+    run.do(Publish(producer="p", sequence_id=run.request(), deliver_at_time=at))
+    run.wait(90)
+    run.ack("d", *run.topic.subscriptions["d"].consumers[0].pending)
+
+
+def partly_acked_batches(run: Churn, name: str) -> None:
+    run.subscribe("b", "Shared", connection="b", permits=9)
+    run.send(run.request(), name="stays", id_=99, connection="stays", num_messages_in_batch=3)
+    position = run.topic.ledger.last_confirmed
+    run.ack("b", position, left=[6], size=3)
+    run.redeliver("b", position)
+    run.ack("b", *run.topic.subscriptions["b"].consumers[0].pending)
+
+
+def chunks(run: Churn, name: str) -> None:
+    run.subscribe("u", "Shared", connection="u", permits=9)
+    for n in range(2):
+        run.send(
+            run.request(), name="stays", id_=99, connection="stays", uuid=name, chunk_id=n, num_chunks_from_msg=2
+        )  # fmt: skip
+    run.ack("u", *run.topic.subscriptions["u"].consumers[0].pending)
+
+
+DEDUP = {"brokerDeduplicationEnabled": True}
+TYPES: tuple[SubType, ...] = get_args(SubType)
+
+LIVES: list[tuple[Life, int, dict[str, Any]]] = [
+    (unused, 6, {}),
+    (unused_non_persistent, 2, {}),
+    (deleted, 6, {}),
+    (deleted_non_persistent, 6, {}),
+    (partitioned, 6, {}),
+    (partition_deleted, 6, {}),
+    (namespace, 1, {}),
+    (namespace_with_topics, 6, {}),
+    (tenant, 1, {}),
+    (resource, 1, {}),
+    (producer, 1, DEDUP),
+    (short_form, 1, {}),
+    (short_form, 1, DEDUP),
+    (short_form_non_persistent, 1, {}),
+    (short_form_then_a_restart, 1, DEDUP),
+    *[(subscription(each), 1, {}) for each in TYPES],
+    (subscription_that_expires, 1, {"subscriptionExpirationTimeMinutes": 60}),
+    (reader, 1, {}),
+    (reader_that_a_seek_closed, 1, {}),
+    *[(consumer(each), 1, {}) for each in TYPES],
+    (consumer("Key_Shared"), 1, {"subscriptionSharedUseClassicPersistentImplementation": True}),
+    (connection, 1, {}),
+    (connection_whose_loss_never_comes, 1, {}),
+    (waiting_producer, 1, {}),
+    (refused, 1, {}),
+    (schema, 6, {}),
+    (policies, 6, {}),
+    (dispatch_rate, 1, {}),
+    (subscribe_rate, 1, {}),
+    (keys, 1, {}),
+    (delayed, 1, {}),
+    (partly_acked_batches, 1, {"acknowledgmentAtBatchIndexLevelEnabled": True}),
+    (chunks, 1, {}),
+]
+"""Each life, how often a day it is lived, and the broker's settings. More than `REMEMBERED` topics go in 200 days."""
+
+
+@pytest.mark.parametrize(
+    ("life", "often", "settings"), LIVES, ids=[f"{life.__name__} {settings}" for life, _, settings in LIVES]
+)
+def test_a_year_of_names_leaves_nothing(life: Life, often: int, settings: dict[str, Any]) -> None:
+    run = Churn(settings)
+    half = run.lived(life, often, range(200))
+    assert run.lived(life, often, range(200, 400)) <= half + SLACK
+
+
+def test_a_name_that_was_forgotten_has_no_message_id_again() -> None:
+    run = Churn({})
+    for _ in range(3):
+        run.publish(0, topic="persistent://t/n/again")
+        deleted(run, "again")
+    for number in range(1000):
+        assert "persistent://t/n/again" in run.broker._ctx.deleted
+        deleted(run, f"other-{number}")
+    assert "persistent://t/n/again" not in run.broker._ctx.deleted
+    run.broker = Broker.decode(run.broker.encode(), run.stored)
+    (receipt,) = of(run.publish(0, topic="persistent://t/n/again"), SendReceipt)
+    assert receipt.ledger_id == 4
+    assert len(run.broker._state.deleted) == 1000
+
+
+def test_a_deleted_partition_is_remembered_as_long_as_its_partitioned_topic() -> None:
+    run, name = Churn({}), "persistent://t/n/p-partition-1"
+    call(run, "PUT", "/persistent/t/n/p/partitions", 2)
+    deleted(run, "p-partition-1")
+    for number in range(1001):
+        deleted(run, f"other-{number}")
+    assert name in run.broker._ctx.deleted
+    run.broker = Broker.decode(run.broker.encode(), run.stored)
+    (receipt,) = of(run.publish(0, topic=name), SendReceipt)
+    assert receipt.ledger_id == 2
+    assert run.broker._state.deleted_partitions == {}
+    deleted(run, "p-partition-1")
+    deleted(run, "p-partition-0")
+    call(run, "DELETE", "/persistent/t/n/p/partitions")
+    assert run.broker._state.deleted_partitions == {}
+    assert list(run.broker._state.deleted)[-2:] == [name, "persistent://t/n/p-partition-0"]
+
+
+def test_no_producer_leaves_while_a_fault_puts_off_its_write() -> None:
+    run = Churn({})
+    run.publish(0)
+    run.fault("DelayWrites", 1)
+    run.publish(1)
+    run.wait(9 * 3_600)
+    assert "p" in run.topic.producers
+    run.check("inactiveProducers")
+    assert "p" in run.topic.producers
+    run.fault("CompleteWrites")
+    run.wait(5 * 3_600)
+    assert "p" in run.topic.producers
+    run.wait(4 * 3_600)
+    assert "p" not in run.topic.producers
+
+
+def test_an_ack_behind_the_end_of_a_ledger_that_is_gone_moves_nothing() -> None:
+    run = Run(reader=Stored(), managedLedgerMaxEntriesPerLedger=1)
+    run.subscribe("s", permits=9)
+    run.namespace("POST", "messageTTL", 10)
+    run.publish(0)
+    run.ack("s", (1, 0), cumulative=True)
+    run.check("consumedLedgers")
+    run.publish(1)
+    assert 1 not in run.topic.ledger.ledgers
+    run.ack("s", (1, 5), cumulative=True)
+    assert (run.mark_delete("s"), run.backlog("s")) == ((1, 0), 1)
+    run.wait(11)
+    assert [(each.after_ledger, each.entries) for each in of(run.check("messageExpiry"), Expired)] == [(2, 1)]
