@@ -48,8 +48,8 @@ _ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {})
 _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14
 """Where version 1 had `Subscription.consumers`, `Subscription.dispatcher` and `Consumer.hash_ranges`."""
 
-_PRODUCER_ID = 2
-"""Where `Producer.producer_id` is. It has `created` as its last field in version 2."""
+_PRODUCER_ID, _PRODUCER_1 = 2, (None, None, None, 0, "Shared", None, "")
+"""Where `Producer.producer_id` is, and the defaults of the fields of version 1. In version 2, `created` follows."""
 
 _REPLAY, _DELAYED, _MIN_REPLAYED = 2, 8, 17
 """Where a dispatcher to many consumers had these fields in version 1, counting its tag."""
@@ -97,7 +97,7 @@ def _silent_from_now_on(producers: dict[str, list[Any]], clock: int) -> None:
     """Version 1 did not know when a producer of the short form published last. It has as much time as one that is new at `clock` (ms)."""
     for producer in producers.values():
         if producer[_PRODUCER_ID] is None:
-            producer.append(clock)
+            producer += [*_PRODUCER_1[len(producer) :], clock]
 
 
 def _sort_hash_ranges(consumers: list[list[Any]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from schemas.commands import Admin, BrokerConfig, Publish, Restart, SubType
 from schemas.effects import Effect, Expired, SendReceipt
 from streaming.broker.broker import Broker
+from streaming.broker.producer.access_mode import MOST_GONE
 from tests.broker.kit import START, TOPIC, Run, Stored, of
 
 pytestmark = pytest.mark.feature("J2")
@@ -329,6 +330,66 @@ def test_a_name_that_was_forgotten_has_no_message_id_again() -> None:
     (receipt,) = of(run.publish(0, topic="persistent://t/n/again"), SendReceipt)
     assert receipt.ledger_id == 4
     assert len(run.broker._state.deleted) == 1000
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_deleted_partition_stays_deleted(first: bool) -> None:
+    """However many topics are deleted after it, and even if its partitioned topic came later."""
+    run, name = Churn({}), "persistent://t/n/p-partition-5"
+    if first:
+        call(run, "PUT", "/persistent/t/n/p/partitions", 6)
+    deleted(run, "p-partition-5")
+    if not first:
+        call(run, "PUT", "/persistent/t/n/p/partitions", 6)
+    for number in range(1001):
+        deleted(run, f"other-{number}")
+    assert name in run.broker._ctx.deleted
+    run.broker = Broker.decode(run.broker.encode(), run.stored)
+    assert name in run.broker._ctx.deleted
+    call(run, "DELETE", "/persistent/t/n/p/partitions?force=true")
+    for number in range(1001):
+        deleted(run, f"another-{number}")
+    assert name not in run.broker._ctx.deleted
+
+
+def test_a_name_that_a_client_may_have_is_kept_after_a_restart() -> None:
+    """Pulsar does not count ids that it recovered as those of an inactive producer. A producer of the short form is one."""
+    run = Churn(DEDUP)
+    producer(run, "client")
+    short_form(run, "short")
+    run.do(Restart(), None)
+    run.create_producer("stays", 99, "stays")
+    run.wait(DAY)
+    assert set(run.topic.dedup.persisted) == {"client"}
+    run.do(Restart(), None)
+    run.create_producer("client", connection="c")
+    assert run.topic.dedup.last_sequence_id("client") == 1
+
+
+def test_one_that_waits_for_access_with_the_name_of_one_that_leaves_is_not_inactive() -> None:
+    run = Churn(DEDUP)
+    run.close_producer(99, "stays")
+    run.publish(1, "same")
+    run.create_producer("same", connection="c", producer_access_mode="WaitForExclusive")
+    run.wait(9 * 3600)
+    assert run.topic.producers["same"].connection == "c"
+    assert "same" not in run.topic.dedup.inactive
+
+
+def test_many_that_wait_and_go_leave_room_for_those_that_stay() -> None:
+    run = Churn({})
+    for number in range(500):
+        name = f"w{number}"
+        run.create_producer(name, connection=name, producer_access_mode="WaitForExclusive")
+        if number % 2:
+            run.close_producer(1, name)
+        else:
+            waiting = [each for each in run.topic.access.waiting if not each.gone]
+            assert len(waiting) == number // 2 + 1
+    assert [each.producer.name for each in run.topic.access.waiting if not each.gone] == [
+        f"w{number}" for number in range(0, 500, 2)
+    ]
+    assert len(run.topic.access.waiting) < 250 + MOST_GONE
 
 
 def test_a_deleted_partition_is_remembered_as_long_as_its_partitioned_topic() -> None:

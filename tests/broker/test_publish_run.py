@@ -380,6 +380,32 @@ def test_a_snapshot_that_is_promised_is_not_put_off() -> None:
     same(log, [], shortest=1)
 
 
+@pytest.mark.parametrize(
+    ("broker", "timeouts"),
+    [
+        (DEDUPLICATED, {"brokerDeduplicationProducerInactivityTimeoutMinutes": 3}),
+        (DEDUPLICATED, {"managedLedgerMaxLedgerRolloverTimeMinutes": 5, "managedLedgerMinLedgerRolloverTimeMinutes": 5}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("shortest", [1, 8])
+def test_no_run_goes_on_past_the_end_of_a_topic_whose_rounds_are_put_off(
+    broker: dict[str, Any], timeouts: dict[str, Any], shortest: int
+) -> None:
+    # One topic is quiet until it is deleted, which is made up for once it ends. The other one stays busy.
+    quiet, busy = QUIET_TOPICS[:2]
+    settings = broker | timeouts | {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 10}
+    log: list[Record] = [
+        (0, None, BrokerConfig(settings=settings)),
+        (0, quiet, Publish(producer="a", sequence_id=0)),
+        (0, busy, Publish(producer="b", sequence_id=0)),
+        (1_000, quiet, Publish(producer="a", sequence_id=1)),
+        (130_000, busy, Publish(producer="b", sequence_id=1)),
+        (0, busy, Publish(producer="c", sequence_id=1)),
+    ]
+    log += [(5_000, busy, Publish(producer="b", sequence_id=2 + number)) for number in range(150)]
+    same(log, [], shortest)
+
+
 def test_rounds_of_checks_do_not_end_a_run() -> None:
     # 3,000 publishes in 50 minutes: but for each topic's first, only that with which a round comes on which a topic was not in the run.
     log: list[Record] = [

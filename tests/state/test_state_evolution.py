@@ -149,7 +149,7 @@ def test_version_1_of_a_non_persistent_topic_loses_only_what_it_never_used() -> 
             for type_, dispatcher in dispatchers.items()
         },
     }
-    state = msgspec.to_builtins(PartitionState(0))
+    state = msgspec.to_builtins(PartitionState(0, topics={"non-persistent://t/n/t": TopicBlock(b"")}))
     upgrades.UPGRADES[1](state, {"non-persistent://t/n/t": topic})
     found = codec.decode_non_persistent_topic(msgspec.msgpack.encode(topic))
     assert found.counters == Counters(1, 2, messages_out_gone=9, bytes_out_gone=10)
@@ -172,6 +172,28 @@ def test_version_1_keeps_unused_topics_and_the_number_of_generated_names() -> No
     ctx = golden.restored(golden.read(golden.GOLDEN / "0.1.0").lives["corners"])._ctx
     assert not ctx.config.brokerDeleteInactiveTopicsEnabled
     assert ctx.generated_names == 1
+
+
+def test_version_1_gives_producers_of_the_short_form_as_much_time_as_new_ones() -> None:
+    name = "non-persistent://t/n/t"
+    client = ["client", "c", 1, 0, "Shared", None, ""]
+    topic = {"name": name, "producers": {"short": ["short", "", None, *client[3:]], "client": client}}
+    state = msgspec.to_builtins(PartitionState(0))
+    state[upgrades._CLOCK], state[upgrades._TOPICS] = 5_000, {name: [b"", -1, False, 0, 0]}
+    upgrades.UPGRADES[1](state, {name: topic})
+    assert state[upgrades._TOPICS][name][upgrades._DUE] == 5_001
+    found = codec.decode_non_persistent_topic(msgspec.msgpack.encode(topic))
+    assert [each.created for each in found.producers.values()] == [5_000, 0]
+
+
+def test_version_1_does_not_forget_producers_of_the_short_form_at_once() -> None:
+    since = set()
+    for life in golden.read(golden.GOLDEN / "0.1.0").lives.values():
+        broker = golden.restored(life)
+        for name in broker._persistent.names():
+            at = broker._persistent.load(name).silent_since()
+            since.add(None if at is None else at - broker._ctx.clock)
+    assert since == {None, 0}
 
 
 def test_counters_of_all_topics_come_first() -> None:
