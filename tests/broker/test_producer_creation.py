@@ -20,7 +20,7 @@ from schemas.effects import (
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.persistent.stats import topic_stats
-from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
+from streaming.broker.producer.access_mode import MOST_GONE, Refusal, Situation, pass_gate
 from tests.broker.kit import TOPIC, Run, of, one
 from tests.broker.test_producer_cases import Clients, told
 
@@ -322,14 +322,17 @@ def test_a_waiting_producer_that_is_closed_keeps_its_place_and_frees_its_id() ->
 
 
 @pytest.mark.feature("B1")
-def test_a_long_queue_of_dead_clients() -> None:
+@pytest.mark.parametrize(
+    ("number", "epoch"), [(MOST_GONE - 1, MOST_GONE - 1), (2 * MOST_GONE, MOST_GONE // 2)]
+)
+def test_a_long_queue_of_dead_clients(number: int, epoch: int) -> None:
     run = Clients()
     run.create("a", "Exclusive")
-    for id_ in range(2000):
+    for id_ in range(number):
         run.create(f"w{id_}", "WaitForExclusive", "w", id_=id_)
     run.lose("w")
     assert run.close("a") == []
-    assert (run.connected, run.queue, run.epoch) == ([], [], 2000)
+    assert (run.connected, run.queue, run.epoch) == ([], [], epoch)
 
 
 @pytest.mark.feature("B1")

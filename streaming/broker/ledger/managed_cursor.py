@@ -140,7 +140,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         info, mark_delete = ledger.ledgers.get(position.ledger), self.mark_delete
         if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
-        elif info is None and position.ledger == mark_delete.ledger and position > mark_delete:
+        elif (
+            info is None
+            and position.ledger == mark_delete.ledger
+            and mark_delete < position < ledger.last_confirmed
+        ):
             position, ack_set = mark_delete, None
         if ack_set is None:
             self.move(ledger, position, {})

@@ -343,3 +343,4 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
     )  # fmt: skip
     for field in topic.__struct_fields__:
         setattr(topic, field, getattr(fresh, field))
+    topic.__dict__.clear()  # what was made of the former values

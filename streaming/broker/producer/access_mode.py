@@ -37,7 +37,7 @@ Situation = Literal["owner", "waiting", "producers"]
 Verdict = Literal["admit", "own", "wait", "fence"]
 
 
-MOST_GONE = 100
+MOST_GONE = 1000
 """A queue has fewer producers whose clients are gone: of so many, the last half stays. Pulsar has no limit."""
 
 
@@ -160,16 +160,16 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
         if (waiting := self.find_waiting(connection, producer_id)) is not None:
+            self._gone += 1  # first, since this counts them if nobody has
             waiting.gone = True
-            self._gone += 1
             self._forget(waiting)
             self._drop_gone()
 
     def connection_lost(self, connection: str) -> None:
         """The client of these producers is gone."""
         for waiting in self._present.pop(connection, {}).values():
+            self._gone += 1  # first, since this counts them if nobody has
             waiting.gone = True
-            self._gone += 1
         self._drop_gone()
 
     def take_queue(self) -> list[WaitingProducer]:
