@@ -286,7 +286,7 @@ def _leased(storage: Storage, holder: Holder, held: Exclusive) -> Iterator[None]
     except NotStored as error:
         raise NotWritable(str(error)) from error
     time.sleep(SETTLE_SECONDS)  # if two come at once, the one who wrote last has the lease
-    if (now := _lease(storage)) != holder:
+    if not _is_of(now := _lease(storage), holder):
         raise in_use(storage.url, now)
     ended = threading.Event()
     renewing = threading.Thread(target=_keep, args=(storage, holder, held, ended), daemon=True)
@@ -307,7 +307,7 @@ def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Even
     while not ended.wait(RENEW_SECONDS):
         try:
             now = _lease(storage)
-            if now != mine:
+            if not _is_of(now, mine):
                 held._lose(f"{storage.url} was taken over by {now or 'another process'} while this process stalled; it has "
                            "stopped, and the other one continues")  # fmt: skip
                 return
@@ -319,6 +319,11 @@ def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Even
                 held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}. Nothing is lost: start this again when "
                            "the store answers")  # fmt: skip
                 return
+
+
+def _is_of(found: Holder | None, holder: Holder) -> bool:
+    """Is that a lease of this holder? It may not know which renewal the store has, if the store's answer was lost."""
+    return found is not None and found.id == holder.id
 
 
 def _lease(storage: Storage) -> Holder | None:

@@ -41,6 +41,10 @@ class Requests:
         """The topic that a consumer was opened with."""
         return self._topics.get(("consumer", consumer_id))
 
+    def forget(self, sender: tuple[str, int]) -> None:
+        """A producer or consumer was refused, or is gone without having been closed."""
+        self._topics.pop(sender, None)
+
     def __len__(self) -> int:
         """The producers and consumers that are remembered."""
         return len(self._topics)

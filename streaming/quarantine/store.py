@@ -174,7 +174,7 @@ class Quarantine:
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Keeps other processes from resubmitting records, which could be the same. Raises `InUse`, `NotWritable`."""
-        return exclusive([f"{self.url.rstrip('/')}/{_RESUBMITTING}"], "magnetar quarantine resubmit")
+        return exclusive([within(self.url, _RESUBMITTING)], "magnetar quarantine resubmit")
 
     def note(self, to: str, origins: Sequence[Coordinates]) -> Notebook:
         """Notes that records are about to be resubmitted."""

@@ -4,6 +4,7 @@ The client is a transport in memory, so bytes are counted, and nothing is timed.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -371,7 +372,7 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
 
 
 def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -> None:
-    """Those that the broker refuses, too. What is closed, or lost with its connection, counts no more."""
+    """What is closed, unsubscribed, refused, or lost with its connection, counts no more."""
     bounds = Limits(names=1 << 20)
     metadata = [{"key": "k", "value": "x" * 100_000}]
     large = {"topic": TOPIC, "request_id": 9, "subscription": "s", "metadata": metadata}
@@ -379,25 +380,41 @@ def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -
     async def work(server: BinaryServer) -> None:
         steady = await opened(server)
         kept = server.names
-        for number in range(100):
+        steady.protocol.data_received(
+            encode("SUBSCRIBE", {"topic": TOPIC, "request_id": 3, "subscription": "taken", "subType": "Exclusive", "consumer_id": 3})
+        )  # fmt: skip
+        await rest(server)
+        kept, open_ = server.names, len(steady.protocol._requests)
+        unload = {"command": "ADMIN", "method": "PUT", "path": f"/{TOPIC.replace('://', '/')}/unload"}
+        for number in range(100, 400, 3):
+            for id_, subscription in (number, "s"), (number + 1, "u"), (number + 2, "taken"):
+                steady.protocol.data_received(
+                    encode("SUBSCRIBE", {**large, "request_id": id_, "subscription": subscription, "subType": "Shared", "consumer_id": id_})
+                )  # fmt: skip
             steady.protocol.data_received(
-                encode("SUBSCRIBE", {**large, "subType": "Shared", "consumer_id": 9})
-                + encode("CLOSE_CONSUMER", {"consumer_id": 9, "request_id": number})
+                encode("CLOSE_CONSUMER", {"consumer_id": number, "request_id": number})
+                + encode("UNSUBSCRIBE", {"consumer_id": number + 1, "request_id": 1000 + number})
             )
             await rest(server)
             steady.read()
-        assert not steady.is_closing()
-        assert server.names == kept
+            assert not steady.is_closing()
+            assert (server.names, len(steady.protocol._requests)) == (kept, open_)
+        steady.protocol.data_received(
+            encode("SUBSCRIBE", {**large, "subscription": "b", "subType": "Shared", "consumer_id": 2})
+        )
+        await rest(server)
+        assert server.names > kept
+        server.engine.post(TOPIC, json.dumps(unload).encode())
+        await rest(server)
+        steady.read()
+        assert server.names == 0
+        kept = 0
         wires = [await opened(server) for _ in range(3)]
-        for number in range(10):
+        for number in range(20):
             for wire in wires:
-                for kind, id_ in (
-                    ("Shared", number),
-                    ("Exclusive", 100 + number),
-                ):  # the second one is refused
-                    wire.protocol.data_received(
-                        encode("SUBSCRIBE", {**large, "subType": kind, "consumer_id": 10 + id_})
-                    )
+                wire.protocol.data_received(
+                    encode("SUBSCRIBE", {**large, "subType": "Shared", "consumer_id": 10 + number})
+                )
                 assert server.names <= bounds.names + 110_000
                 await rest(server)
                 wire.read()

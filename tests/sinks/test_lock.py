@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from sinks import lock
 from sinks.lock import LOCK, Holder, InUse, LeaseLost, NotWritable, exclusive, reading
-from sinks.storage import BadUrl, Storage
+from sinks.storage import BadUrl, NotStored, Storage
 
 HOLD = """
 import sys, time
@@ -160,6 +160,24 @@ def test_a_lease_that_is_taken_over(leased: Storage) -> None:
         with pytest.raises(LeaseLost, match="was taken over by thief"):
             held.check()
     assert lock._lease(leased) == thief  # it is left alone
+
+
+def test_a_renewal_whose_answer_is_lost(leased: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the store has it: the lease is this process's."""
+    done, renew, renewed = [True, False], lock._renew, threading.Event()
+
+    def without_answer(storage: Storage, holder: lock.Holder) -> None:
+        if holder.renewal and not done:
+            renewed.set()
+        if not holder.renewal or (done and done.pop()):
+            renew(storage, holder)
+        if holder.renewal:
+            raise NotStored("no answer")
+
+    monkeypatch.setattr(lock, "_renew", without_answer)
+    with exclusive([leased.url], "mine") as held:
+        assert renewed.wait(30)
+        held.check()
 
 
 def test_two_that_come_at_once(leased: Storage) -> None:
