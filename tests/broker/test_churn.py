@@ -438,3 +438,13 @@ def test_an_ack_behind_the_end_of_a_ledger_that_is_gone_moves_nothing() -> None:
     assert (run.mark_delete("s"), run.backlog("s")) == ((1, 0), 1)
     run.wait(11)
     assert [(each.after_ledger, each.entries) for each in of(run.check("messageExpiry"), Expired)] == [(2, 1)]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+@pytest.mark.parametrize(("minutes", "stays"), [(0, True), (1, False)])
+def test_without_a_timeout_nobody_leaves(topic: str, minutes: int, stays: bool) -> None:
+    run = Churn({"brokerDeduplicationProducerInactivityTimeoutMinutes": minutes})
+    run.subscribe("s", connection="stays", topic=topic)
+    run.publish(1, "short", topic)
+    run.wait(7 * DAY)
+    assert ("short" in run.broker._domain(topic).load(topic).producers) == stays
