@@ -42,7 +42,7 @@ class Requests:
         return self._topics.get(("consumer", consumer_id))
 
     def forget(self, sender: tuple[str, int]) -> None:
-        """A producer or consumer was refused, or is gone without having been closed."""
+        """A producer or consumer is gone without having been closed."""
         self._topics.pop(sender, None)
 
     def __len__(self) -> int:

@@ -656,9 +656,8 @@ class Connection(asyncio.Protocol):
                 self._requests.forget(key)
         elif cmd == "ERROR" and key in self._names:
             self._server.names -= self._names[key].pop(request, 0)
-            if not self._names[key]:
+            if not self._names[key]:  # quirk: CONSUMER_STATS knows a consumer that was refused
                 self._gone(key)
-                self._requests.forget(key)
 
     def _gone(self, key: tuple[str, int]) -> None:
         """A producer or consumer is no longer there, or never was."""

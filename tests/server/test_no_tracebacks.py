@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,6 +187,13 @@ def test_clients_of_the_page_that_say_nothing_or_do_not_read(monkeypatch: pytest
     served = Endpoint("127.0.0.1:0")
     served.start(application)
     address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    ended, free = SimpleQueue[None](), served._server._free.release
+
+    def release() -> None:
+        free()
+        ended.put(None)
+
+    monkeypatch.setattr(served._server._free, "release", release)
     try:
         for data in (
             b"",
@@ -197,12 +205,9 @@ def test_clients_of_the_page_that_say_nothing_or_do_not_read(monkeypatch: pytest
         ):
             with socket.create_connection(address) as client:
                 client.sendall(data)
-                while served._server._free._value == endpoint.CONNECTIONS:
-                    time.sleep(0)
                 if data.endswith(b"\r\n\r\n"):
                     client.recv(10)
-            while served._server._free._value != endpoint.CONNECTIONS:  # its thread has ended
-                time.sleep(0)
+            ended.get(timeout=60)
     finally:
         served.close()
 
