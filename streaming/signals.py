@@ -24,7 +24,6 @@ TOGETHER_SECONDS = 1.0
 _SHOW_CURSOR = b"\x1b[?25h"
 _IMPORT = "<frozen importlib._bootstrap>"
 _AGAIN_SECONDS = 0.02
-_GATHER_SECONDS = 0.05
 _PATIENCE_SECONDS = 10.0
 """How long a command that a signal ends may take to release what it holds."""
 
@@ -149,8 +148,6 @@ def _handled(first: Callable[[int], None]) -> Iterator[None]:
         now = time.monotonic()
         if _Process.begun is None:
             _Process.begun = now
-            # Python misses a signal between this handler and the system call that it interrupted, until that ends.
-            time.sleep(_GATHER_SECONDS)
             first(number)
         elif now - _Process.begun > TOGETHER_SECONDS:
             end_at_once(number)

@@ -27,7 +27,7 @@ GRACEFUL = (
     WORK.replace("print", "with stop_signals() as stop:\n  print")
     + """
   while not stop.is_set():
-    time.sleep(1.1)
+    time.sleep(0.01)
   time.sleep(float(sys.argv[1]))
   print("finished", flush=True)
 """
@@ -207,7 +207,7 @@ from streaming.signals import before_end, ending_signals
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(1.1)
+        time.sleep(0.01)
 before_end(lambda: print("released", flush=True))
 with ending_signals():
     Finalized()
