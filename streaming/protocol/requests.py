@@ -42,7 +42,7 @@ class Requests:
         return self._topics.get(("consumer", consumer_id))
 
     def forget(self, sender: tuple[str, int]) -> None:
-        """A producer or consumer is gone without having been closed."""
+        """A consumer is gone with its subscription."""
         self._topics.pop(sender, None)
 
     def __len__(self) -> int:

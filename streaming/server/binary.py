@@ -302,10 +302,10 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(min(server.limits.frame, _HELLO))
         self._untaken = self._turn_due = False
         self._requests = Requests()
-        self._names: dict[tuple[str, int], dict[int, int]] = {}
-        """Bytes of the frames with which a producer or consumer was asked for, by request."""
-        self._openings: dict[int, tuple[str, tuple[str, int]]] = {}
-        """Requests whose answers tell whether there is a producer or consumer: the command, and which one."""
+        self._names: dict[tuple[str, int], int] = {}
+        """Bytes of the largest frame with which a producer or consumer was asked for."""
+        self._unsubscribing: dict[int, tuple[str, int]] = {}
+        """The consumers that are gone if these requests succeed."""
         self._waiting: deque[e.Effect | _Spooled] = deque()
         self._spool = PayloadSpool()
         self._delayed: deque[_Delayed] = deque()
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
         self._spool.close()
-        self._server.names -= sum(sum(sizes.values()) for sizes in self._names.values())
+        self._server.names -= sum(self._names.values())
         self._names.clear()
         self._server.clients.lost(self.name)
         self._server.watchers.lost(self.name)
@@ -644,24 +644,15 @@ class Connection(asyncio.Protocol):
         if cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
             kind = "producer" if cmd == "CLOSE_PRODUCER" else "consumer"
             self._gone((kind, fields[f"{kind}_id"]))
-        elif fields.get("request_id") in self._openings and fields.get("producer_ready", True):
-            self._settled(cmd, fields["request_id"])
-
-    def _settled(self, cmd: str, request: int) -> None:
-        """An answer tells whether there is a producer or consumer."""
-        asked, key = self._openings.pop(request)
-        if asked == "UNSUBSCRIBE":
-            if cmd == "SUCCESS":
-                self._gone(key)
-                self._requests.forget(key)
-        elif cmd == "ERROR" and key in self._names:
-            self._server.names -= self._names[key].pop(request, 0)
-            if not self._names[key]:  # quirk: CONSUMER_STATS knows a consumer that was refused
-                self._gone(key)
+        elif (
+            key := self._unsubscribing.pop(fields.get("request_id", -1), None)
+        ) is not None and cmd == "SUCCESS":
+            self._gone(key)
+            self._requests.forget(key)
 
     def _gone(self, key: tuple[str, int]) -> None:
-        """A producer or consumer is no longer there, or never was."""
-        self._server.names -= sum(self._names.pop(key, {}).values())
+        """A producer or consumer is no longer there."""
+        self._server.names -= self._names.pop(key, 0)
         self._server.clients.closed(self.name, *key)
 
     def _timed_until(self, key: int | tuple[int, int] | None) -> None:
@@ -675,10 +666,9 @@ class Connection(asyncio.Protocol):
         kind = "producer" if "producer_id" in asked.fields else "consumer"
         key = kind, asked.fields.get(f"{kind}_id", -1)
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
-            request, sizes = asked.fields["request_id"], self._names.setdefault(key, {})
-            sizes[request] = sizes.get(request, 0) + size
-            self._server.names += size
-            self._openings[request] = asked.cmd, key
+            former = self._names.get(key, 0)  # if that is open, the broker keeps its names
+            self._names[key] = max(size, former)
+            self._server.names += self._names[key] - former
             if self._server.names > self._limits.names:
                 self.close(
                     f"producers and consumers have more than {self._limits.names} bytes of names and properties"
@@ -688,7 +678,7 @@ class Connection(asyncio.Protocol):
         elif asked.cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
             self._gone(key)
         elif asked.cmd == "UNSUBSCRIBE":
-            self._openings[asked.fields["request_id"]] = asked.cmd, key
+            self._unsubscribing[asked.fields["request_id"]] = key
 
     def _post(self, topic: str | None, value: bytes, size: int) -> None:
         self._engine.post(topic, value, partial(self._carried_out, size))

@@ -4,7 +4,6 @@ The client is a transport in memory, so bytes are counted, and nothing is timed.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -372,55 +371,56 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
 
 
 def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -> None:
-    """What is closed, unsubscribed, refused, or lost with its connection, counts no more."""
+    """Those that the broker refuses, too. What is closed or unsubscribed, by whomever, or lost with its connection, counts no more."""
     bounds = Limits(names=1 << 20)
     metadata = [{"key": "k", "value": "x" * 100_000}]
     large = {"topic": TOPIC, "request_id": 9, "subscription": "s", "metadata": metadata}
 
     async def work(server: BinaryServer) -> None:
         steady = await opened(server)
-        kept = server.names
-        steady.protocol.data_received(
-            encode("SUBSCRIBE", {"topic": TOPIC, "request_id": 3, "subscription": "taken", "subType": "Exclusive", "consumer_id": 3})
-        )  # fmt: skip
-        await rest(server)
-        kept, open_ = server.names, len(steady.protocol._requests)
-        unload = {"command": "ADMIN", "method": "PUT", "path": f"/{TOPIC.replace('://', '/')}/unload"}
-        for number in range(100, 400, 3):
-            for id_, subscription in (number, "s"), (number + 1, "u"), (99, "taken"):
+        kept, remembered = server.names, len(steady.protocol._requests)
+        for number in range(100, 300, 2):
+            for id_, subscription in (number, "s"), (number + 1, "u"):
                 steady.protocol.data_received(
-                    encode("SUBSCRIBE", {**large, "request_id": id_, "subscription": subscription, "subType": "Shared", "consumer_id": id_})
+                    encode("SUBSCRIBE", {**large, "subscription": subscription, "subType": "Shared", "consumer_id": id_})
                 )  # fmt: skip
             steady.protocol.data_received(
                 encode("CLOSE_CONSUMER", {"consumer_id": number, "request_id": number})
-                + encode("UNSUBSCRIBE", {"consumer_id": number + 1, "request_id": 1000 + number})
+                + encode("UNSUBSCRIBE", {"consumer_id": number + 1, "request_id": number + 1})
             )
             await rest(server)
             steady.read()
-            assert not steady.is_closing()
-            assert (server.names, len(steady.protocol._requests)) == (kept, open_ + 1)  # the refused one
-        steady.protocol.data_received(
-            encode("SUBSCRIBE", {**large, "subscription": "b", "subType": "Shared", "consumer_id": 2})
-        )
-        await rest(server)
-        assert server.names > kept
-        server.engine.post(TOPIC, json.dumps(unload).encode())
+        assert not steady.is_closing()
+        assert (server.names, len(steady.protocol._requests)) == (kept, remembered)
+        for metadata_ in metadata, []:  # asking again for what is open does not make it less
+            steady.protocol.data_received(
+                encode("SUBSCRIBE", {**large, "metadata": metadata_, "subType": "Shared", "consumer_id": 9})
+            )
+            await rest(server)
+            steady.read()
+            assert server.names > kept + 100_000
+        unload = Admin(method="PUT", path=f"/{TOPIC.replace('://', '/')}/unload")
+        server.engine.post(TOPIC, to_json(unload))
         await rest(server)
         steady.read()
+        assert not steady.is_closing()
         assert server.names == 0
-        kept = 0
         wires = [await opened(server) for _ in range(3)]
-        for number in range(20):
+        for number in range(10):
             for wire in wires:
-                wire.protocol.data_received(
-                    encode("SUBSCRIBE", {**large, "subType": "Shared", "consumer_id": 10 + number})
-                )
+                for kind, id_ in (
+                    ("Shared", number),
+                    ("Exclusive", 100 + number),
+                ):  # the second one is refused
+                    wire.protocol.data_received(
+                        encode("SUBSCRIBE", {**large, "subType": kind, "consumer_id": 10 + id_})
+                    )
                 assert server.names <= bounds.names + 110_000
                 await rest(server)
                 wire.read()
         assert all(wire.is_closing() for wire in wires)
         assert not steady.is_closing()
-        assert server.names == kept
+        assert server.names == 0
 
     run(work, bounds)
 
