@@ -50,8 +50,8 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
     PARTITION,
+    is_partition,
     is_topic_name,
-    partition_index,
     partitions_of,
     why_not_topic_name,
 )
@@ -442,10 +442,7 @@ class Broker:
 
     def _awaits_use(self, name: str) -> bool:
         """Is this a partition of a partitioned topic that nobody has used or deleted?"""
-        whole = name.rpartition("-partition-")[0]
-        return (
-            0 <= partition_index(name) < self._ctx.partitioned.get(whole, 0) and name not in self._ctx.deleted
-        )
+        return is_partition(name, self._ctx.partitioned) and name not in self._ctx.deleted
 
     def _refuse_namespace(self, name: str, command: TopicCommand | LookupCommand) -> bool:
         """Answer a command on a topic whose namespace does not exist. False: this command gets no answer."""

@@ -11,7 +11,7 @@ somebody uses them again.
 
 import msgspec
 
-from streaming.broker.names import partition_index
+from streaming.broker.names import is_partition
 from streaming.broker.subscription.consumer import Handle
 
 REMEMBERED = 1000
@@ -64,7 +64,7 @@ class DeletedTopics:
 
     def add(self, name: str, left: DeletedTopic) -> None:
         """A topic was deleted."""
-        if self._is_partition(name):
+        if is_partition(name, self._partitioned):
             self._partitions.setdefault(_whole(name), {})[name] = left
         else:
             self._remember({name: left})
@@ -79,13 +79,12 @@ class DeletedTopics:
         while len(topics) > REMEMBERED:
             oldest = next(iter(topics))
             left_of_it = topics.pop(oldest)
-            if self._is_partition(oldest):  # its partitioned topic is younger, or got more partitions
+            if is_partition(
+                oldest, self._partitioned
+            ):  # its partitioned topic is younger, or got more partitions
                 self._partitions.setdefault(_whole(oldest), {})[oldest] = left_of_it
             else:
                 self.forgotten = max(self.forgotten, left_of_it.last_ledger)
-
-    def _is_partition(self, name: str) -> bool:
-        return 0 <= partition_index(name) < self._partitioned.get(_whole(name), 0)
 
 
 def _whole(name: str) -> str:

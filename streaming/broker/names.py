@@ -5,6 +5,7 @@ A name may come in by a command, an admin call, a policy or a default. Whatever 
 """
 
 import re
+from collections.abc import Mapping
 
 from streaming.broker.errors import BrokerError
 
@@ -86,6 +87,11 @@ def partition_index(name: str) -> int:
     if not whole or _INDEX.fullmatch(index) is None or int(index) >= 1 << 31:
         return -1
     return int(index)
+
+
+def is_partition(name: str, partitioned: Mapping[str, int]) -> bool:
+    """Does a partitioned topic have that partition? `partitioned`: topic → number of partitions."""
+    return 0 <= partition_index(name) < partitioned.get(name.rpartition("-partition-")[0], 0)
 
 
 def partitions_of(name: str, count: int) -> list[str]:

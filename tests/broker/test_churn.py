@@ -1,7 +1,6 @@
 """Names come and go for a simulated year, and the state keeps nothing of them for ever: what it has after 200 days, it has after 400.
 
-A life is what is done with one name, and then nobody uses that name again. Each kind of thing that has a name has lives of its own, and
-`LEFT` says what may be left of it: nothing, but for the last deleted topics.
+A life is what is done with one name, and then nobody uses that name again. Each kind of thing that has a name has lives of its own.
 """
 
 from collections.abc import Callable

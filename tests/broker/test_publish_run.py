@@ -381,19 +381,19 @@ def test_a_snapshot_that_is_promised_is_not_put_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broker", "timeouts"),
+    "timeouts",
     [
-        (DEDUPLICATED, {"brokerDeduplicationProducerInactivityTimeoutMinutes": 3}),
-        (DEDUPLICATED, {"managedLedgerMaxLedgerRolloverTimeMinutes": 5, "managedLedgerMinLedgerRolloverTimeMinutes": 5}),
+        {"brokerDeduplicationProducerInactivityTimeoutMinutes": 3},
+        {"managedLedgerMaxLedgerRolloverTimeMinutes": 5, "managedLedgerMinLedgerRolloverTimeMinutes": 5},
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("shortest", [1, 8])
 def test_no_run_goes_on_past_the_end_of_a_topic_whose_rounds_are_put_off(
-    broker: dict[str, Any], timeouts: dict[str, Any], shortest: int
+    timeouts: dict[str, Any], shortest: int
 ) -> None:
     # One topic is quiet until it is deleted, which is made up for once it ends. The other one stays busy.
     quiet, busy = QUIET_TOPICS[:2]
-    settings = broker | timeouts | {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 10}
+    settings = DEDUPLICATED | timeouts | {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 10}
     log: list[Record] = [
         (0, None, BrokerConfig(settings=settings)),
         (0, quiet, Publish(producer="a", sequence_id=0)),
