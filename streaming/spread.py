@@ -57,6 +57,7 @@ class _Whole(NamedTuple):
     origin: int
     generated_names: int
     forgotten_ledger: int
+    closed_producers: dict[str, dict[int, int]]
     config: ServiceConfiguration
     namespaces: dict[str, Policies]
     tenants: dict[str, TenantInfo]
@@ -137,6 +138,7 @@ class Spread:
                 state.origin,
                 state.generated_names,
                 state.forgotten_ledger,
+                state.closed_producers,
                 state.config,
                 state.namespaces,
                 state.tenants,
@@ -201,12 +203,15 @@ class Spread:
         for each in counting[:1]:
             state.config, state.namespaces, state.tenants = each.config, each.namespaces, each.tenants
             state.resources, state.limits = each.resources, RateLimits(_unused(counting), each.limits.publish)
+        for whole in self._wholes:  # a producer id is unique on its connection, whatever the topic
+            for connection, ids in whole.closed_producers.items():
+                state.closed_producers.setdefault(connection, {}).update(ids)
         for piece in pieces:
             state.topics.update(piece.topics)
             state.aside.update(piece.aside)
             state.deleted.update(piece.deleted)
-            for whole, partitions in piece.deleted_partitions.items():
-                state.deleted_partitions.setdefault(whole, {}).update(partitions)
+            for name, partitions in piece.deleted_partitions.items():
+                state.deleted_partitions.setdefault(name, {}).update(partitions)
             state.permissions.update(piece.permissions)
             for connection, topics in piece.connections.items():
                 state.connections.setdefault(connection, {}).update(topics)

@@ -1,7 +1,6 @@
 """What topics have in common, whether they store messages or not (mirrors `AbstractTopic`)."""
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -9,6 +8,7 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from streaming.broker.context import Context
+from streaming.broker.handles import Handles
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.broker.producer.access_mode import ProducerAccess
@@ -50,7 +50,7 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
 class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
     """A topic's policies, its producers, and the handles of its clients.
 
-    `closed_producers`: when the broker closed them (ms). `closing_producers`: producers that leave once their writes are
+    `closing_producers`: producers that leave once their writes are
     confirmed, with the requests to answer then. `last_active`: when the topic was last known to be in use (ms; see
     `inactive_topics`). `pending`: messages whose fate a fault put off; `delay_writes`: how many
     more messages the fault DelayWrites puts off. `rates_until` = when the present interval of the rates in its stats ends
@@ -62,10 +62,9 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
     name: str
     policies: Policies = msgspec.field(default_factory=Policies)
     producers: dict[str, Producer] = {}
-    producer_handles: dict[Handle, str] = {}
-    closed_producers: dict[Handle, int] = {}
+    producer_handles: Handles = msgspec.field(default_factory=Handles)
     closing_producers: dict[str, list[int]] = {}
-    consumer_handles: dict[Handle, str] = {}
+    consumer_handles: Handles = msgspec.field(default_factory=Handles)
     access: ProducerAccess = msgspec.field(default_factory=ProducerAccess)
     last_active: int = 0
     fenced: bool = False
@@ -77,29 +76,24 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
 
     # -- connections ----------------------------------------------------------------------------------------------
 
-    def add_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle, name: str) -> None:
+    def add_handle(self, ctx: Context, handles: Handles, handle: Handle, name: str) -> None:
         """A connection has a new producer or consumer here: note its name in `producer_handles` or `consumer_handles`."""
-        self._held[handle[0]] += 1  # first, since this counts the handles if nobody has
-        handles[handle] = name
+        handles.add(handle, name)
         ctx.attach(handle[0], self.name)
 
-    def remove_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle) -> None:
+    def remove_handle(self, ctx: Context, handles: Handles, handle: Handle) -> None:
         """A producer or consumer of a connection leaves."""
-        held = self._held
-        held[handle[0]] -= 1
-        del handles[handle]
-        if not held[handle[0]]:
-            del held[handle[0]]
+        handles.remove(handle)
+        if handle[0] not in handles:
             ctx.part(handle[0], self.name)
 
     def holds(self, connection: str) -> bool:
         """Does the topic have something of a connection?"""
-        return connection in self._held or self.access.has_waiting(connection)
-
-    @cached_property
-    def _held(self) -> Counter[str]:
-        """How many producers and consumers of each connection there are."""
-        return Counter(connection for connection, _ in (*self.producer_handles, *self.consumer_handles))
+        return (
+            connection in self.producer_handles
+            or connection in self.consumer_handles
+            or self.access.has_waiting(connection)
+        )
 
     # -- producers of the short form ------------------------------------------------------------------------------
 
@@ -170,6 +164,7 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
     def producer_added(self, producer: str) -> None:
         """A producer of this name was registered."""
 
-    def producer_removed(self, producer: str, now: int) -> None:
-        """A producer of this name left at `now` (ms)."""
+    def producer_removed(self, producer: Producer, now: int) -> None:
+        """A producer left at `now` (ms)."""
         self.last_active = now
+        self.producer_counters.pop(producer.name, None)

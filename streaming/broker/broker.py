@@ -137,6 +137,7 @@ class Broker:
             state.deleted, state.deleted_partitions, state.forgotten_ledger, state.partitioned
         )
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
+        ctx.closed_producers = state.closed_producers
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
         self._persistent = PersistentTopics(ctx, state, self._non_persistent)
@@ -548,6 +549,7 @@ class Broker:
         self._persistent.close()
         self._non_persistent.close()
         self._ctx.connections.clear()
+        self._ctx.closed_producers.clear()
         self._topics_of = None
 
     def _lost(self, command: c.ConnectionLost) -> list[str]:
@@ -563,6 +565,7 @@ class Broker:
 
     def _connection_lost(self, connection: str) -> None:
         """Close all that a connection has on the topics of the partition."""
+        self._ctx.closed_producers.pop(connection, None)
         for topic_name in self._ctx.connections.pop(connection, ()):
             if topic_name in self._state.topics:
                 self._domain(topic_name).connection_lost(topic_name, connection)
@@ -673,7 +676,17 @@ class Broker:
         state.clock, state.offset, state.ordinal = ctx.clock, ctx.offset, ctx.ordinal
         state.config, state.generated_names = ctx.config, ctx.generated_names
         state.forgotten_ledger = ctx.deleted.forgotten
+        self._forget_closed_producers()
         return encode_state(state)
+
+    def _forget_closed_producers(self) -> None:
+        """Forget those whose time is over. It makes no difference, but to the state's size."""
+        closed, now = self._ctx.closed_producers, self._ctx.clock
+        for connection, ids in list(closed.items()):
+            for id_ in [id_ for id_, until in ids.items() if until < now]:
+                del ids[id_]
+            if not ids:
+                del closed[connection]
 
     def summary(self) -> Summary:
         """Totals over the topics, as of the last `encode`."""

@@ -13,7 +13,6 @@ from schemas.commands import SchemaData
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import RateLimits, TenantInfo
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.sorted_blocks import Positions, SortedBlocks, TimedPositions
 from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
@@ -55,6 +54,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     by version, and `schema_times` when they came (ms); `permissions`: namespace or topic → role → actions;
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
     producer names the broker has made up. `aside`: topics that an operator set aside, as they were; nothing looks into them.
+    `closed_producers`: connection → producer id → until when the broker ignores what the client still sends for that producer, which
+    the broker closed (ms; mirrors `recentlyClosedProducers`).
     """
 
     partition: int
@@ -69,7 +70,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     partitioned: dict[str, int] = {}
     schemas: dict[str, list[SchemaData]] = {}
     unacked: UnackedMessages = msgspec.field(default_factory=UnackedMessages)
-    deleted: dict[str, DeletedTopic] = {}
+    deleted: dict[str, int] = {}
     limits: RateLimits = msgspec.field(default_factory=RateLimits)
     partitioned_topics: dict[str, PartitionedTopic] = {}
     tenants: dict[str, TenantInfo] = {}
@@ -78,8 +79,9 @@ class PartitionState(msgspec.Struct, array_like=True):
     resources: dict[str, dict[str, Any]] = {}
     generated_names: int = 0
     aside: dict[str, TopicBlock] = {}
-    deleted_partitions: dict[str, dict[str, DeletedTopic]] = {}
+    deleted_partitions: dict[str, dict[str, int]] = {}
     forgotten_ledger: int = 0
+    closed_producers: dict[str, dict[int, int]] = {}
 
 
 def _encode_hook(value: Any) -> Any:

@@ -94,6 +94,7 @@ class Context:
         "acks",
         "at_work",
         "clock",
+        "closed_producers",
         "config",
         "connections",
         "deleted",
@@ -133,6 +134,7 @@ class Context:
         self.resources: dict[str, dict[str, Any]] = {}
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
+        self.closed_producers: dict[str, dict[int, int]] = {}
         self.partitioned: dict[str, int] = {}
         self.deleted = DeletedTopics({}, {}, 0, self.partitioned)
         self.partitioned_topics: dict[str, PartitionedTopic] = {}

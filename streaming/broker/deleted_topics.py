@@ -9,32 +9,20 @@ The deleted partitions of a partitioned topic are remembered as long as that is 
 somebody uses them again.
 """
 
-import msgspec
-
 from streaming.broker.names import is_partition
-from streaming.broker.subscription.consumer import Handle
 
 REMEMBERED = 1000
 """Of how many deleted topics the names are remembered."""
 
 
-class DeletedTopic(msgspec.Struct, array_like=True):
-    """What a deleted topic leaves to the next one of its name, and to clients that do not know yet.
-
-    `last_ledger`: ledger ids are never used again. The other field is that of `AbstractTopic`.
-    """
-
-    last_ledger: int = 0
-    closed_producers: dict[Handle, int] = {}
-
-
 class DeletedTopics:
-    """The deleted topics of an ingress partition. `forgotten`: the highest ledger id of those whose names are forgotten."""
+    """The last ledger ids of an ingress partition's deleted topics, 0: it stored nothing. `forgotten`: the highest one of those whose
+    names are forgotten."""
 
     def __init__(
         self,
-        topics: dict[str, DeletedTopic],
-        partitions: dict[str, dict[str, DeletedTopic]],
+        topics: dict[str, int],
+        partitions: dict[str, dict[str, int]],
         forgotten: int,
         partitioned: dict[str, int],
     ) -> None:
@@ -47,12 +35,12 @@ class DeletedTopics:
         assert isinstance(name, str)
         return name in self._topics or name in self._partitions.get(_whole(name), ())
 
-    def former(self, name: str) -> DeletedTopic:
-        """What is left of the deleted topic of a name, or of all that had unknown names."""
+    def former(self, name: str) -> int:
+        """The last ledger id of the deleted topic of a name, or of all that had unknown names."""
         found = self._topics.get(name) or self._partitions.get(_whole(name), {}).get(name)
-        return DeletedTopic(self.forgotten) if found is None else found
+        return self.forgotten if found is None else found
 
-    def take(self, name: str) -> DeletedTopic:
+    def take(self, name: str) -> int:
         """`former`, for a topic that is created now."""
         found, whole = self.former(name), _whole(name)
         self._topics.pop(name, None)
@@ -62,29 +50,29 @@ class DeletedTopics:
                 del self._partitions[whole]
         return found
 
-    def add(self, name: str, left: DeletedTopic) -> None:
+    def add(self, name: str, last_ledger: int) -> None:
         """A topic was deleted."""
         if is_partition(name, self._partitioned):
-            self._partitions.setdefault(_whole(name), {})[name] = left
+            self._partitions.setdefault(_whole(name), {})[name] = last_ledger
         else:
-            self._remember({name: left})
+            self._remember({name: last_ledger})
 
     def partitioned_topic_deleted(self, name: str) -> None:
         """A partitioned topic is no longer there: its partitions were topics like any other."""
         self._remember(self._partitions.pop(name, {}))
 
-    def _remember(self, left: dict[str, DeletedTopic]) -> None:
+    def _remember(self, last_ledgers: dict[str, int]) -> None:
         topics = self._topics
-        topics.update(left)
+        topics.update({name: last for name, last in last_ledgers.items() if last})
         while len(topics) > REMEMBERED:
             oldest = next(iter(topics))
-            left_of_it = topics.pop(oldest)
+            last = topics.pop(oldest)
             if is_partition(
                 oldest, self._partitioned
             ):  # its partitioned topic is younger, or got more partitions
-                self._partitions.setdefault(_whole(oldest), {})[oldest] = left_of_it
+                self._partitions.setdefault(_whole(oldest), {})[oldest] = last
             else:
-                self.forgotten = max(self.forgotten, left_of_it.last_ledger)
+                self.forgotten = max(self.forgotten, last)
 
 
 def _whole(name: str) -> str:

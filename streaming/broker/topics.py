@@ -20,7 +20,6 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.names import DEDUP_CURSOR, partitions_of
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
@@ -31,6 +30,7 @@ from streaming.broker.periodic_checks import CHECKS, Check, Rounds
 from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.producer import registration
 from streaming.broker.stats import internal_stats
 from streaming.broker.topic_commands import TopicCommand
 
@@ -72,10 +72,9 @@ class Topics(ABC, Generic[T]):
         users = len(topic.producers) + len(topic.consumer_handles)
         if users and not force:
             return users
-        left = self._close(topic, cause)
+        last_ledger = self._close(topic, cause)
         del self._loaded[name], self._state.topics[name]
-        if left != DeletedTopic():
-            self._ctx.deleted.add(name, left)
+        self._ctx.deleted.add(name, last_ledger)
         self._ctx.policies_changed()
         return 0
 
@@ -99,12 +98,12 @@ class Topics(ABC, Generic[T]):
         """Load or create a topic on which something happens now."""
 
     @abstractmethod
-    def _close(self, topic: T, cause: str) -> DeletedTopic:
-        """Delete what a topic has."""
+    def _close(self, topic: T, cause: str) -> int:
+        """Delete what a topic has. Returns its last ledger id, 0: it had none."""
 
     @abstractmethod
-    def _create(self, name: str, former: DeletedTopic) -> T:
-        """Create a topic. `former`: what is left of the deleted one of its name."""
+    def _create(self, name: str, former: int) -> T:
+        """Create a topic. `former`: the last ledger id of the deleted one of its name."""
 
     @abstractmethod
     def _decode(self, data: bytes) -> T:
@@ -115,7 +114,7 @@ class Topics(ABC, Generic[T]):
         """Note in the block what the broker must know without decoding it."""
 
     @abstractmethod
-    def _missing(self, name: str, former: DeletedTopic) -> T:
+    def _missing(self, name: str, former: int) -> T:
         """An empty topic that is not kept, see `_create`."""
 
     @abstractmethod
@@ -466,13 +465,13 @@ class PersistentTopics(Topics[PersistentTopic]):
     def _touch(self, name: str) -> PersistentTopic:
         return self.touch(name)
 
-    def _close(self, topic: PersistentTopic, cause: str) -> DeletedTopic:
+    def _close(self, topic: PersistentTopic, cause: str) -> int:
         left = lifecycle.delete(self._ctx, topic, cause)
         self.check_unacked(topic)
         self._awake.pop(topic.name, None)
         return left
 
-    def _create(self, name: str, former: DeletedTopic) -> PersistentTopic:
+    def _create(self, name: str, former: int) -> PersistentTopic:
         return lifecycle.create(self._ctx, name, former)
 
     def _decode(self, data: bytes) -> PersistentTopic:
@@ -494,7 +493,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         super().set_aside(name)
         self._awake.pop(name, None)
 
-    def _missing(self, name: str, former: DeletedTopic) -> PersistentTopic:
+    def _missing(self, name: str, former: int) -> PersistentTopic:
         return lifecycle.empty(self._ctx, name, former)
 
     def connection_lost(self, name: str, connection: str) -> None:
@@ -578,7 +577,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         if self._purged_at(topic, now) == now:
             topic.update_rates(self._ctx)
             timeout = self._ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-            non_persistent_commands.leave_silent(self._ctx, topic, now - timeout)
+            registration.leave_silent(self._ctx, topic, now - timeout)
         if self._deleted_at(topic, now) == now:
             return True
         self._wake(topic)
@@ -618,10 +617,10 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         origin = self._state.origin
         return origin - (origin - since) // interval * interval if origin >= 0 else -1
 
-    def _close(self, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
+    def _close(self, topic: NonPersistentTopic, cause: str) -> int:
         return non_persistent_commands.delete(self._ctx, topic, cause)
 
-    def _create(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
+    def _create(self, name: str, former: int) -> NonPersistentTopic:
         return non_persistent_commands.create(self._ctx, name, former)
 
     def _decode(self, data: bytes) -> NonPersistentTopic:
@@ -635,7 +634,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         if topic.name in self._state.topics:
             self._wake(topic)
 
-    def _missing(self, name: str, former: DeletedTopic) -> NonPersistentTopic:
+    def _missing(self, name: str, former: int) -> NonPersistentTopic:
         return non_persistent_commands.empty(name, former)
 
     def connection_lost(self, name: str, connection: str) -> None:

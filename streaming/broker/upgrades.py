@@ -32,15 +32,17 @@ _TOPIC_1 = (
     "generated_names", "access", "failed_producers", "closing_producers",
 )  # fmt: skip
 _TOPIC_2 = (
-    "name", "policies", "producers", "producer_handles", "closed_producers", "closing_producers", "consumer_handles",
-    "access", "last_active", "fenced", "pending", "delay_writes", "rates_until", "producer_counters",
+    "name", "policies", "producers", "producer_handles", "closing_producers", "consumer_handles", "access", "last_active", "fenced", "pending", "delay_writes", "rates_until", "producer_counters",
     "counters", "ledger", "dedup", "cursors", "subscriptions", "fail_writes", "oldest",
 )  # fmt: skip
 """The fields of a persistent topic. `failed_producers` held errors for clients that retried."""
 
-_GENERATED_NAMES = _TOPIC_1.index("generated_names")
+_GENERATED_NAMES, _CLOSED_PRODUCERS = _TOPIC_1.index("generated_names"), _TOPIC_1.index("closed_producers")
 _ADDED_FIELDS: tuple[Any, ...] = ({}, [], {}, {}, {}, {}, {})
 """The fields of `PartitionState` between those of version 1 and `generated_names`."""
+
+_AFTER_GENERATED_NAMES: tuple[Any, ...] = ({}, {}, 0)
+"""Those between `generated_names` and `closed_producers`."""
 
 _ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {})
 """The fields of a subscription that version 2 has before the dispatcher, and version 1 had not."""
@@ -63,7 +65,8 @@ _BLOCK = 512
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
     """Delayed messages were in buckets, and no topic was deleted because nobody used it. A partition keeps rounding times, and such
-    topics, until it gets another configuration. Each topic counted the names of producers that it made up.
+    topics, until it gets another configuration. Each topic counted the names of producers that it made up, and knew when the broker
+    closed a producer.
     """
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
     state[_CONFIG]["brokerDeleteInactiveTopicsEnabled"] = False
@@ -71,7 +74,13 @@ def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
         topic[_GENERATED_NAMES] if isinstance(topic, list) else topic.get("generated_names", 0)
         for topic in topics.values()
     ]
-    state += [*_ADDED_FIELDS, max(names, default=0)]
+    closed: dict[str, dict[int, int]] = {}
+    keep_alive = state[_CONFIG].get("keepAliveIntervalSeconds", 30) * 1000
+    for topic in topics.values():
+        found = topic[_CLOSED_PRODUCERS] if isinstance(topic, list) else topic.pop("closed_producers", {})
+        for (connection, id_), at in found.items():
+            closed.setdefault(connection, {})[id_] = at + keep_alive
+    state += [*_ADDED_FIELDS, max(names, default=0), *_AFTER_GENERATED_NAMES, closed]
     for name, topic in topics.items():
         if isinstance(topic, list):
             persistent_topic(topic, state[_CLOCK])
@@ -88,9 +97,18 @@ def persistent_topic(topic: list[Any], clock: int = 0) -> None:
         _sort_hash_ranges(subscription[_CONSUMERS])
         _dispatcher_last(subscription)
     _silent_from_now_on(fields["producers"], clock)
+    for handles in ("producer_handles", "consumer_handles"):
+        fields[handles] = _by_connection(fields[handles])
     fields["counters"] = _counters_of_all_first(fields["counters"])
     fields |= {"rates_until": 0, "producer_counters": {}, "last_active": clock}
     topic[:] = [fields[name] for name in _TOPIC_2]
+
+
+def _by_connection(handles: dict[tuple[str, int], str]) -> list[dict[str, dict[int, str]]]:
+    found: dict[str, dict[int, str]] = {}
+    for (connection, id_), name in handles.items():
+        found.setdefault(connection, {})[id_] = name
+    return [found]
 
 
 def _silent_from_now_on(producers: dict[str, list[Any]], clock: int) -> None:
@@ -144,6 +162,8 @@ def _non_persistent_topic(topic: dict[str, Any], clock: int) -> None:
     topic.pop("ledger", None)
     topic["last_active"] = clock
     _silent_from_now_on(topic.get("producers", {}), clock)
+    for handles in topic.keys() & {"producer_handles", "consumer_handles"}:
+        topic[handles] = _by_connection(topic[handles])
     if "counters" in topic:
         topic["counters"] = _counters_of_all_first(topic["counters"])[:4]
     for name, subscription in topic.get("subscriptions", {}).items():

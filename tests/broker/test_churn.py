@@ -139,6 +139,30 @@ def short_form_then_a_restart(run: Churn, name: str) -> None:
     run.create_producer("stays", 99, "stays")
 
 
+def short_form_fenced_out(run: Churn, name: str) -> None:
+    """It leaves before the topic is closed, and deduplication recovers its ids."""
+    run.publish(1, name)
+    run.close_producer(99, "stays")
+    run.create_producer("fences", 98, "stays", producer_access_mode="ExclusiveWithFencing")
+    run.close_producer(98, "stays")
+    run.do(Restart(), None)
+    run.create_producer("stays", 99, "stays")
+
+
+def short_form_purged_before_a_load(run: Churn, name: str) -> None:
+    """No snapshot was taken since it published, but the one after it was forgotten."""
+    run.publish(1, name)
+    run.wait(10 * 3_600)
+    run.do(Restart(), None)
+    run.create_producer("stays", 99, "stays")
+
+
+def short_form_on_a_topic_that_is_often_unloaded(run: Churn, name: str) -> None:
+    run.publish(1, name)
+    run.admin("PUT", "/unload")
+    run.create_producer("stays", 99, "stays")
+
+
 def subscription(type_: SubType) -> Life:
     def life(run: Churn, name: str) -> None:
         run.subscribe(name, type_, permits=5)
@@ -266,6 +290,19 @@ def chunks(run: Churn, name: str) -> None:
     run.ack("u", *run.topic.subscriptions["u"].consumers[0].pending)
 
 
+def chunks_without_an_end(run: Churn, name: str) -> None:
+    run.subscribe("u", "Shared", connection=name, permits=9)
+    run.send(1, name="stays", id_=99, connection="stays", uuid=name, chunk_id=0, num_chunks_from_msg=2)
+    run.ack(name, *run.topic.subscriptions["u"].consumers[0].pending)
+    run.close_consumer(name)
+
+
+def producers_closed_by_the_broker(run: Churn, name: str) -> None:
+    run.create_producer(name, connection=name)
+    run.admin("PUT", "/unload")
+    run.create_producer("stays", 99, "stays")
+
+
 DEDUP = {"brokerDeduplicationEnabled": True}
 TYPES: tuple[SubType, ...] = get_args(SubType)
 
@@ -285,6 +322,19 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (short_form, 1, DEDUP),
     (short_form_non_persistent, 1, {}),
     (short_form_then_a_restart, 1, DEDUP),
+    (short_form_fenced_out, 1, DEDUP),
+    (short_form_purged_before_a_load, 1, DEDUP),
+    (short_form_purged_before_a_load, 1, DEDUP | {"brokerDeduplicationSnapshotFrequencyInSeconds": 0}),
+    (
+        short_form_purged_before_a_load,
+        1,
+        DEDUP
+        | {
+            "brokerDeduplicationSnapshotFrequencyInSeconds": 0,
+            "managedLedgerDefaultMarkDeleteRateLimit": 0.0001,
+        },
+    ),
+    (short_form_on_a_topic_that_is_often_unloaded, 8, DEDUP),
     *[(subscription(each), 1, {}) for each in TYPES],
     (subscription_that_expires, 1, {"subscriptionExpirationTimeMinutes": 60}),
     (reader, 1, {}),
@@ -303,6 +353,8 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (delayed, 1, {}),
     (partly_acked_batches, 1, {"acknowledgmentAtBatchIndexLevelEnabled": True}),
     (chunks, 1, {}),
+    (chunks_without_an_end, 6, {}),
+    (producers_closed_by_the_broker, 1, {}),
 ]
 """Each life, how often a day it is lived, and the broker's settings. More than `REMEMBERED` topics go in 200 days."""
 

@@ -128,7 +128,22 @@ def test_closed_producers_are_remembered_for_a_keep_alive_interval() -> None:
     run.create_producer("p3", 3)
     run.fault("FailWrites", 1)
     run.send(0, name="p3", id_=3)
-    assert run.topic.closed_producers.keys() == {("client", 2), ("client", 3)}
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert run.send(1, name="p3", id_=3) == []
+    run.wait(31)
+    run.broker.encode()
+    assert run.broker._state.closed_producers == {}
+
+
+def test_closed_producers_are_those_of_a_connection() -> None:
+    run = Run()
+    run.create_producer("p", 1)
+    run.subscribe("s", connection="client")
+    run.admin("PUT", "/unload")
+    assert run.send(0) == []
+    run.subscribe("s", connection="client")
+    run.lose("client")
+    assert one(run.send(0), CloseConnection).connection == "client"
 
 
 def test_the_short_form_is_never_encrypted() -> None:

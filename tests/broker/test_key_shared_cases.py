@@ -532,7 +532,7 @@ def test_a_refused_consumer_leaves_its_subscription() -> None:
     run = Run()
     assert one(join(run, 1, 0, **sticky()), Error).error == "ConsumerAssignError"
     assert run.topic.subscriptions["s"].consumers == []
-    assert run.topic.consumer_handles == {}
+    assert run.topic.consumer_handles.names == {}
 
 
 def test_out_of_order_delivery() -> None:

@@ -237,7 +237,7 @@ def test_an_old_state_with_a_subscription_of_a_reserved_name_loads_without_it() 
             found: Any = named.pop("victim")
             found.name = names.DEDUP_CURSOR
             named[names.DEDUP_CURSOR] = found
-        topic.consumer_handles["victim", 1] = names.DEDUP_CURSOR
+        topic.consumer_handles.add(("victim", 1), names.DEDUP_CURSOR)
         run.broker = Broker.decode(run.broker.encode(), run.store)
         run.configure(brokerDeduplicationEnabled=deduplication)
         if not deduplication:

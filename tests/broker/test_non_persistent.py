@@ -565,7 +565,7 @@ def test_unsubscribe() -> None:
     assert run.here.subscriptions == {}
     run.subscribe("s", "Shared", connection="a")
     assert of(unsubscribe("a"), ConsumerClosed) == []
-    assert run.here.consumer_handles == {}
+    assert run.here.consumer_handles.names == {}
 
 
 # -- in flight (producer.md §5) -----------------------------------------------------------------------------------
@@ -833,7 +833,7 @@ def test_every_message_is_delivered_or_dropped_in_each_subscription(
                 permits = sum(consumer.permits for consumer in subscription.consumers)
                 assert subscription.dispatcher.total_permits == permits
         handles = {c.handle for s in run.here.subscriptions.values() for c in s.consumers}
-        assert handles == run.here.consumer_handles.keys()
+        assert handles == set(run.here.consumer_handles)
 
 
 def seen(run: NonPersistent) -> dict[str, int]:

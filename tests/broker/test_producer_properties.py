@@ -131,7 +131,7 @@ def check(run: Run, requests: Answers) -> None:
         assert present[access.owner].access_mode != "Shared"
         assert access.epoch is not None
     handles = {(producer.connection, producer.producer_id): name for name, producer in present.items()}
-    assert topic.producer_handles == handles
+    assert {handle: topic.producer_handles.get(*handle) for handle in topic.producer_handles} == handles
     assert topic.closing_producers == {}
     alive = [waiting.request_id for waiting in access.waiting if not waiting.gone]
     assert sorted(alive) == sorted(requests.waits)

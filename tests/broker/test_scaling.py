@@ -352,6 +352,39 @@ def producers_in_a_queue(run: Direct, n: int) -> None:
         run.close_producer(id_)
 
 
+@load()
+def an_unload_that_closes_producers(run: Direct, n: int) -> None:
+    for number in range(n):
+        run.create_producer(str(number), number)
+    run.admin("PUT", "/unload")
+
+
+@load()
+def connections_that_are_lost(run: Direct, n: int) -> None:
+    for topic in (TOPIC, "non-persistent://public/default/t"):
+        for number in range(n):
+            run.create_producer(str(number), connection=str(number), topic=topic)
+            run.subscribe(f"s{number}", connection=str(number), topic=topic)
+    for number in range(n):
+        run.lose(str(number))
+
+
+@load()
+def consumers_that_leave_while_others_that_left_are_remembered(run: Direct, n: int) -> None:
+    for number in range(n):
+        for consumer in (1, 2):
+            run.subscribe(
+                f"s{number}",
+                "Failover",
+                id_=consumer,
+                connection=f"{number}-{consumer}",
+                consumer_name=str(consumer),
+            )
+        run.seek(f"{number}-1", (1, -1))
+    for number in range(n):
+        run.close_consumer(f"{number}-2", id_=2)
+
+
 @load(maxProducersPerTopic=1_000_000)
 def producers_under_a_limit(run: Direct, n: int) -> None:
     for id_ in range(n):

@@ -244,7 +244,7 @@ class Watched:
         if isinstance(command, Flow):
             account.consumers[handle].permits += command.messagePermits
             return
-        subscription = topic.subscriptions[topic.consumer_handles[handle]]
+        subscription = topic.subscriptions[topic.consumer_handles.of(handle[0])[handle[1]]]
         cursor = topic.cursors[subscription.name]
         if isinstance(command, RedeliverUnacknowledgedMessages):
             resent = {from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids}

@@ -9,7 +9,6 @@ import pytest
 from schemas.commands import Admin, BrokerConfig, Publish, Subscribe, Tick, to_json
 from streaming.broker.codec import PartitionState, TopicBlock, decode_state
 from streaming.broker.config import configuration
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.persistent.unacked_limit import UnackedMessages
 from streaming.broker.policies.hierarchy import Policies
 from streaming.spread import NotSpread, Spread
@@ -183,17 +182,21 @@ def test_deleted_topics_go_where_their_names_belong() -> None:
     """One number is the bound of all names that are forgotten."""
     states = [
         state_of(
-            number, forgotten_ledger=7 + number, deleted={f"gone{number}": DeletedTopic(3)},
-            deleted_partitions={"t": {f"t-partition-{number}": DeletedTopic(number + 1)}},
+            number, forgotten_ledger=7 + number, deleted={f"gone{number}": 3},
+            deleted_partitions={"t": {f"t-partition-{number}": number + 1}},
         )
         for number in range(2)
     ]  # fmt: skip
     joined = one(*states)
-    assert joined.deleted == {"gone0": DeletedTopic(3), "gone1": DeletedTopic(3)}
-    assert joined.deleted_partitions == {
-        "t": {"t-partition-0": DeletedTopic(1), "t-partition-1": DeletedTopic(2)}
-    }
+    assert joined.deleted == {"gone0": 3, "gone1": 3}
+    assert joined.deleted_partitions == {"t": {"t-partition-0": 1, "t-partition-1": 2}}
     assert joined.forgotten_ledger == 8
+
+
+def test_all_partitions_know_the_closed_producers_of_a_connection() -> None:
+    states = [state_of(number, f"t{number}", closed_producers={"c": {number: 5}}) for number in range(2)]
+    assert one(*states).closed_producers == {"c": {0: 5, 1: 5}}
+    assert states[0].closed_producers == {"c": {0: 5}}
 
 
 def test_what_only_some_partitions_know_stays_with_its_name() -> None:

@@ -196,6 +196,27 @@ def test_version_1_does_not_forget_producers_of_the_short_form_at_once() -> None
     assert since == {None, 0}
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_version_1_had_the_producers_and_consumers_of_a_connection_one_by_one(domain: str) -> None:
+    name = f"{domain}://t/n/t"
+    handles = {("a", 1): "p1", ("b", 1): "p2", ("a", 2): "p3"}
+    topic: Any = {"name": name, "producer_handles": handles, "closed_producers": {("a", 3): 7, ("c", 1): 8}}
+    if domain == "persistent":
+        empty: dict[str, Any] = {"name": name, "subscriptions": {}, "producers": {}, "counters": [0] * 10}
+        topic = [(empty | {"consumer_handles": {}} | topic).get(field) for field in upgrades._TOPIC_1]
+    state = msgspec.to_builtins(PartitionState(0, topics={name: TopicBlock(b"")}))[:12]
+    state[upgrades._CONFIG]["keepAliveIntervalSeconds"] = 2
+    upgrades.UPGRADES[1](state, {name: topic})
+    found = (
+        topic[upgrades._TOPIC_2.index("producer_handles")]
+        if domain == "persistent"
+        else topic["producer_handles"]
+    )
+    assert found == [{"a": {1: "p1", 2: "p3"}, "b": {1: "p2"}}]
+    closed = dict(zip(PartitionState.__struct_fields__, state, strict=True))["closed_producers"]
+    assert closed == {"a": {3: 2007}, "c": {1: 2008}}
+
+
 def test_counters_of_all_topics_come_first() -> None:
     assert upgrades._counters_of_all_first([*range(10)]) == [0, 1, 8, 9, 2, 3, 4, 5, 6, 7]
 

@@ -2,6 +2,7 @@
 `SharedConsumerAssignor`; rules: dispatch_shared.md §9)."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import msgspec
 
@@ -21,7 +22,11 @@ Key = tuple[Handle, int]
 """A consumer. Those that are gone may have the handle of one that is connected, and count from 1."""
 
 
-class ChunkOwners(msgspec.Struct, array_like=True):
+MOST_UNFINISHED = 1000
+"""Of so many messages whose last chunk has not come, the owners are known. Chunks of older ones wait. Pulsar has no limit."""
+
+
+class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
     """Which consumer gets the chunks of a message, until its last chunk is assigned.
 
     `by_uuid`: a connected consumer, or an index in `gone`: those that left before. quirk: they still get chunks, which nobody
@@ -41,7 +46,24 @@ class ChunkOwners(msgspec.Struct, array_like=True):
         if chunk != 0:
             return None
         self.by_uuid[uuid] = current.handle
+        if len(self.by_uuid) > MOST_UNFINISHED:
+            self.forget(next(iter(self.by_uuid)))
         return current
+
+    def forget(self, uuid: str) -> None:
+        """The last chunk of a message is assigned, or none is expected any more."""
+        owner = self.by_uuid.pop(uuid, None)
+        if isinstance(owner, int):
+            self._parted.append(self.gone[owner].connection)
+
+    def take_parted(self) -> list[str]:
+        """The connections of consumers that left, for which a message less is kept since the last call."""
+        parted, self._parted = self._parted, []
+        return parted
+
+    @cached_property
+    def _parted(self) -> list[str]:
+        return []
 
     def leaves(self, consumer: Consumer) -> None:
         """A consumer leaves. Keep its permits if it owns messages."""
@@ -95,7 +117,7 @@ def assign(
                 continue
             owner = first
             if metadata.chunk_id == (metadata.num_chunks_from_msg or 1) - 1:
-                owners.by_uuid.pop(metadata.uuid, None)
+                owners.forget(metadata.uuid)
             permits.leave(
                 _key(owners, owner), available - 1
             )  # quirk: those of the current consumer, whoever the owner is

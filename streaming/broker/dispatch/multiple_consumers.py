@@ -641,8 +641,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
         if [1 for _, entry in found if entry.metadata.uuid is not None]:
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
-            for gone in self.chunk_owners.gone:  # perhaps that was the last of their chunks
-                sub.ctx.part(gone.connection, sub.topic)
+            for connection in self.chunk_owners.take_parted():
+                sub.ctx.part(connection, sub.topic)
             for owner, run in runs:
                 if self.chunk_owners.has_left(owner):
                     self._lose(sub, owner, run)

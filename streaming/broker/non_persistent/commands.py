@@ -14,7 +14,6 @@ from schemas.entries import Entry
 from streaming.broker import admin, schema_registry
 from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.context import Context
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
@@ -33,8 +32,8 @@ from streaming.broker.rate import Rate, end_of_interval
 from streaming.broker.topic_commands import TopicCommand
 
 
-def create(ctx: Context, name: str, former: DeletedTopic) -> NonPersistentTopic:
-    """Create a topic. `former`: what is left of the deleted topic of that name."""
+def create(ctx: Context, name: str, former: int) -> NonPersistentTopic:
+    """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
     topic = empty(name, former)
     topic.last_active = ctx.clock
@@ -42,12 +41,12 @@ def create(ctx: Context, name: str, former: DeletedTopic) -> NonPersistentTopic:
     return topic
 
 
-def empty(name: str, former: DeletedTopic) -> NonPersistentTopic:
+def empty(name: str, former: int) -> NonPersistentTopic:
     """A topic, see `create`."""
-    return NonPersistentTopic(name, closed_producers=former.closed_producers)
+    return NonPersistentTopic(name)
 
 
-def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
+def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> int:
     """Disconnect the topic's clients, and delete its schema."""
     ctx.emit(TopicEvent(topic.name, f"deleted {cause}"))
     topic.fenced = True
@@ -56,7 +55,7 @@ def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> DeletedTopic:
         consumers.disconnect_all(ctx, topic, subscription, "topic deleted")
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
-    return DeletedTopic(0, topic.closed_producers)
+    return 0
 
 
 def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
@@ -93,27 +92,12 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
             _admin(ctx, topic, command)
         case _:
             _handle_fault(ctx, topic, command)
-    _forget_counters(topic)
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
     """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     consumers.connection_lost(ctx, topic, connection)
-    _forget_counters(topic)
-
-
-def leave_silent(ctx: Context, topic: NonPersistentTopic, before: int) -> None:
-    """Producers of the short form leave that published last before `before` (ms)."""
-    registration.leave_silent(ctx, topic, before)
-    _forget_counters(topic)
-
-
-def _forget_counters(topic: NonPersistentTopic) -> None:
-    """Drop the counters of producers that left."""
-    for counters in (topic.publisher_drops, topic.producer_counters):
-        for name in counters.keys() - topic.producers.keys():
-            del counters[name]
 
 
 def _create_producer(ctx: Context, topic: NonPersistentTopic, command: c.Producer) -> None:
@@ -204,8 +188,9 @@ def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> N
 
 def _drop(ctx: Context, topic: NonPersistentTopic, write: PendingWrite, messages: int, cause: str) -> None:
     """Drop a producer's message. Its receipt has the message id −1:−1."""
-    drops = topic.publisher_drops.setdefault(write.producer.name, Rate())
-    drops.record(1, ctx.clock, ctx.config)
+    if write.producer.name in topic.producers:
+        drops = topic.publisher_drops.setdefault(write.producer.name, Rate())
+        drops.record(1, ctx.clock, ctx.config)
     _receipt(ctx, topic, write, -1, cause, messages)
 
 
@@ -338,7 +323,7 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(
-        topic.name, policies=topic.policies, closed_producers=topic.closed_producers,
+        topic.name, policies=topic.policies,
         last_active=ctx.clock, rates_until=topic.rates_until,
     )  # fmt: skip
     for field in topic.__struct_fields__:

@@ -40,7 +40,7 @@ from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     """SUBSCRIBE: attach a consumer, and create the subscription if there is none."""
-    if (command.connection, command.consumer_id) not in topic.consumer_handles:
+    if topic.consumer_handles.get(command.connection, command.consumer_id) is None:
         try:
             _check(ctx, topic, command)
             _attach(ctx, topic, command)
@@ -150,9 +150,9 @@ def disconnect_all(
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
     """The consumers of a connection leave."""
-    for handle in [handle for handle in topic.consumer_handles if handle[0] == connection]:
-        subscription = topic.subscriptions[topic.consumer_handles[handle]]
-        detach(ctx, topic, subscription, subscription.consumer(*handle))
+    for id_, name in topic.consumer_handles.of(connection).items():
+        subscription = topic.subscriptions[name]
+        detach(ctx, topic, subscription, subscription.consumer(connection, id_))
 
 
 def close(ctx: Context, topic: NonPersistentTopic, command: CloseConsumer) -> None:
@@ -253,7 +253,7 @@ def _find(
     topic: NonPersistentTopic, connection: str, consumer_id: int
 ) -> tuple[NonPersistentSubscription, Consumer] | None:
     """The connected consumer with this id on this connection, and its subscription."""
-    name = topic.consumer_handles.get((connection, consumer_id))
+    name = topic.consumer_handles.get(connection, consumer_id)
     if name is None:
         return None
     subscription = topic.subscriptions[name]

@@ -17,6 +17,7 @@ from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
 from streaming.broker.position import Position
+from streaming.broker.producer.producer import Producer
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
@@ -45,6 +46,11 @@ class NonPersistentTopic(AbstractTopic, array_like=False, omit_defaults=True):
     def all_consumers(self) -> Iterable[Consumer]:
         """The connected consumers of all subscriptions."""
         return (consumer for each in self.subscriptions.values() for consumer in each.consumers)
+
+    def producer_removed(self, producer: Producer, now: int) -> None:
+        """A producer left at `now` (ms)."""
+        super().producer_removed(producer, now)
+        self.publisher_drops.pop(producer.name, None)
 
     def in_flight(self, connection: str) -> int:
         """How many messages of a connection are not answered yet."""

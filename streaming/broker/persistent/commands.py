@@ -82,7 +82,7 @@ def _create_initial_subscription(ctx: Context, topic: PersistentTopic, command: 
 
 
 def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if command.messagePermits <= 0:
         cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
         ctx.close_connection(topic.name, command.connection, cause)
@@ -98,7 +98,7 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
 
 
 def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         return  # dropped without an answer, even with a request id (protocol.md §6)
     subscription = topic.subscriptions[name]
@@ -125,7 +125,7 @@ def _refuse_ack_in_transaction(ctx: Context, topic: PersistentTopic, command: c.
 
 
 def _redeliver(ctx: Context, topic: PersistentTopic, command: c.RedeliverUnacknowledgedMessages) -> None:
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         return
     subscription = topic.subscriptions[name]

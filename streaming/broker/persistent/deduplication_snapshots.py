@@ -25,13 +25,13 @@ def check_status(ctx: Context, topic: PersistentTopic) -> None:
         leaving.delete(ctx, topic, misnamed, "its name is reserved")
     if topic.dedup.status == "Initialized":
         # Else, only the cursor survives a load.
-        topic.dedup = MessageDeduplication(unloaded=topic.dedup.unloaded)
+        topic.dedup = MessageDeduplication(inactive_short_form=topic.dedup.inactive_short_form)
     dedup = topic.dedup
     dedup.every_chunk = not ctx.config.deduplicationChecksLastChunkOnly
     if not wanted and dedup.status != "Disabled":
         dedup.status = "Disabled"
         dedup.clear()
-        dedup.unloaded.clear()
+        dedup.inactive_short_form.clear()
         if topic.cursors.pop(DEDUP_CURSOR, None) is not None:
             trim(ctx, topic)
     elif wanted and dedup.status != "Enabled":
@@ -55,29 +55,29 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
             dedup.recover_entry(entry.metadata)
         last = positions[-1]
     dedup.status = "Enabled"
-    dedup.unloaded = {
-        name: ctx.clock for name in dedup.unloaded if name in dedup.persisted and name not in topic.producers
-    }
+    left = dedup.inactive_short_form
+    dedup.inactive_short_form = {name: since for name, since in left.items() if name in dedup.persisted}
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
         take_snapshot(
             ctx, topic, last
         )  # quirk: the counter is not reset, so the next entry takes another snapshot
 
 
-def take_snapshot(ctx: Context, topic: PersistentTopic, position: Position) -> None:
+def take_snapshot(ctx: Context, topic: PersistentTopic, position: Position) -> bool:
     """Store the persisted sequence ids as properties of the cursor, and mark-delete it at `position`.
 
     A cursor that moved to a ledger which was then dropped empty refuses this until an entry comes: there is no snapshot
-    then.
+    then. Returns whether a snapshot was written.
     """
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
     try:
         former = change_cursor(ctx, cursor, cursor.move, topic.ledger, position, marks)
     except CursorError:
-        return
+        return False
     topic.dedup.last_snapshot = ctx.clock
     free_ledgers(ctx, topic, cursor, former)
+    return cursor.persisted is None
 
 
 def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
@@ -93,11 +93,20 @@ def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
-    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9). Those of the short form
-    leave: they were inactive since they published last."""
+    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9).
+
+    Those of the short form leave: they were inactive since they published last. The snapshot without them is at the last entry, so
+    that none of theirs is recovered.
+    """
+    dedup = topic.dedup
     before = ctx.clock - ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
     for name, since in registration.leave_silent(ctx, topic, before).items():
         if name not in topic.producers:  # one that waited for access may have had the same name
-            topic.dedup.producer_removed(name, since)
-    if topic.dedup.purge_inactive(before):
+            dedup.producer_removed(name, since, short_form=True)
+    purged = dedup.purge_inactive(before)
+    if dedup.purge_short_form(before):
+        end = max(topic.ledger.last_confirmed, topic.cursors[DEDUP_CURSOR].mark_delete)
+        if take_snapshot(ctx, topic, end):
+            dedup.short_form_purged(before)
+    elif purged:
         take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)

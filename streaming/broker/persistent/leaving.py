@@ -67,7 +67,7 @@ def close_consumers(
 
 def close(ctx: Context, topic: PersistentTopic, connection: str, consumer_id: int, request_id: int) -> None:
     """CLOSE_CONSUMER succeeds even if the consumer does not exist."""
-    name = topic.consumer_handles.get((connection, consumer_id))
+    name = topic.consumer_handles.get(connection, consumer_id)
     if name is not None:
         subscription = topic.subscriptions[name]
         detach(ctx, topic, subscription, subscription.consumer(connection, consumer_id))
@@ -105,7 +105,7 @@ def count_as_gone(topic: PersistentTopic, subscription: PersistentSubscription) 
 
 def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> None:
     """UNSUBSCRIBE, by the only consumer or, with force, by any (subscriptions.md §7)."""
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         ctx.emit(
             Error(topic.name, command.connection, command.request_id, "MetadataError", "Consumer not found")

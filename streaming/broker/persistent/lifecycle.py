@@ -5,7 +5,6 @@
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
 from streaming.broker import schema_registry
 from streaming.broker.context import Context
-from streaming.broker.deleted_topics import DeletedTopic
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent import (
@@ -27,8 +26,8 @@ _HASH_MIXER = 0xC6A4A7935BD1E995
 _BUCKETS = 16  # up to ten consumers of a connection
 
 
-def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
-    """Create a topic. `former`: what is left of the deleted topic of that name."""
+def create(ctx: Context, name: str, former: int) -> PersistentTopic:
+    """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     topic = empty(ctx, name, former)
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
@@ -38,12 +37,11 @@ def create(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
     return topic
 
 
-def empty(ctx: Context, name: str, former: DeletedTopic) -> PersistentTopic:
+def empty(ctx: Context, name: str, former: int) -> PersistentTopic:
     """A topic without messages, see `create`."""
     return PersistentTopic(
         name,
-        ledger=ManagedLedger.create(ctx.clock, former.last_ledger),
-        closed_producers=former.closed_producers,
+        ledger=ManagedLedger.create(ctx.clock, former),
         last_active=ctx.clock,
     )
 
@@ -114,9 +112,8 @@ def connection_lost(ctx: Context, topic: PersistentTopic, connection: str) -> No
     """Close everything that a connection had on the topic, producers first."""
     registration.connection_lost(ctx, topic, connection)
     lost: dict[str, list[Consumer]] = {}
-    for handle, name in topic.consumer_handles.items():
-        if handle[0] == connection:
-            lost.setdefault(name, []).append(topic.subscriptions[name].consumer(*handle))
+    for id_, name in topic.consumer_handles.of(connection).items():
+        lost.setdefault(name, []).append(topic.subscriptions[name].consumer(connection, id_))
     for name, consumers in lost.items():  # together, so that none of them gets the entries of another
         consumers.sort(key=lambda consumer: _bucket(consumer.consumer_id))
         leaving.detach(ctx, topic, topic.subscriptions[name], *consumers)
@@ -142,7 +139,7 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
         topic.context_of(ctx, subscription).check_end_of_topic()
 
 
-def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
+def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
     """Disconnect the topic's clients, and delete its subscriptions, its ledgers and its schema."""
     ctx.emit(TopicEvent(topic.name, f"deleted {cause}"))
     topic.fenced = True
@@ -167,7 +164,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> DeletedTopic:
             ctx.emit(LedgerDeleted(topic.name, id_, entries, size, "topic deleted"))
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
-    return DeletedTopic(ledger.current, topic.closed_producers)
+    return ledger.current
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
@@ -180,9 +177,6 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
     """Close the topic cleanly: its clients are disconnected, and its cursors are written (ledger.md §2)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
-    if topic.dedup.status == "Enabled":
-        short_form = [each.name for each in topic.producers.values() if each.producer_id is None]
-        topic.dedup.unloaded.update(dict.fromkeys(short_form, ctx.clock))
     registration.disconnect_all(ctx, topic, "topic unloaded")
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable:

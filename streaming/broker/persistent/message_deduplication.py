@@ -18,9 +18,9 @@ Verdict = Literal["NotDup", "Dup", "Unknown"]
 
 class MessageDeduplication(msgspec.Struct, array_like=True):
     """`inactive`: producer name → when it disconnected (ms). `snapshot_counter`: entries since the last snapshot by count.
-    `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off. `unloaded`: producers of the short form
-    that have not published since the topic was loaded → when that was (ms). Pulsar has no such producers. Others whose ids were
-    recovered are not inactive, unless they connect and disconnect (§9, a quirk).
+    `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off. `inactive_short_form`: the same as
+    `inactive` for producers of the short form. Pulsar has none. They stay inactive when the topic is loaded again, since they have no
+    connection that could be lost. Others whose ids were recovered are not inactive until they connect and disconnect (§9, a quirk).
     """
 
     status: Status = "Initialized"
@@ -30,7 +30,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
     snapshot_counter: int = 0
     last_snapshot: int = 0
     every_chunk: bool = False
-    unloaded: dict[str, int] = {}
+    inactive_short_form: dict[str, int] = {}
 
     def pushed(self, name: str) -> int | None:
         """highestSequencedPushed of a producer name."""
@@ -95,33 +95,45 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         """A producer connected."""
         if self.status == "Enabled":
             self.inactive.pop(name, None)
-            self.unloaded.pop(name, None)
+            self.inactive_short_form.pop(name, None)
 
-    def producer_removed(self, name: str, now: int) -> None:
+    def producer_removed(self, name: str, now: int, *, short_form: bool) -> None:
         """A producer disconnected at `now` (ms)."""
         if self.status == "Enabled":
-            self.inactive[name] = now
+            (self.inactive_short_form if short_form else self.inactive)[name] = now
 
     def inactive_since(self) -> int | None:
         """When the first of the inactive ones disconnected (ms). The dicts have them in that order."""
-        first = [next(iter(each.values())) for each in (self.inactive, self.unloaded) if each]
+        first = [next(iter(each.values())) for each in (self.inactive, self.inactive_short_form) if each]
         return min(first, default=None)
 
     def purge_inactive(self, before: int) -> bool:
-        """Forget the producers that disconnected before `before` (ms). True: a snapshot is due."""
+        """Forget the producers that disconnected before `before` (ms), but not those of the short form. True: a snapshot is due."""
         if self.status != "Enabled":
             self.inactive.clear()
-            self.unloaded.clear()
             return False
-        gone = [
-            name for each in (self.inactive, self.unloaded) for name, since in each.items() if since < before
-        ]
+        gone = self._purge(self.inactive, before)
+        self.inactive = {name: since for name, since in self.inactive.items() if name not in gone}
+        return bool(gone)
+
+    def purge_short_form(self, before: int) -> bool:
+        """The same for producers of the short form. They stay inactive until a snapshot keeps them from being recovered."""
+        if self.status != "Enabled":
+            self.inactive_short_form.clear()
+            return False
+        return bool(self._purge(self.inactive_short_form, before))
+
+    def short_form_purged(self, before: int) -> None:
+        """There is such a snapshot."""
+        left = self.inactive_short_form
+        self.inactive_short_form = {name: since for name, since in left.items() if since >= before}
+
+    def _purge(self, inactive: dict[str, int], before: int) -> set[str]:
+        gone = {name for name, since in inactive.items() if since < before}
         for name in gone:
-            self.inactive.pop(name, None)
-            self.unloaded.pop(name, None)
             self.persisted.pop(name, None)
             self.ahead.pop(name, None)
-        return bool(gone)
+        return gone
 
 
 def is_last_chunk(metadata: MessageMetadata) -> bool:

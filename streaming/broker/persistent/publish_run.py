@@ -332,7 +332,7 @@ class PublishRun:
             producer = sender
         else:
             connection, producer_id, producer = sender
-            if topic.producer_handles.get((connection, producer_id)) != producer:
+            if topic.producer_handles.get(connection, producer_id) != producer:
                 return False
         counters = topic.producer_counters.get(producer)
         known = topic.producers.get(producer)

@@ -20,7 +20,7 @@ UNREADABLE = "org.apache.bookkeeper.mledger.ManagedLedgerException: Incorrect pa
 
 def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
     """SEEK: close the consumers (Exclusive and Failover: only the active one), reset the cursor, then send SUCCESS."""
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
@@ -96,7 +96,7 @@ def reset(
 
 def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessageId) -> None:
     """GET_LAST_MESSAGE_ID: the last entry that consumers can get, and the mark-delete position of the caller."""
-    name = topic.consumer_handles.get((command.connection, command.consumer_id))
+    name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return

@@ -40,7 +40,7 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     """
     offsets, timestamps, commands = sends
     connection, producer_id = commands[start].connection, commands[start].producer_id
-    name = topic.producer_handles.get((connection, producer_id))
+    name = topic.producer_handles.get(connection, producer_id)
     counters = None if name is None else topic.producer_counters.get(name)
     if name is None or counters is None or name in topic.closing_producers:
         return start

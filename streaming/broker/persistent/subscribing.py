@@ -21,9 +21,8 @@ from streaming.broker.subscription.consumer import Consumer
 
 def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     """Add a consumer, creating the subscription if needed. Responds with SUCCESS or the error that Pulsar sends."""
-    handle = (command.connection, command.consumer_id)
     try:
-        if handle not in topic.consumer_handles:
+        if topic.consumer_handles.get(command.connection, command.consumer_id) is None:
             _check(ctx, topic, command)
             _attach(ctx, topic, command)
             return

@@ -1,5 +1,6 @@
 """The state of a topic that stores its messages, and what all mechanisms do with its cursors (mirrors `PersistentTopic`)."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import NamedTuple, ParamSpec
@@ -10,12 +11,14 @@ from schemas.effects import CursorMoved, Evicted, Expired
 from streaming.broker.abstract_topic import AbstractTopic, Counters
 from streaming.broker.context import Context
 from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
+from streaming.broker.handles import Handles
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
+from streaming.broker.producer.producer import Producer
 from streaming.broker.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.rate import Rate
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -111,27 +114,27 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """Note for deduplication that a producer connected."""
         self.dedup.producer_added(producer)
 
-    def producer_removed(self, producer: str, now: int) -> None:
+    def producer_removed(self, producer: Producer, now: int) -> None:
         """Note for deduplication that a producer left, at `now` (ms)."""
         super().producer_removed(producer, now)
-        self.dedup.producer_removed(producer, now)
-        self.producer_counters.pop(producer, None)
+        self.dedup.producer_removed(producer.name, now, short_form=producer.producer_id is None)
 
     # -- connections ----------------------------------------------------------------------------------------------
 
-    def remove_handle(self, ctx: Context, handles: dict[Handle, str], handle: Handle) -> None:
+    def remove_handle(self, ctx: Context, handles: Handles, handle: Handle) -> None:
         """A producer or consumer of a connection leaves."""
-        if handles is self.consumer_handles:
-            self._left.add(handles[handle])
+        if handles is self.consumer_handles and (name := handles.get(*handle)) is not None:
+            self._left[handle[0]].add(name)
         super().remove_handle(ctx, handles, handle)
 
     def holds(self, connection: str) -> bool:
         """Does the topic have something of a connection, if only the memory of a consumer that left?"""
         if super().holds(connection):
             return True
-        remembered = {name: self._remembered(name) for name in self._left}
-        self._left.intersection_update([name for name, found in remembered.items() if found])
-        return any(connection in found for found in remembered.values())
+        left = self._left.pop(connection, ())
+        if remember := {name for name in left if connection in self._remembered(name)}:
+            self._left[connection] = remember
+        return bool(remember)
 
     def _remembered(self, name: str) -> Collection[str]:
         subscription = self.subscriptions.get(name)
@@ -140,9 +143,13 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         return subscription.dispatcher.remembered()
 
     @cached_property
-    def _left(self) -> set[str]:
-        """The subscriptions whose consumers left, as far as they remember some."""
-        return set(self.subscriptions)
+    def _left(self) -> defaultdict[str, set[str]]:
+        """Connection → the subscriptions that its consumers left, as far as these may remember some."""
+        found = defaultdict(set)
+        for name in self.subscriptions:
+            for connection in self._remembered(name):
+                found[connection].add(name)
+        return found
 
     # -- consumers ------------------------------------------------------------------------------------------------
 

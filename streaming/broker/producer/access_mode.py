@@ -182,11 +182,10 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
     def _drop_gone(self) -> None:
         """Only so many whose clients are gone keep their places."""
         if self._gone >= MOST_GONE:
-            surplus = iter(range(self._gone - MOST_GONE // 2))
-            self.waiting = [
-                each for each in self.waiting if not (each.gone and next(surplus, None) is not None)
-            ]
-            self._gone = MOST_GONE // 2
+            gone = [each for each in self.waiting if each.gone]
+            surplus = set(map(id, gone[: -MOST_GONE // 2]))
+            self.waiting = [each for each in self.waiting if id(each) not in surplus]
+            self._gone -= len(surplus)
 
     def _forget(self, waiting: WaitingProducer) -> None:
         producer = waiting.producer

@@ -33,7 +33,7 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
 def _answer_known_id(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -> bool:
     """Answer a request whose producer id is already in use on its connection (§1.3)."""
     connection, id_ = command.connection, command.producer_id
-    if (name := topic.producer_handles.get((connection, id_))) is not None:
+    if (name := topic.producer_handles.get(connection, id_)) is not None:
         # quirk: this answer does not carry the last sequence id
         fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
         ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))

@@ -15,11 +15,10 @@ def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite
     """A SEND as a write. None: the connection has no such producer, and is closed for that unless the broker closed the
     producer a moment ago.
     """
-    handle = (command.connection, command.producer_id)
-    name = topic.producer_handles.get(handle)
+    name = topic.producer_handles.get(command.connection, command.producer_id)
     if name is None:
-        closed = topic.closed_producers.get(handle)
-        if closed is None or ctx.clock - closed > ctx.config.keepAliveIntervalSeconds * 1000:
+        closed_until = ctx.closed_producers.get(command.connection, {}).get(command.producer_id, -1)
+        if ctx.clock > closed_until:
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
             ctx.close_connection(topic.name, command.connection, cause)
         return None

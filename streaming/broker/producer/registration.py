@@ -67,8 +67,7 @@ def close(ctx: Context, topic: AbstractTopic, connection: str, producer_id: int,
 
     A producer that waits for exclusive access keeps its place in the queue. When its turn comes, it is found gone.
     """
-    handle = (connection, producer_id)
-    name = topic.producer_handles.get(handle)
+    name = topic.producer_handles.get(connection, producer_id)
     if name is not None:
         _close(ctx, topic, topic.producers[name], [request_id])
         return
@@ -109,10 +108,8 @@ def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: st
     """The broker closes a producer. It ignores what the client still sends for a keep-alive interval (§5.1)."""
     _unregister(ctx, topic, producer)
     if producer.producer_id is not None:
-        oldest = ctx.clock - ctx.config.keepAliveIntervalSeconds * 1000
-        for handle in [handle for handle, at in topic.closed_producers.items() if at < oldest]:
-            del topic.closed_producers[handle]
-        topic.closed_producers[producer.connection, producer.producer_id] = ctx.clock
+        until = ctx.clock + ctx.config.keepAliveIntervalSeconds * 1000
+        ctx.closed_producers.setdefault(producer.connection, {})[producer.producer_id] = until
     ctx.emit(CloseProducer(topic.name, producer.connection, producer.producer_id, producer.name, cause))
     _pass_access_on(ctx, topic)
 
@@ -120,8 +117,8 @@ def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: st
 def connection_lost(ctx: Context, topic: AbstractTopic, connection: str) -> None:
     """The producers of a connection leave at once, even with unconfirmed writes. Waiting ones stay in the queue."""
     topic.access.connection_lost(connection)
-    for handle in [handle for handle in topic.producer_handles if handle[0] == connection]:
-        producer = topic.producers[topic.producer_handles[handle]]
+    for name in topic.producer_handles.of(connection).values():
+        producer = topic.producers[name]
         topic.closing_producers.pop(producer.name, None)  # nobody is left to answer
         _unregister(ctx, topic, producer)
         _pass_access_on(ctx, topic)
@@ -144,9 +141,9 @@ def _unregister(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
     del topic.producers[producer.name]
     if producer.producer_id is not None:
         handle = (producer.connection, producer.producer_id)
-        if topic.producer_handles.get(handle) == producer.name:
+        if topic.producer_handles.get(*handle) == producer.name:
             topic.remove_handle(ctx, topic.producer_handles, handle)
-    topic.producer_removed(producer.name, ctx.clock)
+    topic.producer_removed(producer, ctx.clock)
     for request_id in topic.closing_producers.pop(producer.name, ()):
         ctx.emit(Success(topic.name, producer.connection, request_id))
 
