@@ -27,7 +27,7 @@ UNIT, UNIT_OUT = 64, 512
 class Cost(NamedTuple):
     """What records cost: calls of functions, CPU time, the rise of the memory, and the units of what they are and put out.
 
-    `minutes`: for each topic, in how many minutes something happened there.
+    `looks`: for each topic, in how many minutes something happened there, and how many of its ledgers closed.
     """
 
     calls: int
@@ -36,7 +36,7 @@ class Cost(NamedTuple):
     rows: int = 0
     output: int = 0
     units: int = 0
-    minutes: int = 0
+    looks: int = 0
 
 
 class Memory:
@@ -117,7 +117,10 @@ class Run:
             for table in chunk.values()
             for topic, clock in zip(*(table[name].to_pylist() for name in ("topic", "clock")), strict=True)
         }
-        return cost._replace(rows=rows, output=output, units=own + output, minutes=len(minutes))
+        closed = sum(
+            len(table) for chunk in chunks for kind, table in chunk.items() if kind == "LEDGER_CLOSED"
+        )
+        return cost._replace(rows=rows, output=output, units=own + output, looks=len(minutes) + closed)
 
 
 def measured(call: Callable[[], T], *, counted: bool = True) -> tuple[Cost, T]:

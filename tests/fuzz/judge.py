@@ -35,9 +35,9 @@ BYTES_PER_HELD = 256
 """Memory that a unit of the log before may take: the parts of the state that a record touches, decoded."""
 SPARE_ROWS, ROWS_PER_UNIT = 64, 8
 """Rows that any record may put out, and rows for each unit of it and of the log before it, besides one per subscription."""
-MINUTES = 2
-"""A unit is also so many subscriptions of a topic, for each minute in which something happened there: the checks and the stats go
-through them."""
+LOOKS = 2
+"""A unit is also so many subscriptions of a topic, for each minute in which something happened there, since the checks and the stats
+go through them, and for each ledger that closed, which caught-up cursors then leave."""
 LIVE = 3
 """One log in so many is folded as a server does, too."""
 SINKS = 10
@@ -116,7 +116,7 @@ def judge_cost(part: Log, cost: Cost, before: Log) -> tuple[float, int]:
     held = sum(len(each.value) for each in before) // UNIT
     subscriptions = subscriptions_of([*before, *part])
     own = cost.units - cost.output
-    units = cost.units + len(part) * held + cost.minutes * subscriptions // MINUTES
+    units = cost.units + len(part) * held + cost.looks * subscriptions // LOOKS
     found = 0.0
     for name, value, most in (
         ("calls", cost.calls, SPARE_CALLS + ROOM * plain().calls * units),
@@ -270,8 +270,8 @@ def _judged_load(load: Load, count: int) -> Verdict:
         for log in (load.log(count), load.log(4 * count)):
             cost = Run().batch(log)
             held = sum(len(each.value) for each in log) // UNIT
-            minutes = cost.minutes * subscriptions_of(log) // MINUTES
-            costs.append(cost._replace(units=cost.units + held * (1 + len(load.after)) + minutes))
+            looks = cost.looks * subscriptions_of(log) // LOOKS
+            costs.append(cost._replace(units=cost.units + held * (1 + len(load.after)) + looks))
     small, large = costs
     more = large.units / small.units
     calls, seconds = large.calls / small.calls / more, large.seconds / max(small.seconds, 0.01) / more

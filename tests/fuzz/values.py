@@ -320,17 +320,17 @@ def damaged(draw: st.DrawFn, tree: dict[str, Any], largest: int) -> dict[str, An
         case "edge":
             holder[key] = draw(_number | anything)
         case "long" if isinstance(value, list):
-            many = draw(size(largest))
-            holder[key] = (
-                value
-                or [draw(st.sampled_from([1, -1, {"ledgerId": 1, "entryId": 0}, {"key": "", "value": ""}]))]
-            ) * many
+            value = value or [
+                draw(st.sampled_from([1, -1, {"ledgerId": 1, "entryId": 0}, {"key": "", "value": ""}]))
+            ]
+            # its items may have been made long before
+            holder[key] = value * min(draw(size(largest)), 1 + 8 * largest // len(repr(value)))
         case "long" if isinstance(value, dict) and path[-1] != "command":
             holder[key] = {**value, **{str(number): draw(anything) for number in range(1)}} | {
                 str(number): "" for number in range(draw(size(largest)) // 8)
             }
         case "long" if isinstance(value, bytes):
-            holder[key] = (value or b"\0") * draw(size(largest))
+            holder[key] = (value or b"\0") * min(draw(size(largest)), 1 + 8 * largest // len(value or b"\0"))
         case "long":
             holder[key] = str(value or "x") * min(draw(size(largest)), largest // len(str(value or "x")))
         case "gone" if isinstance(holder, dict):
