@@ -57,6 +57,17 @@ class DeletedTopics:
         else:
             self._remember({name: last_ledger})
 
+    def partitioned_topic_grew(self, name: str) -> None:
+        """A partitioned topic is new, or has more partitions. Topics of their names may have been deleted before."""
+        found = [each for each in self._topics if each.startswith(f"{name}-partition-")]
+        for each in found:
+            if is_partition(each, self._partitioned):
+                self._partitions.setdefault(name, {})[each] = self._topics.pop(each)
+
+    def has_all_partitions(self, name: str) -> bool:
+        """Are all partitions of a partitioned topic deleted?"""
+        return len(self._partitions.get(name, ())) == self._partitioned[name]
+
     def partitioned_topic_deleted(self, name: str) -> None:
         """A partitioned topic is no longer there: its partitions were topics like any other."""
         self._remember(self._partitions.pop(name, {}))
@@ -65,14 +76,7 @@ class DeletedTopics:
         topics = self._topics
         topics.update({name: last for name, last in last_ledgers.items() if last})
         while len(topics) > REMEMBERED:
-            oldest = next(iter(topics))
-            last = topics.pop(oldest)
-            if is_partition(
-                oldest, self._partitioned
-            ):  # its partitioned topic is younger, or got more partitions
-                self._partitions.setdefault(_whole(oldest), {})[oldest] = last
-            else:
-                self.forgotten = max(self.forgotten, last)
+            self.forgotten = max(self.forgotten, topics.pop(next(iter(topics))))
 
 
 def _whole(name: str) -> str:

@@ -20,7 +20,7 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
-from streaming.broker.names import DEDUP_CURSOR, partitions_of
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import inactivity
@@ -408,7 +408,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         if (
             whole in ctx.partitioned
             and ctx.config.brokerDeleteInactivePartitionedTopicMetadataEnabled
-            and all(each in ctx.deleted for each in partitions_of(whole, ctx.partitioned[whole]))
+            and ctx.deleted.has_all_partitions(whole)
         ):
             partitioned_topics.forget(ctx, whole)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.commands import AnyCommand, MessageMetadata, Publish, Send
+from schemas.commands import Admin, AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.chunked_messages import _choose, _Permits
@@ -350,6 +350,16 @@ def producers_in_a_queue(run: Direct, n: int) -> None:
         run.create_producer(f"p{id_}", id_, producer_access_mode="WaitForExclusive")
     for id_ in shuffled(n):
         run.close_producer(id_)
+
+
+@load(brokerDeleteInactiveTopicsEnabled=True, brokerDeleteInactivePartitionedTopicMetadataEnabled=True)
+def partitions_that_nobody_uses_any_more(run: Direct, n: int) -> None:
+    run.do(Admin(method="PUT", path="/persistent/public/default/p/partitions", body=n), None)
+    for number in range(n):
+        run.publish(0, topic=f"persistent://public/default/p-partition-{number}")
+        run.wait(10)
+    run.wait(9 * 3_600)
+    assert run.broker.partitioned == {}
 
 
 @load()
