@@ -182,9 +182,9 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
     def _drop_gone(self) -> None:
         """Only so many whose clients are gone keep their places."""
         if self._gone >= MOST_GONE:
-            gone = [each for each in self.waiting if each.gone]
-            surplus = set(map(id, gone[: -MOST_GONE // 2]))
-            self.waiting = [each for each in self.waiting if id(each) not in surplus]
+            gone = [at for at, each in enumerate(self.waiting) if each.gone]
+            surplus = set(gone[: -MOST_GONE // 2])
+            self.waiting = [each for at, each in enumerate(self.waiting) if at not in surplus]
             self._gone -= len(surplus)
 
     def _forget(self, waiting: WaitingProducer) -> None:
