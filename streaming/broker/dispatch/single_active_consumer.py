@@ -213,7 +213,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         if takes_over or (ctx.ordinal, cursor.consumed, cursor.read_position, self.pending_read) != before:
             return True
         again = ctx.clock + retry_delay(ctx.config)
-        if again in self.redeliver_at:
+        # A look at a rate limiter makes a difference: permits are added when somebody looks.
+        if again in self.redeliver_at and sub.throttle is None:
             self.redeliver_at.remove(again)
             self.asleep.append(again)
             sub.subscription.asleep_messages[again] = filtered.processed - judged
