@@ -307,7 +307,8 @@ class _RowObserver(Observer):
                     found.end(count)
                     continue
                 holes = [part for low, high in cursor.acked.runs() for part in of.written.numbers(low, high)]
-                found.conclude(of.written.last_number_up_to(cursor.mark_delete), holes, count)
+                last = of.written.last_number_up_to(cursor.mark_delete)
+                found.conclude(last, holes, of.written, count)
                 backlog = cursor.backlog(topic.ledger)
                 number = of.written.first_number_after(cursor.mark_delete) if backlog > 0 else None
                 age = 0 if number is None else max(broker.clock - of.messages.publish_time[number], 0)
@@ -342,19 +343,20 @@ class _OfSubscription(OfSubscription):
         before = Position(effect.before_ledger, effect.before_entry)
         after = Position(effect.after_ledger, effect.after_entry)
         last = written.last_number_up_to(before)
-        self._acked_up_to(last, count)
+        self._acked_up_to(last, written, count)
         if after > before:
             self._passed_again(last)
             parts = [slice(*part) for part in written.numbers(before, after)]
             self._pass(parts, effect.entries, count)
         super().move(effect, clock, rule, written, count)
 
-    def _acked_up_to(self, last: int, count: int) -> None:
-        """Whatever no rule took is acked."""
+    def _acked_up_to(self, last: int, written: WrittenEntries, count: int) -> None:
+        """Whatever was written and no rule took is acked."""
         acked, passed = self.acked.up_to(count), self.passed.up_to(count)
         self._begin(count)
-        part = slice(self._since + 1, max(last, self._since) + 1)
-        acked[part][(acked[part] == 0) & (passed[part] == 0)] = UNTIMED
+        numbers = np.arange(self._since + 1, last + 1)
+        numbers = numbers[(acked[numbers] == 0) & (passed[numbers] == 0)]
+        acked[numbers[written.positions_of(numbers)[0] >= 0]] = UNTIMED
 
     def _begin(self, count: int) -> None:
         """If the rows don't say where it began, it began with the first message that was delivered."""
@@ -396,9 +398,9 @@ class _OfSubscription(OfSubscription):
         )
         acked[(acked == 0) & (passed == 0) & (delivered > 0)] = UNCLEAR
 
-    def conclude(self, last: int, holes: list[tuple[int, int]], count: int) -> None:
+    def conclude(self, last: int, holes: list[tuple[int, int]], written: WrittenEntries, count: int) -> None:
         """Its cursor is where the log ends: everything up to a message is acked, and some after it."""
-        self._acked_up_to(last, count)
+        self._acked_up_to(last, written, count)
         self.revive(last)
         for first, stop in holes:
             self.acked.up_to(count)[first:stop] = UNTIMED

@@ -183,6 +183,7 @@ POLICIES = {
     ],
     "ttl",
 )
+@example([("again", 1), ("flow", 4), ("ack", 2), ("publish", 3), ("ack", 4)], "dedup")
 @example([("publish", 6), ("again", 3), ("publish", 2), ("flow", 6), ("time", 2)], "dedup")
 def test_the_outputs_of_two_replays_tell_what_whatif_observes(
     actions: list[tuple[str, int]], name: str
