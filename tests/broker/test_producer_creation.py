@@ -437,6 +437,24 @@ def test_a_lost_connection_waits_for_nothing() -> None:
     assert run.connected == ["b"]
 
 
+@pytest.mark.feature("K1")
+def test_a_late_write_of_a_lost_producer_does_not_close_another_one_of_its_name() -> None:
+    run = Run()
+    run.create_producer(connection="a")
+    run.fault("DelayWrites", 2)
+    run.send(0, connection="a")
+    run.lose("a")
+    run.create_producer(connection="b")
+    run.send(1, connection="b")
+    assert run.close_producer(connection="b") == []
+    assert [type(effect) for effect in run.fault("CompleteWrites", 1)] == [SendReceipt]
+    assert run.topic.producers["p"].connection == "b"
+    effects = run.fault("CompleteWrites")
+    assert [type(effect) for effect in effects] == [SendReceipt, Success]
+    assert one(effects, Success).connection == "b"
+    assert run.topic.producers == {}
+
+
 @pytest.mark.feature("A3", "B1")
 def test_a_fenced_producer_with_an_unconfirmed_write_leaves_later() -> None:
     """quirk: its leaving then ends the access of the one that fenced it out."""

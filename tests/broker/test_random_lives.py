@@ -6,12 +6,9 @@ import msgspec
 import pytest
 
 from schemas.effects import KINDS
-from streaming.broker.broker import Broker
-from streaming.broker.entries import NoEntries
-from tests.broker.kit import Stored, feed
+from tests.broker import other_folds
 from tests.broker.random_lives import Life, live, without_choices
 from tests.broker.recorded_lives import NAMES, checksums, difference, recorded
-from tests.broker.test_silence import Patient, awake
 
 RECORDED = recorded()
 
@@ -27,28 +24,19 @@ def test_the_rows_are_those_recorded(theme: str, seed: int) -> None:
 @pytest.mark.parametrize(("theme", "seed"), NAMES[::4])
 def test_cuts_make_no_difference(theme: str, seed: int) -> None:
     log, expected, *_ = live(theme, seed)
-    draw, store = Random(f"{theme} {seed}"), Stored()
-    whole, cut = Broker(0, NoEntries()), Broker(0, store)
-    for offset, (timestamp, topic, value) in enumerate(log):
-        if draw.random() < 0.2:
-            cut = Broker.decode(cut.encode(), store)
-        for broker in (whole, cut):
-            feed(broker, offset, timestamp, topic, value)
-        rows = cut.take()
-        assert rows == whole.take() == expected[offset]
-        store.add([row.effect for row in rows])
-    assert whole.encode() == cut.encode()
+    other_folds.cut(log, expected, Random(f"{theme} {seed}"))
 
 
 @pytest.mark.parametrize(("theme", "seed"), [*NAMES[1::4], ("filters", 122)])
 def test_skipped_rounds_make_no_difference(theme: str, seed: int) -> None:
     log, expected, *_ = live(theme, seed)
-    brokers = Broker(0, NoEntries()), Patient(0, NoEntries())
-    for offset, (timestamp, topic, value) in enumerate(log):
-        for broker in brokers:
-            feed(broker, offset, timestamp, topic, value)
-            assert broker.take() == expected[offset]
-    assert awake(brokers[0]) == awake(brokers[1])
+    other_folds.without_skipping(log, expected)
+
+
+@pytest.mark.parametrize("seed", [360, 366])
+def test_nothing_stops_the_fold(seed: int) -> None:
+    """Found by the fuzzer, which draws other lives."""
+    live("producers", seed)
 
 
 def test_every_setting_has_values() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import Load, Log
+from tests.fuzz.lives import Life
 
 EXAMPLES = 100
 """Cases of a round, a fifth of that for loads. A new process takes the next round."""
@@ -111,8 +112,8 @@ def crashed(totals: Totals, code: int) -> None:
         raise RuntimeError(f"the worker did not start:\n{errors[-2000:]}")
     from tests.fuzz.files import write
 
-    case: Log | Load = pickle.loads((totals.folder / "current").read_bytes())
-    log = case.log(600) if isinstance(case, Load) else shrunk(case, totals.folder)
+    case: Log | Load | Life = pickle.loads((totals.folder / "current").read_bytes())
+    log = case.log(600) if isinstance(case, Load | Life) else shrunk(case, totals.folder)
     name = f"crash with {code}"
     path = write(totals.folder / f"crash-{len(totals.findings)}", log, lambda back: False)
     totals.found(name, f"{name}: {errors[-300:].strip() or 'nothing was written'}", str(path))

@@ -12,45 +12,54 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 from tests.fuzz.cases import Load, Log, loads, logs
 from tests.fuzz.files import write
 from tests.fuzz.folding import plain
 from tests.fuzz.judge import Verdict, judge_load, judge_log
 from tests.fuzz.limits import Finding
+from tests.fuzz.lives import Life, lives
+
+Case = Log | Load | Life
 
 MEMORY = 3 << 30
 """The most that a case may allocate, in bytes."""
 SHRINKING = 60
 """Seconds for making a case smaller."""
+OTHERS: dict[int, Callable[[], st.SearchStrategy[Case]]] = {1: lives, 3: loads}
+"""What the rounds with other seeds judge, modulo 4. All others judge logs."""
 LARGEST = [1 << 14, 1 << 17, 1 << 17, 1 << 20]
 """The sizes of the largest records, by turns."""
 
 
 def main(folder: Path, seed_: int, examples: int, until: float) -> None:
     plain()
-    is_load = seed_ % 4 == 3
+    cases: st.SearchStrategy[Case] = logs(largest=LARGEST[seed_ // 4 % len(LARGEST)])
+    if seed_ % 4 in OTHERS:
+        examples, cases = examples // 5, OTHERS[seed_ % 4]()
     known = set((folder / "known").read_text().splitlines())
     done: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     verdicts: list[Verdict] = []
-    last: list[tuple[Log | Load, Finding, float]] = []
+    last: list[tuple[Case, Finding, float]] = []
 
     @seed(seed_)
-    @settings(max_examples=examples // 5 if is_load else examples, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+    @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck),
               phases=[Phase.generate, Phase.shrink], report_multiple_bugs=False)  # fmt: skip
-    @given(loads() if is_load else logs(largest=LARGEST[seed_ // 4 % len(LARGEST)]))
-    def search(case: Log | Load) -> None:
+    @given(cases)
+    def search(case: Case) -> None:
         if time.time() > (last[0][2] + SHRINKING if last else until):
             return
         (folder / "current").write_bytes(pickle.dumps(case))
         done["cases"] += 1
         try:
-            verdict = judge_load(case) if isinstance(case, Load) else judge_log(case)
+            verdict = judged(case)
         except Finding as finding:
             if finding.name in known:
                 done["repeated"] += 1
@@ -78,13 +87,24 @@ def say(folder: Path, **facts: Any) -> None:
         lines.write(json.dumps(facts) + "\n")
 
 
-def report(folder: Path, case: Log | Load, finding: Finding) -> None:
+def judged(case: Case) -> Verdict:
+    """Raises `Finding`."""
+    match case:
+        case Load():
+            return judge_load(case)
+        case Life():
+            return Verdict(0, f"life of {case.theme}", kinds={case.judge(): 1})
+        case _:
+            return judge_log(case)
+
+
+def report(folder: Path, case: Case, finding: Finding) -> None:
     """Writes a finding and its log."""
-    log = case.log(600) if isinstance(case, Load) else case
+    log = case.log(600) if isinstance(case, Load | Life) else case
     name = re.sub(r"\W+", "-", finding.name) + "-" + hashlib.sha256(pickle.dumps(log)).hexdigest()[:8]
 
     def holds(back: Log) -> bool:
-        return isinstance(case, Load) or found_in(back) == finding.name
+        return isinstance(case, Load | Life) or found_in(back) == finding.name
 
     path = write(folder / name, log, holds)
     if isinstance(case, Load):
@@ -92,10 +112,10 @@ def report(folder: Path, case: Log | Load, finding: Finding) -> None:
     say(folder, finding=finding.name, text=str(finding), file=str(path))
 
 
-def found_in(case: Log | Load) -> str | None:
+def found_in(case: Case) -> str | None:
     """The name of what is wrong with a case."""
     try:
-        judge_load(case) if isinstance(case, Load) else judge_log(case)
+        judged(case)
     except Finding as finding:
         return finding.name
     return None

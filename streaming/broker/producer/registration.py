@@ -83,9 +83,14 @@ def _close(ctx: Context, topic: AbstractTopic, producer: Producer, requests: lis
 
 
 def write_done(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
-    """One of the producer's writes is confirmed. If it is closing and has no other, it leaves."""
-    if producer.name in topic.closing_producers and all(
-        write.producer != producer for write in topic.pending
+    """One of the producer's writes is confirmed. If it is closing and has no other, it leaves.
+
+    One that lost its connection is gone already, and another one may have its name.
+    """
+    if (
+        producer.name in topic.closing_producers
+        and topic.producers[producer.name] == producer
+        and all(write.producer != producer for write in topic.pending)
     ):
         _unregister(ctx, topic, producer)
         _pass_access_on(ctx, topic)
