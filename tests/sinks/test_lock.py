@@ -125,7 +125,7 @@ def leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """A store on a file system without locks, whose leases last for a moment."""
     for name, seconds in (("RENEW", 0.05), ("EXPIRE", 0.6), ("SETTLE", 0.05)):
         monkeypatch.setattr(lock, f"{name}_SECONDS", seconds)
-    monkeypatch.setattr(lock, "_locked", lambda folder, holder: nullcontext(False))
+    monkeypatch.setattr(lock, "_locked", lambda folder, holder, held: nullcontext(False))
     return Storage(str(tmp_path / "store"))
 
 
