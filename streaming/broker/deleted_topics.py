@@ -11,7 +11,7 @@ somebody uses them again.
 
 import msgspec
 
-from streaming.broker.names import is_partition
+from streaming.broker.names import is_partition, whole_of
 from streaming.broker.subscription.consumer import Handle
 
 REMEMBERED = 1000
@@ -45,16 +45,16 @@ class DeletedTopics:
 
     def __contains__(self, name: object) -> bool:
         assert isinstance(name, str)
-        return name in self._topics or name in self._partitions.get(_whole(name), ())
+        return name in self._topics or name in self._partitions.get(whole_of(name), ())
 
     def former(self, name: str) -> DeletedTopic:
         """What is left of the deleted topic of a name, or of all that had unknown names."""
-        found = self._topics.get(name) or self._partitions.get(_whole(name), {}).get(name)
+        found = self._topics.get(name) or self._partitions.get(whole_of(name), {}).get(name)
         return DeletedTopic(self.forgotten) if found is None else found
 
     def take(self, name: str) -> DeletedTopic:
         """`former`, for a topic that is created now."""
-        found, whole = self.former(name), _whole(name)
+        found, whole = self.former(name), whole_of(name)
         self._topics.pop(name, None)
         if (partitions := self._partitions.get(whole)) is not None:
             partitions.pop(name, None)
@@ -65,7 +65,7 @@ class DeletedTopics:
     def add(self, name: str, left: DeletedTopic) -> None:
         """A topic was deleted."""
         if is_partition(name, self._partitioned):
-            self._partitions.setdefault(_whole(name), {})[name] = left
+            self._partitions.setdefault(whole_of(name), {})[name] = left
         else:
             self._remember({name: left})
 
@@ -82,11 +82,6 @@ class DeletedTopics:
             if is_partition(
                 oldest, self._partitioned
             ):  # its partitioned topic is younger, or got more partitions
-                self._partitions.setdefault(_whole(oldest), {})[oldest] = left_of_it
+                self._partitions.setdefault(whole_of(oldest), {})[oldest] = left_of_it
             else:
                 self.forgotten = max(self.forgotten, left_of_it.last_ledger)
-
-
-def _whole(name: str) -> str:
-    """The partitioned topic of which a topic may be a partition."""
-    return name.rpartition("-partition-")[0]
