@@ -249,9 +249,8 @@ def _lock(path: Path) -> int:
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), path.stat()):
-                    return file
+            if _is_named(file, path):
+                return file
         except BlockingIOError:
             holder = _read(os.pread(file, os.fstat(file).st_size, 0))
             os.close(file)
@@ -261,6 +260,22 @@ def _lock(path: Path) -> int:
             raise
         os.close(file)
     raise in_use(path.parent, None)
+
+
+def hold(file: int, path: Path, how: int) -> bool:
+    """Lock an open file as `flock` does, if its file system has locks. False: the path does not name it any more, so others will not
+    see the lock: begin again."""
+    with suppress(OSError):
+        fcntl.flock(file, how)
+    return _is_named(file, path)
+
+
+def _is_named(file: int, path: Path) -> bool:
+    """Does the path name an open file? Somebody may have removed it before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove_empty(folders: list[Path]) -> None:
