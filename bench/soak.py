@@ -172,7 +172,7 @@ def files_of(store: Path, checkpoint: Path) -> dict[str, int]:
 
 def _of_table(folder: Path) -> dict[str, int]:
     log = DeltaLog(Storage(str(folder)))
-    live = {path for kind in TABLES for path in log.files(kind)} if log.exists else set[str]()
+    live = {str(folder / path) for kind in TABLES for path in log.files(kind)} if log.exists else set[str]()
     old = time.time() - _STALE_SECONDS
     stale = 0
     for place, _, names in os.walk(folder):

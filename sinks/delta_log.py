@@ -178,10 +178,10 @@ class DeltaLog:
         return len(self._files())
 
     def files(self, kind: str) -> list[str]:
-        """The paths of a kind's files on the storage's file system, in no order."""
-        # Every file is in the folder of its kind. What comes before differs in form from the storage's own paths.
+        """The paths of a kind's files in the storage, in no order."""
+        # Every file is in the folder of its kind. What comes before is the table's address, in a form of the library's own.
         own = (uri[uri.rindex(f"{_PARTITIONS[0]}=") :] for uri in self._files())
-        return [self._storage.path(path) for path in own if path.startswith(f"{_PARTITIONS[0]}={kind}/")]
+        return [path for path in own if path.startswith(f"{_PARTITIONS[0]}={kind}/")]
 
     def _files(self) -> list[str]:
         table = self._current()
@@ -258,7 +258,7 @@ class DeltaLog:
             yield
         except DeltaError as error:
             if failed(str(error)) is not None:  # S3 is away, and its files may be whole
-                raise
+                raise OSError(str(error)) from error
             raise Damaged(f"{self._storage.url}/{_LOG} is damaged: {plain(error)}. {_TO_DO}") from error
 
 

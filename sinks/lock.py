@@ -78,10 +78,12 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Exclusive:
-    """What `exclusive` holds. `lost`: why this process must not write any more, if it lost a lease."""
+    """What `exclusive` holds. `lost`: why this process must not write any more, if it lost a lease. `killed`: by folder or store, as
+    `Storage` names it, the command of the last process that had it, if that did not live to leave it."""
 
     def __init__(self) -> None:
         self.lost: str | None = None
+        self.killed: dict[str, str] = {}
         self._on_loss: list[Callable[[], None]] = []
 
     def on_loss(self, call: Callable[[], None]) -> None:
@@ -121,7 +123,7 @@ def exclusive(urls: Iterable[str], command: str, *, alone: bool = False) -> Iter
         opened = (Storage(url, attempts=_ATTEMPTS) for url in urls)
         for storage in {storage.url: storage for storage in opened}.values():
             folder = storage.folder
-            if folder is None or not stack.enter_context(_locked(folder, holder)):
+            if folder is None or not stack.enter_context(_locked(folder, holder, held)):
                 stack.enter_context(_leased(storage, holder, held))
             elif alone:
                 stack.enter_context(_read_by(folder, fcntl.LOCK_EX))
@@ -183,6 +185,11 @@ def _forget_locks() -> None:
 os.register_at_fork(after_in_child=_forget_locks)
 
 
+def last_command(folder: Path) -> str | None:
+    """The command that uses a folder, or that was killed while it did. None: neither is known."""
+    return None if (holder := _holder(folder)) is None else holder.command
+
+
 def _holder(folder: Path) -> Holder | None:
     try:
         return _read((folder / LOCK).read_bytes())
@@ -202,7 +209,7 @@ def in_use(where: object, holder: Holder | None) -> InUse:
 
 
 @contextmanager
-def _locked(folder: Path, holder: Holder) -> Iterator[bool]:
+def _locked(folder: Path, holder: Holder, held: Exclusive) -> Iterator[bool]:
     """Holds the lock of a folder. Gives False if its file system has none."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     path = folder / LOCK
@@ -217,8 +224,11 @@ def _locked(folder: Path, holder: Holder) -> Iterator[bool]:
         raise NotWritable(f"{folder} can't be written: {why}") from error
     _held.add(file)
     try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, msgspec.json.encode(holder), 0)
+        before = os.pread(file, os.fstat(file).st_size, 0)
+        if (killed := _read(before)) is not None:
+            held.killed[str(folder)] = killed.command
+        # In one write, so that there is always a whole name in it.
+        os.pwrite(file, msgspec.json.encode(holder).ljust(len(before)), 0)
         yield True
     finally:
         # Removed before the lock ends: a process that opened it meanwhile sees that it is gone, and starts over.
@@ -239,9 +249,8 @@ def _lock(path: Path) -> int:
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), path.stat()):
-                    return file
+            if _is_named(file, path):
+                return file
         except BlockingIOError:
             holder = _read(os.pread(file, os.fstat(file).st_size, 0))
             os.close(file)
@@ -251,6 +260,22 @@ def _lock(path: Path) -> int:
             raise
         os.close(file)
     raise in_use(path.parent, None)
+
+
+def hold(file: int, path: Path, how: int) -> bool:
+    """Lock an open file as `flock` does, if its file system has locks. False: the path does not name it any more, so others will not
+    see the lock: begin again."""
+    with suppress(OSError):
+        fcntl.flock(file, how)
+    return _is_named(file, path)
+
+
+def _is_named(file: int, path: Path) -> bool:
+    """Does the path name an open file? Somebody may have removed it before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -281,6 +306,8 @@ def _leased(storage: Storage, holder: Holder, held: Exclusive) -> Iterator[None]
             if now is not None and now != found:
                 raise in_use(storage.url, now)
             found = now
+        if found is not None:
+            held.killed[storage.url] = found.command
     try:
         _renew(storage, holder)
     except NotStored as error:

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from sinks.lock import LOCK
+from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
 _LEFT_OVER = re.compile(r"\..+-[0-9a-f]{8}\.part", re.DOTALL)
@@ -113,11 +113,8 @@ def _draft(folder: Path, name: str) -> tuple[Path, BinaryIO]:
     while True:
         draft = folder / f"{name}{uuid4().hex[:8]}{_DRAFT}"
         file = draft.open("xb")
-        with suppress(OSError):  # a file system without locks
-            flock(file, LOCK_SH)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
-                return draft, file
+        if hold(file.fileno(), draft, LOCK_SH):
+            return draft, file
         file.close()
 
 

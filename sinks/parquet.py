@@ -6,6 +6,7 @@ default) add 5 ms and 10 % of size. Deltas for integers take no time and save 1 
 0.1 % of size (0.8 % in very small files) and no measurable time to writes or reads.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -13,7 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from sinks.storage import Damaged, plain
+from sinks.s3 import failed
+from sinks.storage import Damaged, Storage, plain
 
 Compression = Literal["lz4", "zstd"]
 """lz4 for files that are soon rewritten (segments), zstd (level 1) for files that stay: half the size, twice the time."""
@@ -22,20 +24,31 @@ Compression = Literal["lz4", "zstd"]
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
-"""The format of a data set whose pages are compared with their checksums."""
+"""The format of files whose pages are compared with their checksums."""
 
 
 @contextmanager
 def rows_of(where: str) -> Iterator[None]:
-    """Reading output rows in here raises `Damaged` for what Arrow can't read. `where` names them."""
+    """Reading output rows in here raises `Damaged` for what Arrow can't read, and an `OSError` that names the file for one that can't
+    be opened. `where` names them."""
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError):
+            if failed(str(error)) is not None:  # S3 is away, and the file may be whole
+                raise
+            if error.errno is not None:  # Arrow's text repeats itself, and its error has no name of a file
+                raise OSError(error.errno, os.strerror(error.errno), where) from error
         raise Damaged(
             f"{where} (output rows) is damaged: {plain(error)}. Restore it from a copy, or replay the log once more"
         ) from error
+
+
+@contextmanager
+def fragment(storage: Storage, path: str) -> Iterator[ds.ParquetFileFragment]:
+    """A file of output rows, to be scanned in here. `path`: in the storage. What it raises: see `rows_of`."""
+    with rows_of(f"{storage.url}/{path}"), storage.open(path) as file:
+        yield CHECKED.make_fragment(file)
 
 
 def options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:

@@ -91,19 +91,33 @@ class S3Url(NamedTuple):
 _FAILED = re.compile(
     r"AWS Error (\w+) (?:\[[^]]*\] |\([^)]*\) )?during (\w+) operation(?: \([^)]*\))?: ([^\n]*)"
 )
+_FAILED_IN_DELTA = re.compile(r"Error performing ([A-Z]+) http\S+ in \S+(.*)", re.DOTALL)
+_UNCOLOURED = "\x1b[0m"
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _AWAY = {
     "INTERNAL_FAILURE", "NETWORK_CONNECTION", "REQUEST_TIMEOUT", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING", "UNKNOWN",
 }  # fmt: skip
 
 
 def failed(text: str) -> str | None:
-    """What S3 did, as a clause of a sentence, from the text of a pyarrow error; None if the error is not of S3."""
+    """What S3 did, as a clause of a sentence, from the text of an error of pyarrow or Delta Lake's library; None if the error is not
+    of S3."""
     found = _FAILED.search(text)
     if found is None:
-        return None
+        return _failed_in_delta(text)
     code, request, why = found.groups()
     why = why.rpartition("; Details: ")[2].rstrip(". ")
     return f"S3 {'did not answer' if code in _AWAY else 'refused a request'} ({request}: {code}, {why})"
+
+
+def _failed_in_delta(text: str) -> str | None:
+    found = _FAILED_IN_DELTA.search(text)
+    if found is None:
+        return None
+    request, why = found.groups()
+    if (code := _CODE.search(why)) is not None:
+        return f"S3 refused a request ({request}: {code[1]})"
+    return f"S3 did not answer ({request}: {why.rpartition('↳')[2].removeprefix(_UNCOLOURED).strip()})"
 
 
 def _attempts() -> int:

@@ -22,7 +22,7 @@ from schemas.outputs import IDENTITY, OUTPUT, SCHEMAS, Rows
 from sinks import batch_files
 from sinks.base import ForeignFiles
 from sinks.delta_log import BATCH, DeltaLog, File, today
-from sinks.parquet import options, rows_of
+from sinks.parquet import fragment, options
 from sinks.storage import BadUrl, NotStored, Storage, plain
 
 _GROUP_ROWS = 1 << 20
@@ -195,9 +195,11 @@ class DeltaSink(TableSink):
 
 
 def table_files(storage: Storage, kind: str) -> list[str]:
-    """The paths of a kind's files on the storage's file system, in no order."""
+    """The paths of a kind's files in the storage, in no order."""
     log = DeltaLog(storage)
-    return log.files(kind) if log.exists else [str(info.path) for info in storage.files(_folder(kind))]
+    if log.exists:
+        return log.files(kind)
+    return [storage.relative(info) for info in storage.files(_folder(kind))]
 
 
 def first_batch(storage: Storage) -> int | None:
@@ -216,8 +218,8 @@ def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | No
     tables = [schema.empty_table()]
     for each in TABLES if kind is None else [kind]:
         for path in table_files(storage, each):
-            with rows_of(path), storage.filesystem.open_input_file(path) as file:
-                tables.append(_fill(pq.read_table(file, page_checksum_verification=True), each, schema))
+            with fragment(storage, path) as file:
+                tables.append(_fill(file.to_table(), each, schema))
     rows = pa.concat_tables(tables)
     rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in IDENTITY]))
     repeat = np.ones(max(len(rows) - 1, 0), bool)

@@ -52,6 +52,7 @@ LONGEST_LINE = 64 << 20
 MOST_VALUES = 8 << 20
 """Values in a line: while it is read, each takes up to 100 bytes."""
 _MOST_PARTITIONS = 100_000
+_AGAIN = "Export the states again, or restore the file from a copy"
 
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,14 +61,14 @@ _END_LENGTH = len(_END % 0)
 
 
 class BadDump(ValueError):
-    """A dump can't be read. The text names the line and says why."""
+    """A dump can't be read or written. The text says where, why, and what to do."""
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The first line. `encoding`: the version of the state's encoding.
 
     `ingress`, `partitions`, `offsets`: the topic in Kafka, the number of its partitions, and by partition the first offset that
-    was not folded; None, 0 and empty: unknown, as those of a replay.
+    was not folded. All are known, or, as those of a replay, none: None, 0 and empty.
     """
 
     format: str = FORMAT
@@ -131,7 +132,7 @@ def read_dump(file: BinaryIO) -> Iterator[bytes]:
     if line.get("end") != reader.lines:
         raise reader.bad("expected a partition, a topic, or the end with the number of lines")
     if file.read(1):
-        raise BadDump(f"line {reader.lines + 1}: nothing may follow the end")
+        raise BadDump(f"line {reader.lines + 1}: nothing may follow the end. {_AGAIN}")
 
 
 class _Writer:
@@ -142,7 +143,8 @@ class _Writer:
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
         if why := _too_much(text):
             raise BadDump(
-                f"the state of {line.get('topic', 'a partition')} can't be written as text: it has {why}"
+                f"the state of {line.get('topic', 'a partition')} can't be written as text: it has {why}. To give the states to "
+                "another query, use magnetar state move, which needs no text"
             )
         self._sum = zlib.crc32(text, self._sum)
         self._file.write(text + _END % self._sum)
@@ -152,6 +154,7 @@ class _Writer:
 class _Reader:
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sum, self.lines = file, 0, 0
+        self.to_do = _AGAIN
 
     def read(self) -> dict[str, Any]:
         line = self._file.readline(LONGEST_LINE + _END_LENGTH + 1)
@@ -173,7 +176,7 @@ class _Reader:
         return found if isinstance(found, dict) else {}
 
     def bad(self, why: str) -> BadDump:
-        return BadDump(f"line {self.lines}: {why}")
+        return BadDump(f"line {self.lines}: {why}. {self.to_do}")
 
 
 def _too_much(text: bytes) -> str | None:
@@ -186,23 +189,26 @@ def _too_much(text: bytes) -> str | None:
 
 
 def _header(reader: _Reader) -> Header:
-    try:
-        first = reader.read()
-    except BadDump as error:
-        raise BadDump(f"{error}. Expected a dump of magnetar state export") from None
+    reader.to_do = "Expected a dump of magnetar state export: name such a file"
+    first = reader.read()
     if first.get("format") != FORMAT:
-        raise reader.bad(f"expected a dump of magnetar state export, whose format is {FORMAT!r}")
+        raise reader.bad(f"the format is not {FORMAT!r}")
+    reader.to_do = "Use the version that wrote it"
     version, encoding = first.get("version"), first.get("encoding")
     if version != DUMP_VERSION or encoding != VERSION:
         raise reader.bad(
             f"the dump has version {version} with states of version {encoding}, this Magnetar reads version {DUMP_VERSION} with "
-            f"states of version {VERSION}: use the version that wrote it"
+            f"states of version {VERSION}"
         )
+    reader.to_do = _AGAIN
     try:
         header = msgspec.convert(first, Header)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise reader.bad(str(error)) from error
-    if header.offsets and {int(each) for each in header.offsets} != set(range(header.partitions)):
+    if header.ingress is not None and not header.partitions:
+        raise reader.bad(f"expected the number of the partitions of topic {header.ingress}")
+    known = header.ingress is not None or header.offsets
+    if known and {int(each) for each in header.offsets} != set(range(header.partitions)):
         raise reader.bad(f"expected an offset for each of the {header.partitions} partitions")
     return header
 

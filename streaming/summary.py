@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from schemas import effects as e
 from schemas.effects import KINDS
-from sinks.parquet import CHECKED
-from sinks.tables import TABLES
+from sinks.parquet import fragment
+from sinks.storage import Storage
+from sinks.tables import TABLES, table_files
 
 SHOWN = 5
 """How many groups of rows of one kind get a sentence of their own, if there are more than one above that."""
@@ -36,7 +36,7 @@ def what_happened(tables: str | Path, *, copied: bool) -> list[str]:
         tables: the folder of a replay's output tables.
         copied: records without a topic were copied to every ingress partition. The rows of all copies count as one.
     """
-    found = _Tables(Path(tables), copied)
+    found = _Tables(Storage(str(tables)), copied)
     sentences = [*_refused(found), *_closed(found), *_dropped(found), *_passed_over(found), *_trimmed(found)]
     return sentences or ["Nothing was refused, dropped, expired, evicted or trimmed."]
 
@@ -66,33 +66,32 @@ class _Group:
 
 
 class _Tables(NamedTuple):
-    folder: Path
+    storage: Storage
     copied: bool
 
     def groups(self, effect: type[e.Effect], *by: str, where: pc.Expression | None = None) -> list[_Group]:
         """The rows of a kind, grouped by columns. ``status`` is the HTTP status of an ADMIN_RESPONSE."""
         kind = KINDS[effect]
-        if not (self.folder / f"kind={kind}").is_dir():
-            return []
         needed = {*by, *_SUMS, "cause", "topic", "partition"} | ({"fields"} if "status" in by else set())
-        scanner = ds.dataset(self.folder / f"kind={kind}", TABLES[kind], CHECKED).scanner(
-            [name for name in TABLES[kind].names if name in needed],
-            filter=where,
-            batch_size=_ROWS,
-            batch_readahead=1,
-            fragment_readahead=1,
-        )
+        columns = [name for name in TABLES[kind].names if name in needed]
         found: dict[tuple[str, ...], _Group] = {}
-        for batch in scanner.to_batches():
-            for row in self._aggregated(pa.Table.from_batches([batch]), by):
-                key = tuple(row[name] or "" for name in by)
-                group = found.setdefault(key, _Group(key))
-                group.counts[row["copy"]] += row["count_all"]
-                group.entries += row.get("entries_sum") or 0
-                group.size += row.get("size_sum") or 0
-                if len(group.causes) < 2 and row["cause"] not in group.causes:
-                    group.causes.append(row["cause"])
+        for path in table_files(self.storage, kind):
+            with fragment(self.storage, path) as file:
+                for batch in file.to_batches(
+                    TABLES[kind], columns, filter=where, batch_size=_ROWS, batch_readahead=1
+                ):
+                    self._add(found, batch, by)
         return list(found.values())
+
+    def _add(self, found: dict[tuple[str, ...], _Group], batch: pa.RecordBatch, by: tuple[str, ...]) -> None:
+        for row in self._aggregated(pa.Table.from_batches([batch]), by):
+            key = tuple(row[name] or "" for name in by)
+            group = found.setdefault(key, _Group(key))
+            group.counts[row["copy"]] += row["count_all"]
+            group.entries += row.get("entries_sum") or 0
+            group.size += row.get("size_sum") or 0
+            if len(group.causes) < 2 and row["cause"] not in group.causes:
+                group.causes.append(row["cause"])
 
     def _aggregated(self, rows: pa.Table, by: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """The rows by key, cause and copy."""

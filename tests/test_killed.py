@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
@@ -18,6 +19,8 @@ from sinks.outputs import new_file
 from streaming.answers.minimize import Minimized, write
 from streaming.answers.timeline import Timeline
 from streaming.broker.codec import decode_state
+from streaming.cli.app import app
+from streaming.cli.errors import FAILED
 from streaming.demo import make_log
 from streaming.dump import Header, read_dump, write_dump
 from streaming.fold import Fold
@@ -34,6 +37,7 @@ from tests.server.test_data import START, publish
 from tests.steps import KILLED, in_process
 
 MOST_STEPS = 400
+SCENARIOS = Path(__file__).parents[1] / "docs" / "scenarios"
 LOG = "".join(
     f'{{"timestamp":{number},"topic":"persistent://public/default/t","producer":"p","sequence_id":{number}}}\n'
     for number in range(1, 7)
@@ -162,7 +166,37 @@ def _with_replay(folder: Path) -> None:
     _replay(folder)
 
 
+def _command(*words: str) -> Callable[[Path], None]:
+    """A command that fills the folder ``answer``."""
+
+    def do(folder: Path) -> None:
+        ran = CliRunner().invoke(app, [each.replace("IN", str(folder)) for each in words])
+        whole = (
+            "answer isn't empty: choose another folder" in ran.output
+        )  # it was killed when it had written all
+        assert whole or ran.exit_code in (0, FAILED), ran.output
+
+    return do
+
+
+def _answered(folder: Path) -> Any:
+    return {
+        each.name: each.read_bytes().replace(str(folder).encode(), b"")
+        for each in (folder / "answer").iterdir()
+    }
+
+
+def _scenario(folder: Path) -> None:
+    (folder / "scenario.yaml").write_text((SCENARIOS / "key_shared.yaml").read_text())
+
+
 WORKS: dict[str, Work] = {
+    "whatif": Work(
+        _command("whatif", "IN/log.jsonl", "--profile", "2.x", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered,
+    ),
+    "diff": Work(_command("diff", "IN/out", "IN/out", "--out", "IN/answer"), _answered, _with_replay),
+    "advise": Work(_command("advise", "IN/log.jsonl", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered),
+    "check": Work(_command("check", "IN/scenario.yaml", "--processes", "1", "--to", "IN/answer"), _answered, _scenario),
     "serve, first start": Work(_engine, _engine),
     "serve, restart": Work(_engine, _engine, lambda folder: _engine(folder, lambda engine: publish(engine, 1, 2))),
     "serve, checkpoints": Work(_often, lambda folder: _engine(folder)[0]),
@@ -212,7 +246,7 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
 _ONE = "one file that is whole or not there, by `new_file` or `Storage`"
 _LOCK = "the lock of a folder, which means nothing without its process"
 _APPENDS = "the end of a file, in one write; a line that was cut off is not one"
-_ANSWER = "a folder for one answer: the next attempt is refused until the user has removed it"
+_KEPT = "a recording, of which every line is whole: the next one needs another folder"
 _CACHE = "made under another name, or made again when it is read"
 _TEMPORARY = "a folder that nobody looks for after its process"
 _TRIED = "by a real query that is killed, in tests/chaos/ and tests/e2e/"
@@ -248,21 +282,22 @@ WRITERS = {
     "sinks/tables.py:_publish": "replay",
     "sinks/tables.py:begin": _TRIED,
     "sinks/tables.py:write": "replay",
-    "streaming/answers/advise.py:write": _ANSWER,
+    "streaming/answers/advise.py:write": "advise",
     "streaming/answers/timeline.py:_claim": "snapshots of a log",
     "streaming/answers/timeline.py:_fold": "snapshots of a log",
     "streaming/answers/timeline.py:_locked": "snapshots of a log",
     "streaming/answers/timeline.py:_used": "snapshots of a log",
     "streaming/answers/timeline.py:forget": _CACHE,
-    "streaming/answers/whatif.py:write": _ANSWER,
-    "streaming/cli/advise.py:advise_command": _ANSWER,
-    "streaming/cli/check.py:_written": _ANSWER,
-    "streaming/cli/check.py:check_command": _ANSWER,
+    "streaming/answers/whatif.py:write": "whatif",
+    "streaming/cli/advise.py:advise_command": "advise",
+    "streaming/cli/check.py:_written": "check",
+    "streaming/cli/check.py:check_command": "check",
     "streaming/cli/minimize.py:minimize_command": "a folder that may be empty",
     "streaming/cli/options.py:_touch": _CACHE,
-    "streaming/cli/record.py:record_command": _ANSWER,
+    "streaming/cli/outputs.py:invoke": "whatif",
+    "streaming/cli/record.py:record_command": _KEPT,
     "streaming/cli/state.py:export_command": _ONE,
-    "streaming/cli/whatif.py:_write": _ANSWER,
+    "streaming/cli/whatif.py:_write": "whatif",
     "streaming/answers/minimize.py:write": "minimize",
     "streaming/demo.py:make_log": "demo",
     "streaming/kafka/ingress.py:claim": _ONE,
@@ -352,7 +387,7 @@ def test_every_function_that_changes_files_is_killed() -> None:
     """A new one needs a line in `WRITERS`, and a work, unless there is a reason for none."""
     found = set(_writers())
     assert found - _OTHERS == set(WRITERS)
-    assert set(WORKS) <= {*WRITERS.values(), "serve, restart", "state export"}
+    assert set(WORKS) <= {*WRITERS.values(), "serve, restart", "state export", "diff"}
 
 
 def _reached(call: Callable[[], Any]) -> set[str]:

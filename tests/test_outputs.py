@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from sinks.lock import LOCK, Holder
 from sinks.outputs import InTheWay, check_folder, check_new_file, new_file, new_lines
 from streaming.cli.app import app
 from streaming.cli.outputs import USES, Command, Use, use
@@ -188,3 +190,37 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
         lines.write(b"2")
     assert gzip.decompress((tmp_path / "x.gz").read_bytes()) == b"1"
     assert [each.name for each in tmp_path.iterdir()] == ["x.gz"]
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "said"),
+    [
+        ("magnetar diff", None, "isn't empty: choose another folder"),
+        (
+            "magnetar whatif",
+            "thesis.txt",
+            "holds what no magnetar whatif wrote (thesis.txt): remove that by hand",
+        ),
+        ("", None, "isn't empty: choose another folder"),
+        ("magnetar whatif", None, ""),
+    ],
+)
+def test_what_a_killed_command_left_is_replaced_and_nothing_else(
+    last: str, more: str | None, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "empty" / "summary.parquet").write_text("half")
+    if more is not None:
+        (folder / "empty" / more).write_text("of mine")
+    holder = Holder(last, "h", 1, 0, "x")
+    (folder / "empty" / LOCK).write_bytes(msgspec.json.encode(holder) if last else b"")
+    before = contents(folder)
+    ran = CliRunner().invoke(app, ["whatif", "log.jsonl", "--profile", "2.x", "--out", "empty"])
+    assert ran.exit_code == (2 if said else 0)
+    assert said in ran.stderr
+    if said:
+        assert contents(folder) == before
+    else:
+        assert sorted(each.name for each in (folder / "empty").iterdir()) == [
+            "differences.parquet", "report.html", "series.parquet", "summary.parquet", "whatif.json",
+        ]  # fmt: skip

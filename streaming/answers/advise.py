@@ -32,7 +32,7 @@ from streaming.answers.policy_search import (
     search,
 )
 from streaming.broker.context import namespace_of
-from streaming.broker.names import PARTITION
+from streaming.broker.names import PARTITION, whole_of
 from streaming.replay import load
 
 IN_PROCESS = 20_000
@@ -186,7 +186,7 @@ def _needs(found: Sequence[TopicSearch]) -> Iterator[Need]:
             continue
         yield topic
         if PARTITION.fullmatch(each.topic):
-            partitioned[each.topic.rpartition("-partition-")[0], each.policy].append(topic)
+            partitioned[whole_of(each.topic), each.policy].append(topic)
         namespaces[namespace_of(each.topic), each.policy].append(topic)
     for level, groups in (("partitioned topic", partitioned), ("namespace", namespaces)):
         for (name, policy), members in groups.items():

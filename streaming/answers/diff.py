@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from schemas import effects as e
 from schemas.effects import KINDS, Effect, Row
 from sinks import batch_files
+from sinks.parquet import fragment
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
 from streaming.answers.fates import OBSERVED, UNCLEAR, UNTIMED, Messages, Observer, OfSubscription, OfTopic
@@ -63,10 +64,11 @@ def diff(
 
 
 class _Side(NamedTuple):
-    """A finished replay. `files`: of a kind's rows by micro-batch and ingress partition."""
+    """A finished replay. `files`: of a kind's rows, in `tables`, by micro-batch and ingress partition."""
 
     replayed: Replayed
     states: dict[int, StateRow]
+    tables: Storage
     files: dict[tuple[int, int], dict[type[Effect], str]]
 
     @classmethod
@@ -84,26 +86,27 @@ class _Side(NamedTuple):
                 written = batch_files.of(path)
                 if written is not None:
                     files.setdefault(written, {})[kind] = path
-                    count += pq.read_metadata(path).num_rows
+                    with fragment(tables, path) as file:
+                        count += file.metadata.num_rows
             if count != (expected := replayed.rows.get(name, 0)):
                 raise NotFound(
                     f"{folder} lacks output rows: of {expected:,} of kind {name}, {count:,} are there"
                 )
-        return cls(replayed, {each.partition: each for each in states}, files)
+        return cls(replayed, {each.partition: each for each in states}, tables, files)
 
     def rows(self, partition: int) -> Iterator[list[Row]]:
         """The rows of a partition, those of a micro-batch at a time, in order, with the offsets that the log has."""
         for batch in sorted(batch for batch, of in self.files if of == partition):
             rows: list[Row] = []
             for kind, path in self.files[batch, partition].items():
-                rows += _read(kind, path, self.replayed.shift)
+                with fragment(self.tables, path) as file:
+                    rows += _read(kind, file.to_table(TABLES[KINDS[kind]]), self.replayed.shift)
             rows.sort(key=attrgetter("offset", "ordinal"))
             yield rows
 
 
-def _read(kind: type[Effect], path: str, shift: int) -> Iterator[Row]:
-    """The rows of a file as effects."""
-    table = pq.read_table(path, schema=TABLES[KINDS[kind]])
+def _read(kind: type[Effect], table: pa.Table, shift: int) -> Iterator[Row]:
+    """The rows of a kind as effects."""
     offsets = pc.subtract(table["offset"], shift).to_pylist()
     empty = [None] * len(table)
     columns = (table[name].to_pylist() if name in table.column_names else empty for name in kind._fields)

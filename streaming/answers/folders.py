@@ -14,14 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from schemas.effects import KINDS, Effect, SendReceipt, TopicEvent
 from schemas.entries import EntryNotFound
 from sinks import batch_files
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
-from sinks.parquet import CHECKED, rows_of
+from sinks.parquet import fragment
 from sinks.storage import Storage, within
 from sinks.tables import TABLES, first_batch, table_files
 from streaming.broker.broker import Broker
@@ -35,7 +34,6 @@ SHOWN = 5
 """How many names an error lists."""
 
 _LARGE = ("metadata", "payload")
-_FILE = "__filename"
 _ROWS = 1 << 14
 
 
@@ -190,9 +188,10 @@ class Folders:
         """
         kind = KINDS[effect]
         names = [name for name in TABLES[kind].names if name not in _LARGE] if columns is None else [*columns]
-        for rows in self.scan(effect, where, [*names, BATCH.name, _FILE], partition):
+        for path, rows in self._scan(effect, where, [*names, BATCH.name], partition):
+            written = batch_files.of(path)
             for row in rows.to_pylist():
-                written, batch = batch_files.of(row.pop(_FILE)), row.pop(BATCH.name)
+                batch = row.pop(BATCH.name)
                 yield {"kind": kind, "batch": batch if written is None else written.batch, **row}
 
     def scan(
@@ -203,13 +202,17 @@ class Folders:
         partition: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow, in pieces of a few thousand rows."""
+        for _, rows in self._scan(effect, where, columns, partition):
+            yield rows
+
+    def _scan(
+        self, effect: type[Effect], where: pc.Expression | None, columns: Sequence[str], partition: int | None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The same with the path of the file."""
         kind = KINDS[effect]
         if partition is not None:  # a compacted file has several
             of_partition = pc.field("partition") == partition
             where = of_partition if where is None else where & of_partition
-        files = self._files(kind, partition)
-        if not files:
-            return
         if self.until is not None:
             kept = (
                 (pc.field("partition") == partition) & (pc.field("offset") <= offset)
@@ -217,21 +220,20 @@ class Folders:
             )
             until = reduce(or_, kept, pc.scalar(False))
             where = until if where is None else where & until
-        assert self.tables is not None
-        dataset = ds.dataset(files, TABLES[kind].append(BATCH), CHECKED, filesystem=self.tables.filesystem)
-        scanner = dataset.scanner(
-            [*columns],
-            filter=where,
-            batch_size=_ROWS,
-            batch_readahead=1,
-            fragment_readahead=1,
-            use_threads=self.budget is None,
-        )
-        with rows_of(f"{self.tables.url}/kind={kind}"):
-            for rows in scanner.to_batches():
-                if self.budget is not None:
-                    self.budget.spend(len(rows))
-                yield rows
+        for path in self._files(kind, partition):
+            assert self.tables is not None
+            with fragment(self.tables, path) as file:
+                for rows in file.to_batches(
+                    TABLES[kind].append(BATCH),
+                    [*columns],
+                    filter=where,
+                    batch_size=_ROWS,
+                    batch_readahead=1,
+                    use_threads=self.budget is None,
+                ):
+                    if self.budget is not None:
+                        self.budget.spend(len(rows))
+                    yield path, rows
 
     def _files(self, kind: str, partition: int | None) -> list[str]:
         """The files that may have rows of a partition."""

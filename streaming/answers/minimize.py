@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.position import Position, from_wire
 from streaming.log.files import read_lines
 from streaming.log.merge import merge_partitions
+from streaming.log.policies import is_accepted
 from streaming.quality.gate import judge
 
 PROFILES = ("2.x", "4.x")
@@ -502,20 +503,25 @@ class _Names:
                     self.entries.setdefault(effect.topic, {})[number] = position
 
 
+def _configures(command: AnyCommand | Publish) -> TypeGuard[c.BrokerConfig]:
+    """Whether a command has a profile that counts. A row on a refused one has the command in it, so that stays as it is."""
+    return isinstance(command, c.BrokerConfig) and is_accepted(command)
+
+
 def _fold(commands: Sequence[LogCommand], profile: str | None = None) -> Folded:
     """Folds commands of a whole log. Their positions are those of the whole log."""
     monitor = Monitor()
     broker = Broker(0, monitor)
     names, kept, all_rows = _Names(), list[LogCommand](), list[list[Row]]()
     violations: list[Violation] = []
-    if profile is not None and not any(isinstance(each.command, c.BrokerConfig) for each in commands):
+    if profile is not None and not any(_configures(each.command) for each in commands):
         broker.apply(0, commands[0].timestamp if commands else 0, None, c.BrokerConfig(profile=profile), b"")  # type: ignore[arg-type]
         broker.take()
     for each in commands:
         command = _translated(each, names.entries.get(each.topic or "", {}))
         if command is None:
             continue
-        if profile is not None and isinstance(command, c.BrokerConfig):
+        if profile is not None and _configures(command):
             command = msgspec.structs.replace(command, profile=profile)
         names.sent(each)
         broker.apply(broker.offset + 1, each.timestamp, each.topic, command, to_binary(command))

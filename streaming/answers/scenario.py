@@ -108,7 +108,7 @@ def read_scenario(path: str | Path) -> Scenario:
     try:
         found = read_yaml(path)
     except NotYaml as error:
-        raise ScenarioError(f"{path} is not YAML: {error}") from None
+        raise ScenarioError(f"{path}: {error}") from None
     try:
         return scenario_of(found)
     except ScenarioError as error:

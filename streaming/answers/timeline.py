@@ -14,7 +14,6 @@ In memory are the log, the states of one moment, and the rows of `EVERY` command
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from schemas.effects import KINDS, LedgerDeleted
 from schemas.records import Coordinates
 from sinks.base import INGRESS
 from sinks.ledger_store import LedgerStore
+from sinks.lock import hold
 from sinks.outputs import InTheWay, check_folder
 from sinks.storage import Storage
 from sinks.tables import TableSink
@@ -231,11 +231,8 @@ def _used(folder: Path) -> IO[bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             used = (folder / _USED).open("ab")
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(used, fcntl.LOCK_SH)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(used.fileno()), (folder / _USED).stat()):
-                    return used
+            if hold(used.fileno(), folder / _USED, fcntl.LOCK_SH):
+                return used
             used.close()
 
 

@@ -53,6 +53,7 @@ from streaming.broker.names import (
     is_partition,
     is_topic_name,
     partitions_of,
+    whole_of,
     why_not_topic_name,
 )
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
@@ -360,7 +361,7 @@ class Broker:
             isinstance(command, c.Admin)
             and ctx.config.namespacesMustExist
             and admin.is_policy_call(command)
-            and name.rpartition("-partition-")[0] in ctx.partitioned
+            and whole_of(name) in ctx.partitioned
         ):
             admin.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
             return None
@@ -437,7 +438,7 @@ class Broker:
             local = name.rpartition("/")[2]
             return 412, (
                 f"Can't create topic {local} with \"-partition-\" followed by numeric value if there isn't a partitioned topic "
-                f"{local.rpartition('-partition-')[0]} created."
+                f"{whole_of(local)} created."
             )
         return None
 

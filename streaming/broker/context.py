@@ -15,6 +15,7 @@ from streaming.broker.config import ServiceConfiguration, configuration
 from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
+from streaming.broker.names import whole_of
 from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
     HasPolicies,
@@ -246,7 +247,7 @@ class Context:
 
     def own_policies_of(self, topic: HasPolicies) -> Policies:
         """The policies set on a topic, then those set on the partitioned topic of which it is a partition."""
-        whole = topic.name.rpartition("-partition-")[0]
+        whole = whole_of(topic.name)
         if whole not in self.partitioned_topics:
             return topic.policies
         return over(topic.policies, self.partitioned_topics[whole].policies)

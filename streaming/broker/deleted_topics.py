@@ -9,7 +9,7 @@ The deleted partitions of a partitioned topic are remembered as long as that is 
 somebody uses them again.
 """
 
-from streaming.broker.names import is_partition
+from streaming.broker.names import is_partition, whole_of
 
 REMEMBERED = 1000
 """Of how many deleted topics the names are remembered."""
@@ -33,16 +33,16 @@ class DeletedTopics:
 
     def __contains__(self, name: object) -> bool:
         assert isinstance(name, str)
-        return name in self._topics or name in self._partitions.get(_whole(name), ())
+        return name in self._topics or name in self._partitions.get(whole_of(name), ())
 
     def former(self, name: str) -> int:
         """The last ledger id of the deleted topic of a name, or of all that had unknown names."""
-        found = self._topics.get(name) or self._partitions.get(_whole(name), {}).get(name)
+        found = self._topics.get(name) or self._partitions.get(whole_of(name), {}).get(name)
         return self.forgotten if found is None else found
 
     def take(self, name: str) -> int:
         """`former`, for a topic that is created now."""
-        found, whole = self.former(name), _whole(name)
+        found, whole = self.former(name), whole_of(name)
         self._topics.pop(name, None)
         if (partitions := self._partitions.get(whole)) is not None:
             partitions.pop(name, None)
@@ -53,14 +53,13 @@ class DeletedTopics:
     def add(self, name: str, last_ledger: int) -> None:
         """A topic was deleted."""
         if is_partition(name, self._partitioned):
-            self._partitions.setdefault(_whole(name), {})[name] = last_ledger
+            self._partitions.setdefault(whole_of(name), {})[name] = last_ledger
         else:
             self._remember({name: last_ledger})
 
     def partitioned_topic_grew(self, name: str) -> None:
         """A partitioned topic is new, or has more partitions. Topics of their names may have been deleted before."""
-        found = [each for each in self._topics if each.startswith(f"{name}-partition-")]
-        for each in found:
+        for each in [each for each in self._topics if whole_of(each) == name]:
             if is_partition(each, self._partitioned):
                 self._partitions.setdefault(name, {})[each] = self._topics.pop(each)
 
@@ -77,8 +76,3 @@ class DeletedTopics:
         topics.update({name: last for name, last in last_ledgers.items() if last})
         while len(topics) > REMEMBERED:
             self.forgotten = max(self.forgotten, topics.pop(next(iter(topics))))
-
-
-def _whole(name: str) -> str:
-    """The partitioned topic of which a topic may be a partition."""
-    return name.rpartition("-partition-")[0]

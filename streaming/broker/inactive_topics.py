@@ -11,6 +11,7 @@ from functools import lru_cache
 from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context, namespace_of
+from streaming.broker.names import base_of
 from streaming.broker.policies.hierarchy import InactiveTopicPolicies
 from streaming.broker.producer.producer import Producer
 
@@ -33,7 +34,7 @@ def policy(ctx: Context, topic: AbstractTopic) -> InactiveTopicPolicies | None:
 @lru_cache(maxsize=1 << 14)  # each round of the check asks about the same topics
 def _is_system_topic(name: str) -> bool:
     """Is this a topic in which Pulsar keeps something for itself?"""
-    local = name.rpartition("/")[2].partition("-partition-")[0]
+    local = base_of(name).rpartition("/")[2]
     return local in _SYSTEM_TOPICS or local.endswith(_PENDING_ACKS) or namespace_of(name) == _SYSTEM_NAMESPACE
 
 

@@ -83,10 +83,10 @@ def refuse_as_missing(ctx: Context, name: str, command: LookupCommand) -> None:
 
 def is_beyond(ctx: Context, name: str) -> bool:
     """Whether this is a partition that its partitioned topic does not have."""
-    whole, _, index = name.rpartition("-partition-")
-    count = ctx.partitioned.get(whole)
-    if count is None or PARTITION.fullmatch(name) is None:
+    found = PARTITION.fullmatch(name)
+    if found is None or (count := ctx.partitioned.get(found[1])) is None:
         return False
+    index = found[2]
     return len(index) > _DIGITS or int(index) >= count
 
 

@@ -26,7 +26,8 @@ _TOPIC_NAME = re.compile(
 )
 _DOMAINS = ("persistent", "non-persistent")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
-PARTITION = re.compile(r".+-partition-\d+")
+_MARK = "-partition-"
+PARTITION = re.compile(rf"(.+){_MARK}(\d+)")
 
 
 def is_tenant_name(name: str) -> bool:
@@ -83,7 +84,7 @@ def check_subscription_name(name: str) -> None:
 
 def partition_index(name: str) -> int:
     """K of ``…-partition-K``, a decimal number of 32 bits without zeros before it; −1 for other topics."""
-    whole, _, index = name.rpartition("-partition-")
+    whole, _, index = name.rpartition(_MARK)
     if not whole or _INDEX.fullmatch(index) is None or int(index) >= 1 << 31:
         return -1
     return int(index)
@@ -91,9 +92,24 @@ def partition_index(name: str) -> int:
 
 def is_partition(name: str, partitioned: Mapping[str, int]) -> bool:
     """Does a partitioned topic have that partition? `partitioned`: topic → number of partitions."""
-    return 0 <= partition_index(name) < partitioned.get(name.rpartition("-partition-")[0], 0)
+    return 0 <= partition_index(name) < partitioned.get(whole_of(name), 0)
+
+
+def whole_of(name: str) -> str:
+    """The partitioned topic of which a topic may be a partition, by its name; empty: none."""
+    return name.rpartition(_MARK)[0]
+
+
+def base_of(name: str) -> str:
+    """The partitioned topic if this is the name of a partition, else the topic itself (``TopicName.getPartitionedTopicName``)."""
+    return whole_of(name) if partition_index(name) >= 0 else name
+
+
+def partition_of(name: str, index: int) -> str:
+    """The name of a partition."""
+    return f"{name}{_MARK}{index}"
 
 
 def partitions_of(name: str, count: int) -> list[str]:
     """The full names of a partitioned topic's partitions."""
-    return [f"{name}-partition-{index}" for index in range(count)]
+    return [partition_of(name, index) for index in range(count)]

@@ -21,6 +21,7 @@ from streaming.broker.admin import call_of, refuse_as_unsupported, respond
 from streaming.broker.config import SchemaCompatibilityStrategy
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.names import base_of
 from streaming.broker.policies.arguments import convert, query
 from streaming.broker.policies.hierarchy import HasPolicies, Policies
 from streaming.broker.schema_compatibility import for_consumers, halves, incompatibility
@@ -48,8 +49,7 @@ _REMEMBERED = 1 << 14
 
 def name_of(topic: str) -> str:
     """The topic whose schemas these are: for a partition, its partitioned topic."""
-    whole, found, index = topic.rpartition("-partition-")
-    return whole if found and index.isdigit() else topic
+    return base_of(topic)
 
 
 class SchemaPolicies(NamedTuple):

@@ -20,7 +20,7 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.context import Context
-from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.names import DEDUP_CURSOR, whole_of
 from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import inactivity
@@ -404,7 +404,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         topics: Topics[Any] = self._non_persistent if is_non_persistent(name) else self
         topics.delete(name, force=True, cause="because nobody used it")
         self.deleted_unused = True
-        whole = name.rpartition("-partition-")[0]
+        whole = whole_of(name)
         if (
             whole in ctx.partitioned
             and ctx.config.brokerDeleteInactivePartitionedTopicMetadataEnabled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
@@ -153,10 +155,31 @@ class Command(TyperCommand):
             from sinks.lock import exclusive, reading
             from sinks.outputs import check_folder
 
-            with reading(read), exclusive(map(str, folders), f"magnetar {name}", alone=True):
+            with reading(read), exclusive(map(str, folders), f"magnetar {name}", alone=True) as held:
                 for each in folders:  # another command may have filled it since
-                    check_folder(each)
+                    own = _left(name, held.killed.get(str(each.absolute())))
+                    check_folder(each, own=own, writer=f"magnetar {name}")
+                    for file in each.iterdir():
+                        if own is not None and own(file):
+                            file.unlink()
                 return super().invoke(ctx)
+
+
+_ANSWERS = {
+    "whatif": r"(summary|differences|series)\.parquet|whatif\.json|report\.html",
+    "diff": r"(summary|differences|series)\.parquet|whatif\.json|report\.html",
+    "advise": r"(needs|curves)\.parquet|advice\.json|report\.html",
+    "check": r"[a-z-]+\.jsonl",
+}
+"""The names of the files that a command writes into a folder. What a recording that was killed has is whole, so it stays."""
+
+
+def _left(command: str, last: str | None) -> Callable[[Path], bool] | None:
+    """Says of a file whether a process of the command left it in the folder when it was killed: the folder was empty when that began, and
+    nobody else had it. None: there was none. `last`: the last command in the folder."""
+    if last != f"magnetar {command}" or (pattern := _ANSWERS.get(command)) is None:
+        return None
+    return lambda path: re.fullmatch(pattern, path.name) is not None
 
 
 _SHARED = (Use.READS, Use.STORE)
@@ -183,6 +206,7 @@ _CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)
 
 def _check(command: str, given: dict[str, Any]) -> None:
     """Ends the command if an output is in the way."""
+    from sinks.lock import last_command
     from sinks.outputs import InTheWay, check_apart, check_folder, check_new_file
 
     inputs = [
@@ -200,7 +224,8 @@ def _check(command: str, given: dict[str, Any]) -> None:
                     check_new_file(value, inputs)
                     check_new_file(beside(value), inputs)
                 case Use.FOLDER:
-                    check_folder(value, inputs)
+                    own = _left(command, last_command(value))
+                    check_folder(value, inputs, own=own, writer=f"magnetar {command}")
                 case Use.OWN if command != "quality":  # a page about a folder is in it
                     check_apart(value, inputs)
 

@@ -16,7 +16,7 @@ from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.url import KafkaUrl
 
 if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
+    from kafka import KafkaAdminClient, KafkaConsumer
 
 T = TypeVar("T")
 
@@ -93,9 +93,31 @@ def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[Kafka
     try:
         yield admin
     except KafkaError as error:
-        raise KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {error}") from error
+        raise _failed(url, error) from error
     finally:
         admin.close()
+
+
+@contextmanager
+def consuming(url: KafkaUrl, config: KafkaConfig = PLAIN, **settings: Any) -> Iterator[KafkaConsumer]:
+    """A consumer that commits no offsets, at the Kafka at `url`, whose errors become `KafkaUnreachable`."""
+    from kafka import KafkaConsumer
+    from kafka.errors import KafkaError
+
+    consumer = connect(KafkaConsumer, url, config, enable_auto_commit=False, **settings)
+    try:
+        yield consumer
+    except KafkaError as error:
+        raise _failed(url, error) from error
+    finally:
+        consumer.close()
+
+
+def _failed(url: KafkaUrl, error: Exception) -> KafkaUnreachable:
+    why = str(error).rstrip(". ")
+    return KafkaUnreachable(
+        f"Kafka at {url.bootstrap}, topic {url.topic!r}: {why}. When that is mended, start this again"
+    )
 
 
 class _Collector(logging.Handler):

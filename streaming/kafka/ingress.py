@@ -25,7 +25,7 @@ from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.retention import check_policy
-from streaming.kafka.topics import ensure_topic, holds_records
+from streaming.kafka.topics import create_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
@@ -48,7 +48,8 @@ class TopicInUse(RuntimeError):
 class Ingress(msgspec.Struct, frozen=True, omit_defaults=True):
     """`id`: Kafka's id of the topic, which changes when it is recreated; None from a Kafka that has no ids.
 
-    `written`: the ids of the topics that the query writes, or their addresses if Kafka has no ids. None: noted by an earlier version.
+    `written`: the ids of the topics that the query writes, or, if Kafka has none, its own id and their names. None: noted by an earlier
+    version.
     """
 
     topic: str
@@ -66,11 +67,11 @@ def ensure_ingress(
     """
     storage = Storage(store)
     before = _noted(storage)
-    if before is None:
-        ensure_topic(url, partitions, config)
-    elif before.topic != url.topic:
+    if before is not None and before.topic != url.topic:
         raise IngressChanged(f"{storage.url} belongs to topic {before.topic!r}, not {url.topic!r}. {_ANEW}")
     with administration(url, config) as admin:
+        if before is None:
+            create_topic(admin, url.topic, partitions)
         now = _described(admin, url)
     if before is None:
         storage.write_json(INGRESS, msgspec.structs.replace(now, written=()))
@@ -93,10 +94,12 @@ def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: Kafka
     assert note is not None
     ids = []
     for url in topics:
-        ensure_topic(url, partitions, config)
         with administration(url, config) as admin:
-            ids.append(_described(admin, url).id or f"{url.bootstrap}/{url.topic}")
-        if note.written is not None and ids[-1] not in note.written and holds_records(url, config):
+            create_topic(admin, url.topic, partitions)
+            id_, *others = _ids(admin, url)
+        ids.append(id_)
+        known = note.written is None or not {id_, *others}.isdisjoint(note.written)
+        if not known and holds_records(url, config):
             raise TopicInUse(
                 f"Kafka's topic {url.topic!r} has records of another query, or of an earlier one: readers could not tell its rows from those of "
                 "this one. Give each query topics of its own for what it writes"
@@ -154,6 +157,15 @@ def _noted(storage: Storage) -> Ingress | None:
 def _described(admin: KafkaAdminClient, url: KafkaUrl) -> Ingress:
     (topic,) = admin.describe_topics([url.topic])
     return Ingress(url.topic, topic["topic_id"], len(topic["partitions"]))
+
+
+def _ids(admin: KafkaAdminClient, url: KafkaUrl) -> list[str]:
+    """What tells a topic from all others, then what earlier versions noted for it. A Kafka without ids of topics may have several
+    addresses, and one id of its own."""
+    if (id_ := _described(admin, url).id) is not None:
+        return [id_]
+    places = [admin.describe_cluster()["cluster_id"], url.bootstrap]
+    return [f"{place}/{url.topic}" for place in places if place]
 
 
 def _compare(before: Ingress, now: Ingress, url: KafkaUrl) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_set_aside
-from streaming.kafka.client import KafkaUnreachable, administration
+from streaming.kafka.client import KafkaUnreachable, administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.records import READ, ingress_records
@@ -146,22 +146,16 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
 
     `offsets` has all partitions of the topic. Raises `KafkaUnreachable`.
     """
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import TopicPartition
 
     ends = {
         TopicPartition(url.topic, partition): end
         for partition, (first, end) in offsets.items()
         if first < end
     }
-    consumer = KafkaConsumer(
-        bootstrap_servers=url.bootstrap.split(","),
-        enable_auto_commit=False,
-        allow_auto_create_topics=False,
-        isolation_level="read_committed",
-        max_poll_records=_CHUNK,
-        **config.client(),
-    )
-    try:
+    with consuming(
+        url, config, allow_auto_create_topics=False, isolation_level="read_committed", max_poll_records=_CHUNK
+    ) as consumer:
         consumer.assign([*ends])
         for part in ends:
             consumer.seek(part, offsets[part.partition][0])
@@ -177,8 +171,6 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
                     f"Kafka at {url.bootstrap} has returned no record of topic {url.topic} for {_EMPTY_POLLS} s, though some "
                     "are left: check that all its brokers are up"
                 )
-    finally:
-        consumer.close()
 
 
 def _other_choice(log: TopicLog) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streaming.kafka.client import administration, connect
+from streaming.kafka.client import administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import topic_offsets
 from streaming.kafka.url import KafkaUrl
@@ -96,10 +96,9 @@ def _settings(admin: KafkaAdminClient, topic: str, *names: str) -> list[str]:
 
 def _oldest(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) -> int | None:
     """The earliest timestamp (ms) of the first records at or after some offsets. None: Kafka gives none in time."""
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import TopicPartition
 
-    consumer = connect(KafkaConsumer, url, config, enable_auto_commit=False, max_poll_records=1)
-    try:
+    with consuming(url, config, max_poll_records=1) as consumer:
         found = {}
         for partition, offset in offsets.items():
             part = TopicPartition(url.topic, partition)
@@ -108,8 +107,6 @@ def _oldest(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) -> i
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 found[partition] = records[0].timestamp
         return min(found.values(), default=None)
-    finally:
-        consumer.close()
 
 
 def _span(ms: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from schemas.records import LARGEST
-from streaming.kafka.client import administration, connect
+from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
@@ -41,15 +42,20 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
 
     Raises `KafkaUnreachable`.
     """
-    from kafka.errors import TopicAlreadyExistsError
-
     with administration(url, config) as admin:
-        if url.topic not in admin.list_topics():
-            spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
-            with suppress(TopicAlreadyExistsError):  # somebody else was faster
-                admin.create_topics({url.topic: spec}, wait_for_metadata=True)
+        create_topic(admin, url.topic, partitions)
         (topic,) = admin.describe_topics([url.topic])
         return len(topic["partitions"])
+
+
+def create_topic(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
+    """Creates a topic as `ensure_topic` does, unless it exists."""
+    from kafka.errors import TopicAlreadyExistsError
+
+    if topic not in admin.list_topics():
+        spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
+        with suppress(TopicAlreadyExistsError):  # somebody else was faster
+            admin.create_topics({topic: spec}, wait_for_metadata=True)
 
 
 def existing_topic(url: KafkaUrl, created_by: str, config: KafkaConfig = PLAIN) -> Offsets:
@@ -64,31 +70,34 @@ def existing_topic(url: KafkaUrl, created_by: str, config: KafkaConfig = PLAIN) 
 def holds_records(url: KafkaUrl, config: KafkaConfig = PLAIN) -> bool:
     """Whether the topic holds a record, or held one that is deleted. Records of a transaction that did not end are none.
 
-    Raises `KafkaUnreachable`, and what kafka-python raises if Kafka goes away.
+    Raises `KafkaUnreachable`, also if Kafka does not answer for `PATIENCE_MS`.
     """
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import TopicPartition
 
-    consumer = connect(
-        KafkaConsumer,
-        url,
-        config,
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-        max_poll_records=1,
-    )
-    try:
+    with consuming(url, config, isolation_level="read_committed", max_poll_records=1) as consumer:
         parts = [TopicPartition(url.topic, part) for part in consumer.partitions_for_topic(url.topic) or ()]
-        if any(consumer.beginning_offsets(parts).values()):
+        if any(consumer.beginning_offsets(parts, PATIENCE_MS).values()):
             return True
-        ends = consumer.end_offsets(parts)  # of what is committed
+        ends = consumer.end_offsets(parts, PATIENCE_MS)  # of what is committed
         consumer.assign(parts)
-        consumer.seek_to_beginning()
-        while any(consumer.position(part) < ends[part] for part in parts):
+        for part in parts:
+            consumer.seek(part, 0)
+
+        def passed() -> int:
+            return sum(min(consumer.position(part, _POLL_MS) or 0, ends[part]) for part in parts)
+
+        at, until = 0, time.monotonic() + PATIENCE_MS / 1000
+        while (now := passed()) < sum(ends.values()):
             if consumer.poll(timeout_ms=_POLL_MS):
                 return True
+            if now > at:  # it is past records of transactions that were aborted
+                at, until = now, time.monotonic() + PATIENCE_MS / 1000
+            if time.monotonic() > until:
+                raise KafkaUnreachable(
+                    f"Kafka at {url.bootstrap} does not show what topic {url.topic} has: check that all its brokers are up, and start "
+                    "this again"
+                )
         return False
-    finally:
-        consumer.close()
 
 
 def are_distinct(topics: Iterable[KafkaUrl], config: KafkaConfig = PLAIN) -> bool:

@@ -16,7 +16,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
 from schemas.records import RECORD
+from sinks.lock import hold
 from sinks.outputs import new_file, new_lines
 from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
 
@@ -153,11 +154,8 @@ def _locked(path: Path) -> tuple[int, bool]:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if created else 0)
         with suppress(FileExistsError if created else FileNotFoundError):
             file = os.open(path, flags, 0o666)
-            with suppress(OSError):  # a file system without locks
-                flock(file, LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), path.stat()):
-                    return file, created
+            if hold(file, path, LOCK_EX):
+                return file, created
             os.close(file)
 
 

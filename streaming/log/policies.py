@@ -375,7 +375,7 @@ def _overridden(records: pa.Table, policies: list[Policy]) -> _Overridden:
         if isinstance(command, Admin):
             keep[row] = command.method == "GET" or _key(records["topic"][row].as_py(), command) not in keys
         elif isinstance(command, BrokerConfig):
-            if not _is_accepted(command):
+            if not is_accepted(command):
                 continue  # it is quarantined under other policies, too
             if row in first_rows:
                 configs[row], keep[row] = _over(command, config), False
@@ -384,7 +384,8 @@ def _overridden(records: pa.Table, policies: list[Policy]) -> _Overridden:
     return _Overridden(keep, reconfigured, starts, configs)
 
 
-def _is_accepted(command: BrokerConfig) -> bool:
+def is_accepted(command: BrokerConfig) -> bool:
+    """Whether the broker carries it out. It refuses settings that it does not know, and values that they can't have."""
     try:
         configuration(command.profile, command.settings)
     except BadSetting:

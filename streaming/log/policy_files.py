@@ -25,6 +25,7 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.table import LOGICAL, LogError, log_table
@@ -58,7 +59,7 @@ def read_policy_file(path: Path) -> PolicyFile:
     try:
         document = read_yaml(path, with_lines=True)
     except NotYaml as error:
-        raise LogError(f"{path} is not YAML: {error}") from error
+        raise LogError(f"{path}: {error}") from error
     if not isinstance(document, CommentedMap):
         raise LogError(f"{path}: expected some of {', '.join(SECTIONS)} at the top")
     mistakes: list[str] = []
@@ -128,17 +129,16 @@ def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) ->
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. Raises `LogError` for one that JSON has not."""
+    """A value, which is one of JSON's, without what ruamel's types add."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    for type_ in (bool, int, float, str):
-        if isinstance(value, type_):
+    for types, type_ in (((bool, ScalarBoolean), bool), (int, int), (float, float), (str, str)):
+        if isinstance(value, types):
             return type_(value)
-    if value is None:
-        return None
-    raise LogError(f"{value} is a {type(value).__name__}: write it as a text, in quotes")
+    assert value is None
+    return None
 
 
 def _call(path: str, value: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""Files in YAML, with bounds: a small file can name a value that fills the memory, or nests deeper than any stack."""
+"""Files in YAML, with bounds: a small file can name a value that fills the memory, or nests deeper than any stack. Their values are those
+of JSON: no dates, no infinity."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,18 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
     SequenceStartEvent,
 )
+from ruamel.yaml.nodes import ScalarNode
 
 MOST_BYTES = 4 << 20
 MOST_VALUES = 200_000
 """Names and values, each alias as what it stands for."""
 DEEPEST = 60
 
+_TAGS = "tag:yaml.org,2002:"
+
 
 class NotYaml(ValueError):
-    """A file is not YAML, or has too much in it. The text says where."""
+    """A file is not YAML, or has too much in it, or what JSON has not. The text says where, and what to write."""
 
 
 def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
@@ -36,9 +41,11 @@ def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f"line {mark.line + 1}: "
-        raise NotYaml(f"{where}{error.problem or error.context}") from error
+        raise NotYaml(f"{where}this is not YAML: {error.problem or error.context}") from error
+    except NotYaml:
+        raise
     except (YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise NotYaml(" ".join(str(error).split())) from error
+        raise NotYaml(f"this is not YAML: {' '.join(str(error).split())}") from error
 
 
 class _Open:
@@ -49,7 +56,7 @@ class _Open:
 
 
 def _check(text: str) -> None:
-    """Raises `NotYaml` for what would become too much."""
+    """Raises `NotYaml` for what would become too much, and for what JSON has not."""
     known: dict[str, tuple[int, int]] = {}
     opened = [_Open(None)]
 
@@ -63,9 +70,16 @@ def _check(text: str) -> None:
         if len(opened) + height > DEEPEST:
             raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels")
 
-    for event in YAML(typ="safe", pure=True).parse(text):
+    yaml = YAML(typ="safe", pure=True)
+    for event in yaml.parse(text):
         line = event.start_mark.line + 1
         match event:
+            case (
+                MappingStartEvent(tag=str(tag)) | SequenceStartEvent(tag=str(tag)) | ScalarEvent(tag=str(tag))
+            ):
+                raise NotYaml(
+                    f"line {line}: there are no values of type {tag.replace(_TAGS, '!!')[:40]}: leave that out"
+                )
             case MappingStartEvent() | SequenceStartEvent():
                 opened.append(_Open(event.anchor))
                 if len(opened) > DEEPEST:
@@ -77,5 +91,20 @@ def _check(text: str) -> None:
                 if event.anchor not in known:
                     raise NotYaml(f"line {line}: *{event.anchor} stands for nothing that ends before it")
                 add(None, *known[event.anchor], line)
-            case ScalarEvent():
+            case ScalarEvent(value=value):
+                kind = str(yaml.resolver.resolve(ScalarNode, value, event.implicit)).removeprefix(_TAGS)
+                if kind == "timestamp":
+                    raise NotYaml(f"line {line}: {value} is a date: write it as a text, in quotes")
+                if kind == "float" and not _is_finite(value):
+                    raise NotYaml(
+                        f"line {line}: {value[:40]} is not a number that can be used: write another one"
+                    )
                 add(event.anchor, 1, 0, line)
+
+
+def _is_finite(value: str) -> bool:
+    """Whether a number with a fraction or an exponent, as YAML writes it, is one."""
+    text = value.replace("_", "").lower()
+    if text.lstrip("+-") in (".inf", ".nan"):
+        return False
+    return ":" in text or isfinite(float(text))  # with colons, as old YAML writes hours, it is small

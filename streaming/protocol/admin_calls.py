@@ -12,7 +12,7 @@ from msgspec import UNSET
 from schemas.commands import Admin, MessageMetadata
 from schemas.effects import AdminResponse
 from streaming.broker.admin import topic_of
-from streaming.broker.names import partitions_of
+from streaming.broker.names import partition_of, partitions_of
 from streaming.protocol.frames import Stored, uncompressed
 
 _NAME = 5
@@ -40,7 +40,7 @@ def on_partitions(command: Admin, partitions: int) -> Iterator[tuple[str, Admin]
     topic, path = topic_of(command.path) or "", command.path
     name = "/".join(path.partition("?")[0].split("/")[:_NAME])
     for index, partition in enumerate(partitions_of(topic, partitions)):
-        called = f"{name}-partition-{index}{path[len(name) :]}"
+        called = partition_of(name, index) + path[len(name) :]
         yield partition, msgspec.structs.replace(command, path=called)
 
 

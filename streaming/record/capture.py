@@ -21,6 +21,7 @@ from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError
 from sinks.outputs import check_new_file, new_lines
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
@@ -134,7 +135,7 @@ def _write(
 
 def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:
     """The cluster's own policies and settings."""
-    bases = dict.fromkeys(topic.partition("-partition-")[0] for topic in topics)
+    bases = dict.fromkeys(base_of(topic) for topic in topics)
     for namespace in dict.fromkeys("/".join(base.split("/")[2:4]) for base in bases):
         for call in namespace_policies(rest, namespace):
             log.call(None, call)
@@ -163,7 +164,7 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Call]]
             count = rest.get(f"{path}/partitions")["partitions"]
             if count:
                 partitioned.append(Call("PUT", f"{path}/partitions", count))
-            found |= dict.fromkeys([f"{topic}-partition-{index}" for index in range(count)] or [topic])
+            found |= dict.fromkeys(partitions_of(topic, count) or [topic])
     return [*found], partitioned
 
 
@@ -173,8 +174,7 @@ def _of_namespace(rest: Rest, namespace: str) -> list[str]:
     plain = [
         topic
         for topic in rest.get(f"/persistent/{namespace}")
-        if topic.rpartition("-partition-")[0] not in partitioned
-        and not topic.rpartition("/")[2].startswith(_SYSTEM)
+        if whole_of(topic) not in partitioned and not topic.rpartition("/")[2].startswith(_SYSTEM)
     ]
     return [*partitioned, *plain]
 

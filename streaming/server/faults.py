@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from streaming.broker.names import whole_of
 from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
 
 Action = Literal["error", "delay", "drop", "disconnect"]
@@ -66,7 +67,7 @@ class Fault:
         name = command["command"]
         if spec.command not in (None, name) or (spec.action == "error" and name in _UNANSWERED):
             return False
-        if self._topic is not None and (topic or "").rpartition("-partition-")[0] != self._topic != topic:
+        if self._topic is not None and whole_of(topic or "") != self._topic != topic:
             return False
         if spec.producer is not None:
             of = command["metadata"] if name == "SEND" else command

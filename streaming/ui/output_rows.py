@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from schemas import effects as e
 from schemas.effects import KINDS, Effect
 from sinks import batch_files
+from sinks.parquet import fragment
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
 from streaming.answers.folders import Budget, Folders, TooMuch
@@ -81,11 +81,11 @@ def _last_rows(
     """The last rows of a file, which is in the order of time if it is `sorted_`."""
     columns = [name for name in _COLUMNS if name in TABLES[kind].names]
     kept = pa.schema([TABLES[kind].field(name) for name in columns]).empty_table()
-    with tables.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
-        for group in reversed(range(file.num_row_groups)):
-            for batch in file.iter_batches(_ROWS, [group], columns, use_threads=False):
+    with fragment(tables, path) as file:
+        for group in reversed(file.split_by_row_group()):
+            for batch in group.to_batches(kept.schema, columns, batch_size=_ROWS, use_threads=False):
                 budget.spend(len(batch))
-                rows = pa.Table.from_batches([batch]).select(columns).cast(kept.schema)
+                rows = pa.Table.from_batches([batch])
                 if topic is not None:
                     rows = rows.filter(pc.equal(rows["topic"], topic))
                 if len(rows):

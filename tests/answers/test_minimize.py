@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from streaming.answers import minimize as subject
 from streaming.answers.delivery import to_json
 from streaming.answers.minimize import (
+    Differs,
     Folded,
     Function,
     Keep,
@@ -185,6 +186,18 @@ def test_the_smallest_log_shows_the_bug_and_no_command_can_go(bug: str) -> None:
     assert wanted == kept(lines, keep).shape(subject._folding(commands_of(log)))
     for number in range(len(commands)):
         assert shape(commands[:number] + commands[number + 1 :]) != wanted, found.lines[number]
+
+
+@pytest.mark.parametrize("settings", [{"nope": 1}, {"maxUnackedMessagesPerConsumer": "x"}])
+def test_a_configuration_that_the_broker_refuses_is_no_difference(settings: Line) -> None:
+    """The profile that each side has is not a part of the log: a row on the refused record must not have it."""
+    refused = {"command": "BROKER_CONFIG", "settings": settings}
+    with pytest.raises(KeepError, match="does not show"):
+        minimize(read_lines(among([refused, *EIGHT], 1), "the log"), Differs("2.x", "4.x"))
+    story, keep = BUGS["another profile"]
+    found = minimize(read_lines(among([refused, *story], 1), "the log"), kept([], str(keep)))
+    assert shown(found.keep, found.lines)
+    assert not any("BROKER_CONFIG" in line for line in found.lines)
 
 
 def test_positions_follow_the_entries_that_they_name() -> None:

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from schemas.commands import Admin, Publish, Restart
 from schemas.effects import Error, Success
-from streaming.broker import names
+from streaming.broker import inactive_topics, names, schema_registry
 from streaming.broker.broker import Broker
 from streaming.broker.names import partition_index
 from streaming.broker.persistent.topic import PersistentTopic
 from tests.broker.kit import TOPIC, Run, Stored, feed, one
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.feature("B2", "I5")
 
@@ -254,3 +256,28 @@ def test_an_old_state_with_a_subscription_of_a_reserved_name_loads_without_it() 
 )
 def test_the_index_of_a_partition_has_32_bits(index: str, found: int) -> None:
     assert partition_index(f"persistent://a/b/t-partition-{index}") == found
+    topic = f"persistent://a/b/t-partition-{index}"
+    assert names.whole_of(topic) == "persistent://a/b/t"
+    assert names.base_of(topic) == ("persistent://a/b/t" if found >= 0 else topic)
+    assert found < 0 or names.partition_of("persistent://a/b/t", found) == topic
+
+
+def test_a_mark_in_the_middle_of_a_name() -> None:
+    """What TopicName takes for a partition begins at the last mark. So none of these is a topic that Pulsar keeps for itself."""
+    assert names.base_of("persistent://a/b/t-partition-x-partition-3") == "persistent://a/b/t-partition-x"
+    assert names.whole_of("persistent://a/b/t") == ""
+    assert names.base_of("persistent://a/b/t") == "persistent://a/b/t"
+    system = "persistent://a/b/__change_events"
+    assert inactive_topics._is_system_topic(system)
+    assert inactive_topics._is_system_topic(f"{system}-partition-0")
+    assert not inactive_topics._is_system_topic(f"{system}-partition-x")
+    assert schema_registry.name_of("persistent://a/b/t-partition-01") == "persistent://a/b/t-partition-01"
+
+
+def test_names_of_partitions_are_taken_apart_at_one_place() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "streaming").rglob("*.py")
+        if 'partition("-partition-")' in path.read_text() or "partition('-partition-')" in path.read_text()
+    ]
+    assert found == []

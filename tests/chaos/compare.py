@@ -28,7 +28,10 @@ def compare(found: Outcome, expected: Outcome, store: Path) -> tuple[int, list[s
         differences += _differences(name, own, theirs, key)
     tables = Storage(str(store / "tables"))
     for name, files, kept in (
-        *((f"table {kind}", table_files(tables, kind), table) for kind, table in found.tables.items()),
+        *(
+            (f"table {kind}", map(tables.path, table_files(tables, kind)), table)
+            for kind, table in found.tables.items()
+        ),
         ("quarantine", (store / "quarantine").glob("*.parquet"), found.quarantine),
     ):
         written = sum(pq.read_metadata(file).num_rows for file in files)

@@ -5,16 +5,20 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
+from schemas.effects import SendReceipt
 from sinks import lock
 from sinks.delta_log import DeltaLog
 from sinks.ledger_store import LedgerStore
 from sinks.lock import InUse, exclusive
+from sinks.parquet import fragment
 from sinks.s3 import S3Url
-from sinks.storage import NotStored, Storage, within
+from sinks.storage import Damaged, NotStored, Storage, plain, within
 from sinks.tables import DeltaSink, read_table
+from streaming.answers.folders import Folders
 from streaming.cli.app import app
 from streaming.spark.checkpoint import (
     BadCheckpoint,
@@ -187,6 +191,36 @@ def test_the_output_table(s3: str) -> None:
     log = DeltaLog(Storage(f"{s3}/tables"))
     assert log.last_batch() == 1
     assert log.compact().after == 1
+
+
+def test_the_output_table_while_s3_is_away(
+    s3: str, s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both libraries say so, and nobody takes it for damage."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    sink = DeltaSink(f"{s3}/tables")
+    rows = output(receipts(1, 0, 2))
+    sink.begin(0)
+    sink.write(0, 0, rows)
+    sink.commit(0, {(0, kind): len(table) for kind, table in rows.items()})
+    folders, log = Folders.of(s3), DeltaLog(Storage(f"{s3}/tables"))
+    (path,) = log.files("SEND_RECEIPT")
+    every = folders.rows(SendReceipt, pc.field("offset") >= 0)
+    assert len(list(every)) == 3
+    storage = Storage(f"{s3}/tables")
+    with away(s3_server):
+        for attempt in (log.last_batch, lambda: read_table(f"{s3}/tables"), lambda: _scanned(storage, path)):
+            with pytest.raises(OSError, match="Error") as error:
+                attempt()
+            assert not isinstance(error.value, Damaged)
+            assert plain(error.value).startswith("S3 did not answer (")
+    with pytest.raises(FileNotFoundError, match=f"{s3}/tables/kind=X/x"):
+        _scanned(storage, "kind=X/x")
+
+
+def _scanned(storage: Storage, path: str) -> pa.Table:
+    with fragment(storage, path) as file:
+        return file.to_table()
 
 
 def test_only_one_query_has_the_store(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

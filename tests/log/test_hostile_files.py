@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from streaming.answers.scenario import ScenarioError, read_scenario
 from streaming.cli.app import app
 from streaming.log import files
 from streaming.log.files import read_log
+from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LogError
 from streaming.log.yaml_files import MOST_BYTES, NotYaml, read_yaml
 
@@ -59,6 +63,38 @@ def test_aliases_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b" " * (MOST_BYTES + 1))
     with pytest.raises(NotYaml, match="MiB"):
         read_yaml(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("2026-01-01", "2026-01-01 is a date: write it as a text, in quotes"),
+        ("2026-01-01T10:00:00Z", "2026-01-01T10:00:00Z is a date: write it"),
+        (".nan", ".nan is not a number that can be used: write another one"),
+        ("-.INF", "-.INF is not a number"),
+        ("1e999", "1e999 is not a number"),
+        ("!!binary aGk=", "there are no values of type !!binary: leave that out"),
+        ("!!set {a, b}", "there are no values of type !!set: leave that out"),
+        ("!mine [x]", "there are no values of type !mine: leave that out"),
+        ("{a: [.nan]}", ".nan is not a number"),
+    ],
+)
+def test_what_json_has_not_is_named_with_its_line(value: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"namespaces:\n  public/default:\n    messageTTL: {value}\n")
+    with pytest.raises(LogError, match=f"{path}: line 3: {re.escape(said)}"):
+        read_policy_file(path)
+    with pytest.raises(ScenarioError, match=f"{path}: line 3: {re.escape(said)}"):
+        read_scenario(path)
+
+
+def test_values_that_json_has(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("broker:\n  a: &yes true\n  b: *yes\n  c: '2026-01-01'\n  d: 1.5e3\n  e: 1:30.5\n")
+    values = [json.loads(each)["settings"] for each in read_policy_file(path).commands["value"].to_pylist()]
+    assert values == [
+        {"a": True}, {"b": True}, {"c": "2026-01-01"}, {"d": 1500.0}, {"e": "1:30.5"},
+    ]  # fmt: skip
 
 
 def test_a_line_that_no_command_is_long_enough_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

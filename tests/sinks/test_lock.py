@@ -1,5 +1,6 @@
 """One process writes to a folder or a store, and a dead one keeps nobody out."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -125,7 +126,7 @@ def leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """A store on a file system without locks, whose leases last for a moment."""
     for name, seconds in (("RENEW", 0.05), ("EXPIRE", 0.6), ("SETTLE", 0.05)):
         monkeypatch.setattr(lock, f"{name}_SECONDS", seconds)
-    monkeypatch.setattr(lock, "_locked", lambda folder, holder: nullcontext(False))
+    monkeypatch.setattr(lock, "_locked", lambda folder, holder, held: nullcontext(False))
     return Storage(str(tmp_path / "store"))
 
 
@@ -257,3 +258,14 @@ def test_a_worker_that_was_forked_keeps_no_lock(tmp_path: Path, inherited: str) 
         for each in (end, wait, began, begin):
             os.close(each)
         os.waitpid(worker, 0)
+
+
+def test_a_lock_that_nobody_would_see(tmp_path: Path) -> None:
+    """That of a file which somebody removed, or replaced, before it was locked."""
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        assert lock.hold(file.fileno(), path, fcntl.LOCK_SH)
+        path.unlink()
+        assert not lock.hold(file.fileno(), path, fcntl.LOCK_SH)
+        path.touch()
+        assert not lock.hold(file.fileno(), path, fcntl.LOCK_SH)

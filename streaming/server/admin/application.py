@@ -21,6 +21,7 @@ from schemas.entries import EntryNotFound
 from streaming.broker import bundles
 from streaming.broker.admin import topic_of
 from streaming.broker.context import CLUSTER, namespace_of
+from streaming.broker.names import partition_of
 from streaming.broker.policies.arguments import query
 from streaming.protocol.admin_calls import http_response, on_partitions, topic_path
 from streaming.protocol.frames import NotUncompressed
@@ -280,9 +281,9 @@ class _Api:
     ) -> dict[str, Any]:
         """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
         if partitions and not 0 <= index < partitions:
-            cause = f"Topic {topic}-partition-{index} not found"
+            cause = f"Topic {partition_of(topic, index)} not found"
             return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
-        name = topic if index < 0 else f"{topic}-partition-{index}"
+        name = topic if index < 0 else partition_of(topic, index)
         rows = [row.effect for row in await self._engine.submit(name, command)]
         for effect in rows:
             if isinstance(effect, SendReceipt):
