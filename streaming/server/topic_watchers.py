@@ -55,6 +55,9 @@ MOST_NAMES = 10_000_000
 MOST_CHANGES = 10_000
 """The most changes of a group that are kept for clients that do not read. The connection of one that missed more is closed."""
 
+_GROUPS_AT_ONCE = 100
+"""Groups whose patterns are applied before others have their turn, and before a server that stops does."""
+
 _TOLD_AT_ONCE = 256
 """Watchers that are told before others have their turn on the loop."""
 
@@ -80,6 +83,8 @@ class _Group:
         self.hash = topics_hash(topics)
         self.version = 0
         """The number of changes so far, of which `changes` has the last ones."""
+        self.counted = False
+        """Whether its names count: it is one of the server's groups."""
         self.changes: deque[Change] = deque()
         self._kept = 0
         self.watchers: dict[tuple[str, int], _Watcher] = {}
@@ -138,6 +143,8 @@ class TopicWatchers:
         self._engine, self._executor = engine, executor
         self._of: dict[str, dict[int, _Watcher]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
+        self._names = 0
+        """The names of topics that the groups have together."""
         self._looking: asyncio.Task[None] | None = None
         self._again = False
         self._one = asyncio.Lock()
@@ -179,8 +186,8 @@ class TopicWatchers:
             raise _NotWatched("NotAllowedError", text)
         try:
             if (group := self._groups.get((namespace, pattern))) is not None:
-                await self._look_at(namespace, [group])
-                self._groups[namespace, pattern] = group  # its last watcher may have gone meanwhile
+                await self._look_at(namespace, [group], {})
+                self._add(group)  # its last watcher may have gone meanwhile
                 return group
             listed = await self._persistent(namespace)
             loop = asyncio.get_running_loop()
@@ -189,12 +196,31 @@ class TopicWatchers:
             raise _NotWatched("InvalidTopicName", f"Invalid topics pattern: {error}") from None
         except (EngineStopped, NoAnswer) as error:
             raise _NotWatched("ServiceNotReady", str(error)) from None
-        if sum(len(group.topics) for group in self._groups.values()) + len(topics) > MOST_NAMES:
+        if self._names + len(topics) > MOST_NAMES:
             raise _NotWatched(
                 "TooManyRequests", f"the watchers have more than {MOST_NAMES:,} names of topics"
             )
-        group = self._groups[namespace, pattern] = _Group(namespace, pattern, listed, topics)
+        group = _Group(namespace, pattern, listed, topics)
+        self._add(group)
         return group
+
+    def _add(self, group: _Group) -> None:
+        if self._groups.setdefault((group.namespace, group.pattern), group) is group and not group.counted:
+            group.counted = True
+            self._names += len(group.topics)
+
+    def _remove(self, group: _Group) -> None:
+        del self._groups[group.namespace, group.pattern]
+        group.counted = False
+        self._names -= len(group.topics)
+
+    def _change(self, seen: "_Seen") -> None:
+        group, before = seen.group, len(seen.group.topics)
+        group.change(seen)
+        if group.counted:
+            self._names += len(group.topics) - before
+        if seen.change:
+            self._untold[group] = None
 
     def stop(self) -> None:
         """Look no more."""
@@ -210,8 +236,8 @@ class TopicWatchers:
         if (watcher := self._of.get(connection, {}).pop(number, None)) is not None:
             group = watcher.group
             del group.watchers[connection, number]
-            if not group.watchers:
-                self._groups.pop((group.namespace, group.pattern), None)
+            if not group.watchers and group.counted:
+                self._remove(group)
 
     def lost(self, connection: str) -> None:
         """Forget all watchers of a connection."""
@@ -256,38 +282,46 @@ class TopicWatchers:
             self._again = False
             namespaces = dict.fromkeys(namespace for namespace, _ in self._groups)
             self._known = {name: self._known[name] for name in namespaces if name in self._known}
+            began = time.monotonic()
             for namespace in namespaces:
+                groups = [group for (name, _), group in self._groups.items() if name == namespace]
+                differences: dict[int, _Difference] = {}
                 try:
-                    async with self._one:
-                        of_namespace = [
-                            group for (name, _), group in self._groups.items() if name == namespace
-                        ]
-                        await self._look_at(namespace, of_namespace)
+                    for start in range(0, len(groups), _GROUPS_AT_ONCE):
+                        async with self._one:
+                            await self._look_at(
+                                namespace, groups[start : start + _GROUPS_AT_ONCE], differences
+                            )
                 except EngineStopped:
                     return
                 except NoAnswer as error:
                     log.warning("the topics of %s can't be listed: %s", namespace, error)
                     break
+            self._rest(began)
         if any(self._of.values()) and not self._engine.shows_topic_events:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_soon)
 
-    async def _look_at(self, namespace: str, groups: Sequence[_Group]) -> None:
-        """Tell the watchers of groups of a namespace what has changed."""
+    def _rest(self, began: float) -> None:
+        """A look that began then is over."""
+        now = time.monotonic()
+        self._rest_until = max(self._rest_until, now + REST * (now - began))
+
+    async def _look_at(
+        self, namespace: str, groups: Sequence[_Group], differences: "dict[int, _Difference]"
+    ) -> None:
+        """Tell the watchers of groups of a namespace what has changed. `differences`: see `_look`."""
         listed = await self._persistent(namespace)
         began = time.monotonic()
         if groups := [group for group in groups if group.listed is not listed]:
             loop = asyncio.get_running_loop()
-            for seen in await loop.run_in_executor(self._executor, _look, groups, listed):
-                seen.group.change(seen)
-                if seen.change:
-                    self._untold[seen.group] = None
+            for seen in await loop.run_in_executor(self._executor, _look, groups, listed, differences):
+                self._change(seen)
         try:
             await self._tell_all()
         except asyncio.CancelledError:
             self._look_soon()
             raise
-        now = time.monotonic()
-        self._rest_until = max(self._rest_until, now + REST * (now - began))
+        self._rest(began)
 
     async def _tell_all(self) -> None:
         told = 0
@@ -340,15 +374,30 @@ class _NotWatched(Exception):
         self.error = error
 
 
-def _look(groups: Sequence[_Group], listed: list[str]) -> list[_Seen]:
-    """Groups as they are with the topics that are `listed`. Runs in a thread."""
-    now, found = set(listed), list[_Seen]()
-    differences: dict[int, Change] = {}  # most groups have the same list
+class _Difference(NamedTuple):
+    """What has changed between two lists of topics."""
+
+    before: list[str]
+    now: list[str]
+    change: Change
+
+
+def _difference(before: list[str], now: list[str]) -> _Difference:
+    was, is_ = set(before), set(now)
+    return _Difference(before, now, dict.fromkeys(is_ - was, True) | dict.fromkeys(was - is_, False))
+
+
+def _look(groups: Sequence[_Group], listed: list[str], differences: dict[int, _Difference]) -> list[_Seen]:
+    """Groups as they are with the topics that are `listed`. Runs in a thread.
+
+    `differences`: what has changed since the list of a group, by the list's id, as most groups have the same one.
+    """
+    found = list[_Seen]()
     for group in groups:
-        if (key := id(group.listed)) not in differences:
-            before = set(group.listed)
-            differences[key] = dict.fromkeys(now - before, True) | dict.fromkeys(before - now, False)
-        difference = differences[key]
+        known = differences.get(id(group.listed))
+        if known is None or known.before is not group.listed or known.now is not listed:
+            known = differences[id(group.listed)] = _difference(group.listed, listed)
+        difference = known.change
         matched = _matching(group.pattern, list(difference)) if difference else []
         change = {topic: difference[topic] for topic in matched}
         topics, hash_ = group.topics, group.hash

@@ -5,6 +5,7 @@ The client is a transport in memory, so bytes are counted, and nothing is timed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -657,3 +658,54 @@ def test_so_many_names_that_are_watched_and_no_more(monkeypatch: pytest.MonkeyPa
         assert answers[-1].fields["error"] == "TooManyRequests"
 
     run(work, Limits(), topics=10)
+
+
+def test_patterns_are_applied_in_turns_and_no_more_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_watchers, "_GROUPS_AT_ONCE", 4)
+    turns: list[int] = []
+    look = topic_watchers._look
+
+    def noted_look(groups: Any, *rest: Any) -> Any:
+        turns.append(len(groups))
+        return look(groups, *rest)
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        wire.protocol.data_received(
+            b"".join(watch(number, f"public/default/.*{'x?' * number}") for number in range(10))
+        )
+        await looked(server)
+        monkeypatch.setattr(topic_watchers, "_look", noted_look)
+        await create(server, "a")
+        await looked(server)
+        assert turns == [4, 4, 2]
+        assert (
+            server.watchers._names == sum(len(each.topics) for each in server.watchers._groups.values()) > 0
+        )
+        await create(server, "b")
+        while len(turns) < 4:
+            await asyncio.sleep(0)
+        server.watchers.stop()
+        looking = server.watchers._looking
+        assert looking is not None
+        with suppress(asyncio.CancelledError):
+            await looking
+        assert turns == [4, 4, 2, 4]
+
+    run(work, Limits(), topics=3)
+
+
+def test_the_names_of_watchers_that_go_no_longer_count() -> None:
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        wire.protocol.data_received(watch(1) + watch(2) + watch(3, "public/default/t.*"))
+        await looked(server)
+        await create(server, "a")
+        await looked(server)
+        assert (
+            server.watchers._names == sum(len(each.topics) for each in server.watchers._groups.values()) > 0
+        )
+        server.watchers.lost(next(iter(server.watchers._of)))
+        assert server.watchers._names == 0
+
+    run(work, Limits(), topics=3)
