@@ -205,7 +205,8 @@ class Spread:
             state.resources, state.limits = each.resources, RateLimits(_unused(counting), each.limits.publish)
         for whole in self._wholes:  # a producer id is unique on its connection, whatever the topic
             for connection, ids in whole.closed_producers.items():
-                state.closed_producers.setdefault(connection, {}).update(ids)
+                merged = state.closed_producers.setdefault(connection, {})
+                merged.update({id_: max(until, merged.get(id_, 0)) for id_, until in ids.items()})
         for piece in pieces:
             state.topics.update(piece.topics)
             state.aside.update(piece.aside)

@@ -132,6 +132,8 @@ def call_permissions(ctx: Context, of: str, command: Admin, role: str) -> tuple[
             ctx.permissions[of] = {**found, role: convert(command.body, list[AuthAction])}
         case "DELETE", _ if role:
             ctx.permissions[of] = {name: found[name] for name in found if name != role}
+            if not ctx.permissions[of]:
+                del ctx.permissions[of]
         case _:
             raise AdminError(405, f"{command.method} of permissions is not allowed")
     return 204, None

@@ -355,7 +355,9 @@ class Broker:
             if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
                 return None
             if isinstance(command, c.Admin | c.GetOrCreateSchema) and self._awaits_use(name):
-                self._domain(name).load(name)
+                self._domain(name).open(name)
+                if self._topics_of is not None:
+                    self._topics_of[namespace_of(name)] += 1
                 exists = True
         if (
             isinstance(command, c.Admin)
@@ -560,7 +562,7 @@ class Broker:
             return [kept]
         return [
             name
-            for name in self._ctx.connections
+            for name in {**self._ctx.connections, **self._ctx.closed_producers}
             if name.startswith(prefix) and not (kept and name.startswith(kept))
         ]
 

@@ -32,8 +32,9 @@ class DeletedTopics:
         self.forgotten = forgotten
 
     def __contains__(self, name: object) -> bool:
+        """Is it a partition that was deleted since it became one? Its partitioned topic created it."""
         assert isinstance(name, str)
-        return name in self._topics or name in self._partitions.get(whole_of(name), ())
+        return name in self._partitions.get(whole_of(name), ())
 
     def former(self, name: str) -> int:
         """The last ledger id of the deleted topic of a name, or of all that had unknown names."""
@@ -56,12 +57,6 @@ class DeletedTopics:
             self._partitions.setdefault(whole_of(name), {})[name] = last_ledger
         else:
             self._remember({name: last_ledger})
-
-    def partitioned_topic_grew(self, name: str) -> None:
-        """A partitioned topic is new, or has more partitions. Topics of their names may have been deleted before."""
-        for each in [each for each in self._topics if whole_of(each) == name]:
-            if is_partition(each, self._partitioned):
-                self._partitions.setdefault(name, {})[each] = self._topics.pop(each)
 
     def has_all_partitions(self, name: str) -> bool:
         """Are all partitions of a partitioned topic deleted?"""

@@ -133,5 +133,4 @@ def create_by_use(ctx: Context, name: str) -> int:
     if not allowed or not partitions or PARTITION.fullmatch(name):
         return 0
     ctx.partitioned[name] = partitions
-    ctx.deleted.partitioned_topic_grew(name)
     return partitions

@@ -202,6 +202,9 @@ def _call_whole(
                 raise AdminError(*NOT_EMPTY)
             ctx.namespaces.pop(namespace, None)
             ctx.permissions.pop(namespace, None)
+            for kept in (ctx.permissions, ctx.schemas, ctx.schema_times):  # of topics that are not there, too
+                for topic in [name for name in kept if "://" in name and namespace_of(name) == namespace]:
+                    del kept[topic]
         case _:
             raise AdminError(405, f"{command.method} of a namespace is not allowed")
     ctx.policies_changed()

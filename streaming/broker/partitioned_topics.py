@@ -163,7 +163,6 @@ def _partitions(
                     f"Desired partitions {count} can't be greater than the maximum partitions per topic {MOST_PARTITIONS}.",
                 )
     ctx.partitioned[name] = count
-    ctx.deleted.partitioned_topic_grew(name)
     if properties:
         ctx.partitioned_topics[name] = PartitionedTopic(properties=properties)
     return 204, None

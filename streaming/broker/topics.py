@@ -58,6 +58,10 @@ class Topics(ABC, Generic[T]):
         return topic
 
     @abstractmethod
+    def open(self, name: str) -> None:
+        """Create or load a topic, as a command on it does, and note when something is due on it."""
+
+    @abstractmethod
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
 
@@ -183,6 +187,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         if self._ctx.clock >= topic.rates_until:
             topic.update_rates(self._ctx)
         return topic
+
+    def open(self, name: str) -> None:
+        """Create or load a topic, as a command on it does. Rounds of checks run on it from now on."""
+        self.touch(name)
 
     def awake(self, name: str | None) -> PersistentTopic | None:
         """The topic on which something has happened since its last round of checks: `touch` only keeps its rates."""
@@ -547,6 +555,10 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
             else:
                 non_persistent_commands.unload(self._ctx, topic, "unloaded")
                 self._state.topics[name].closed = True
+
+    def open(self, name: str) -> None:
+        """Create or load a topic, as a command on it does, and note when it may be deleted."""
+        self._wake(self._touch(name))
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""

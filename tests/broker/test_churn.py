@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from schemas.commands import Admin, BrokerConfig, Publish, Restart, SubType
-from schemas.effects import Effect, Expired, SendReceipt
+from schemas.effects import AdminResponse, Effect, Expired, SendReceipt
 from streaming.broker.broker import Broker
 from streaming.broker.producer.access_mode import MOST_GONE
 from tests.broker.kit import START, TOPIC, Run, Stored, of
@@ -161,6 +161,28 @@ def short_form_on_a_topic_that_is_often_unloaded(run: Churn, name: str) -> None:
     run.publish(1, name)
     run.admin("PUT", "/unload")
     run.create_producer("stays", 99, "stays")
+
+
+def short_form_on_a_topic_that_is_open_between_rounds(run: Churn, name: str) -> None:
+    run.publish(1, name)
+    run.wait(60)
+    run.do(Restart(), None)
+    run.now += 86_339_000  # less than a day: the rest is that of the life
+
+
+def partitions_that_are_only_looked_at(run: Churn, name: str) -> None:
+    for domain in ("persistent", "non-persistent"):
+        call(run, "PUT", f"/{domain}/t/n/{name}/partitions", 2)
+        for partition in range(2):
+            topic = f"{domain}://t/n/{name}-partition-{partition}"
+            run.admin("GET", "/permissions", topic=topic)
+
+
+def role(run: Churn, name: str) -> None:
+    run.admin("POST", f"/permissions/{name}", ["consume"])
+    run.admin("DELETE", f"/permissions/{name}")
+    call(run, "POST", f"/persistent/t/n/{name}/permissions/r", ["consume"], f"persistent://t/n/{name}")
+    call(run, "DELETE", f"/persistent/t/n/{name}/permissions/r", None, f"persistent://t/n/{name}")
 
 
 def subscription(type_: SubType) -> Life:
@@ -335,6 +357,9 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
         },
     ),
     (short_form_on_a_topic_that_is_often_unloaded, 8, DEDUP),
+    (short_form_on_a_topic_that_is_open_between_rounds, 1, DEDUP),
+    (partitions_that_are_only_looked_at, 6, {"brokerDeleteInactivePartitionedTopicMetadataEnabled": True}),
+    (role, 1, {}),
     *[(subscription(each), 1, {}) for each in TYPES],
     (subscription_that_expires, 1, {"subscriptionExpirationTimeMinutes": 60}),
     (reader, 1, {}),
@@ -353,7 +378,7 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (delayed, 1, {}),
     (partly_acked_batches, 1, {"acknowledgmentAtBatchIndexLevelEnabled": True}),
     (chunks, 1, {}),
-    (chunks_without_an_end, 6, {}),
+    (chunks_without_an_end, 12, {}),
     (producers_closed_by_the_broker, 1, {}),
 ]
 """Each life, how often a day it is lived, and the broker's settings. More than `REMEMBERED` topics go in 200 days."""
@@ -374,24 +399,20 @@ def test_a_name_that_was_forgotten_has_no_message_id_again() -> None:
         run.publish(0, topic="persistent://t/n/again")
         deleted(run, "again")
     for number in range(1000):
-        assert "persistent://t/n/again" in run.broker._ctx.deleted
+        assert "persistent://t/n/again" in run.broker._state.deleted
         deleted(run, f"other-{number}")
-    assert "persistent://t/n/again" not in run.broker._ctx.deleted
+    assert "persistent://t/n/again" not in run.broker._state.deleted
     run.broker = Broker.decode(run.broker.encode(), run.stored)
     (receipt,) = of(run.publish(0, topic="persistent://t/n/again"), SendReceipt)
     assert receipt.ledger_id == 4
     assert len(run.broker._state.deleted) == 1000
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_deleted_partition_stays_deleted(first: bool) -> None:
-    """However many topics are deleted after it, and even if its partitioned topic came later."""
+def test_a_deleted_partition_stays_deleted() -> None:
+    """However many topics are deleted after it."""
     run, name = Churn({}), "persistent://t/n/p-partition-5"
-    if first:
-        call(run, "PUT", "/persistent/t/n/p/partitions", 6)
+    call(run, "PUT", "/persistent/t/n/p/partitions", 6)
     deleted(run, "p-partition-5")
-    if not first:
-        call(run, "PUT", "/persistent/t/n/p/partitions", 6)
     for number in range(1001):
         deleted(run, f"other-{number}")
     assert name in run.broker._ctx.deleted
@@ -401,6 +422,27 @@ def test_a_deleted_partition_stays_deleted(first: bool) -> None:
     for number in range(1001):
         deleted(run, f"another-{number}")
     assert name not in run.broker._ctx.deleted
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_partitioned_topic_that_is_made_again_has_all_its_partitions(domain: str) -> None:
+    """Its creation creates them, whatever was deleted before."""
+    run, path = Churn({}), f"/{domain}/t/n/p"
+    for _ in range(2):
+        call(run, "PUT", f"{path}/partitions", 2)
+        (answer,) = of(run.admin("GET", "/stats", topic=f"{domain}://t/n/p-partition-1"), AdminResponse)
+        assert answer.fields.status == 200
+        call(run, "DELETE", f"{path}/partitions?force=true")
+
+
+def test_a_topic_whose_namespace_is_deleted_leaves_no_permissions_and_no_schema() -> None:
+    run, topic = Churn({}), "persistent://t/gone/z"
+    body = {"type": "STRING", "schema": "", "properties": {}}
+    call(run, "POST", "/persistent/t/gone/z/permissions/r", ["consume"], topic)
+    call(run, "POST", "/schemas/t/gone/z/schema", body, topic)
+    call(run, "DELETE", "/namespaces/t/gone?force=true")
+    state = run.broker._state
+    assert (state.permissions, state.schemas, state.schema_times) == ({}, {}, {})
 
 
 def test_a_name_that_a_client_may_have_is_kept_after_a_restart() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import Admin, Fault, MessageMetadata
+from schemas.commands import Admin, ConnectionLost, Fault, MessageMetadata
 from schemas.effects import (
     AdminResponse,
     CloseConnection,
@@ -143,6 +143,10 @@ def test_closed_producers_are_those_of_a_connection() -> None:
     assert run.send(0) == []
     run.subscribe("s", connection="client")
     run.lose("client")
+    assert one(run.send(0), CloseConnection).connection == "client"
+    run.create_producer("p", 1)
+    run.admin("PUT", "/unload")
+    run.do(ConnectionLost(connection="", prefix="cl"), None)
     assert one(run.send(0), CloseConnection).connection == "client"
 
 

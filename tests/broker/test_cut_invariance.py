@@ -36,11 +36,11 @@ from schemas.commands import (
     Unsubscribe,
     to_json,
 )
-from schemas.effects import Row
+from schemas.effects import Error, Row
 from streaming.broker.broker import Broker
 from streaming.broker.config import InactiveTopicDeleteMode
 from streaming.broker.periodic_checks import CHECKS
-from tests.broker.kit import START, Stored, feed
+from tests.broker.kit import START, Run, Stored, feed, of
 
 Record = tuple[int, str | None, AnyCommand | Publish]
 """Milliseconds since the record before, topic, command."""
@@ -377,3 +377,19 @@ def test_a_timer_behind_one_that_is_gone() -> None:
         (5_000, None, Tick()),
     ]  # fmt: skip
     same_everywhere(log)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_partitions_that_are_only_looked_at_count_and_go(cut: bool) -> None:
+    store = Stored()
+    run = Run(maxTopicsPerNamespace=3, brokerDeleteInactiveTopicsEnabled=True, reader=store)
+    run.publish(0, topic="persistent://public/default/a")
+    for domain in ("persistent", "non-persistent"):
+        run.do(Admin(method="PUT", path=f"/{domain}/public/default/p/partitions", body=1), None)
+        run.admin("GET", "/permissions", topic=f"{domain}://public/default/p-partition-0")
+    if cut:
+        run.broker = Broker.decode(run.broker.encode(), store)
+    (refused,) = of(run.create_producer(topic="persistent://public/default/b"), Error)
+    assert refused.cause == "Exceed maximum number of topics in namespace."
+    run.wait(3_600)
+    assert run.broker.topic_names() == ["persistent://public/default/a"]

@@ -380,6 +380,18 @@ def connections_that_are_lost(run: Direct, n: int) -> None:
 
 
 @load()
+def owners_of_unfinished_chunks_that_leave(run: Direct, n: int) -> None:
+    run.create_producer("p")
+    for connection in ("c", "d"):
+        for number in range(n // 2):
+            run.subscribe("u", "Shared", connection=connection, id_=number, permits=n)
+            run.send(number, uuid=f"{connection}{number}", chunk_id=0, num_chunks_from_msg=2)
+    run.lose("c")
+    for number in range(n // 2):
+        run.close_consumer("d", id_=number)
+
+
+@load()
 def consumers_that_leave_while_others_that_left_are_remembered(run: Direct, n: int) -> None:
     for number in range(n):
         for consumer in (1, 2):

@@ -348,7 +348,7 @@ def test_a_chunk_for_another_consumer_leaves_it_the_permits_of_the_current_one()
     consumer(run, 1).permits, consumer(run, 2).permits = 1, 5
     dispatcher(run).round_robin = 1
     runs, left = assign(found, run.topic.subscriptions["s"], dispatcher(run).next_consumer, owners)
-    assert [(owner.consumer_id, [position.entry for position, _ in run]) for owner, run in runs] == [
+    assert [(owner.consumer_id, [position.entry for position, _ in run]) for owner, _, run in runs] == [
         (1, [1]),
         (2, [0, 3]),
     ]

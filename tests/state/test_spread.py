@@ -194,9 +194,12 @@ def test_deleted_topics_go_where_their_names_belong() -> None:
 
 
 def test_all_partitions_know_the_closed_producers_of_a_connection() -> None:
-    states = [state_of(number, f"t{number}", closed_producers={"c": {number: 5}}) for number in range(2)]
-    assert one(*states).closed_producers == {"c": {0: 5, 1: 5}}
-    assert states[0].closed_producers == {"c": {0: 5}}
+    states = [
+        state_of(number, f"t{number}", closed_producers={"c": {number: 5, 7: 9 - number}})
+        for number in range(2)
+    ]
+    assert one(*states).closed_producers == {"c": {0: 5, 1: 5, 7: 9}}
+    assert states[0].closed_producers == {"c": {0: 5, 7: 9}}
 
 
 def test_what_only_some_partitions_know_stays_with_its_name() -> None:

@@ -1,8 +1,11 @@
 """Chunked messages on Shared subscriptions: one consumer gets all chunks of a message (mirrors
 `SharedConsumerAssignor`; rules: dispatch_shared.md §9)."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,8 +17,13 @@ from streaming.broker.subscription.subscription import Subscription
 NextConsumer = Callable[[list[Consumer]], Consumer | None]
 """Returns the consumer whose turn it is, or None if no consumer can receive."""
 
-Runs = list[tuple[Consumer, Found]]
-"""Entries by consumer."""
+
+class Run(NamedTuple):
+    """Entries for a consumer. `gone`: it has left."""
+
+    consumer: Consumer
+    gone: bool
+    entries: Found
 
 
 Key = tuple[Handle, int]
@@ -36,57 +44,102 @@ class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
     by_uuid: dict[str, Handle | int] = {}
     gone: list[Consumer] = []
 
-    def of(self, subscription: Subscription, current: Consumer, uuid: str, chunk: int) -> Consumer | None:
-        """The consumer of a message, or None if its first chunk is not known. A first chunk makes `current` the owner."""
+    def of(
+        self, subscription: Subscription, current: Consumer, uuid: str, chunk: int
+    ) -> tuple[Consumer | None, int]:
+        """The consumer of a message, or None if its first chunk is not known, and its number if it is gone. A first chunk makes
+        `current` the owner."""
         owner = self.by_uuid.get(uuid)
         if isinstance(owner, int):
-            return self.gone[owner]
+            return self.gone[owner], owner + 1
         if owner is not None:
-            return subscription.connected(*owner)
+            return subscription.connected(*owner), 0
         if chunk != 0:
-            return None
+            return None, 0
         self.by_uuid[uuid] = current.handle
+        self._owned.setdefault(current.handle, {})[uuid] = None
         if len(self.by_uuid) > MOST_UNFINISHED:
             self.forget(next(iter(self.by_uuid)))
-        return current
+        return current, 0
+
+    def leaves(self, consumer: Consumer) -> None:
+        """A consumer leaves. Keep its permits if it owns messages."""
+        uuids = self._owned.pop(consumer.handle, None)
+        if not uuids:
+            return
+        of_gone, free, connections = self._of_gone, self._free, self._connections  # as they are before that
+        index = heappop(free) if free else len(self.gone)
+        left = Consumer(consumer.connection, consumer.consumer_id, consumer.name, permits=consumer.permits)
+        self.gone[index : index + 1] = [left]
+        self.by_uuid.update(dict.fromkeys(uuids, index))
+        of_gone[index] = len(uuids)
+        connections[left.connection] += 1
 
     def forget(self, uuid: str) -> None:
         """The last chunk of a message is assigned, or none is expected any more."""
+        owned, of_gone, free, connections = (
+            self._owned,
+            self._of_gone,
+            self._free,
+            self._connections,
+        )  # before that
         owner = self.by_uuid.pop(uuid, None)
         if isinstance(owner, int):
-            self._parted.append(self.gone[owner].connection)
+            of_gone[owner] -= 1
+            if not of_gone[owner]:
+                del of_gone[owner]
+                heappush(free, owner)
+                connection = self.gone[owner].connection
+                self._parted.append(connection)
+                connections[connection] -= 1
+                if not connections[connection]:
+                    del connections[connection]
+        elif owner is not None:
+            del owned[owner][uuid]
+            if not owned[owner]:
+                del owned[owner]
+
+    def remembered(self) -> Collection[str]:
+        """The connections of those that left."""
+        return self._connections.keys()
 
     def take_parted(self) -> list[str]:
-        """The connections of consumers that left, for which a message less is kept since the last call."""
+        """The connections of those that left and have no message any more since the last call."""
         parted, self._parted = self._parted, []
         return parted
+
+    @cached_property
+    def _owned(self) -> dict[Handle, dict[str, None]]:
+        """The messages of each connected consumer."""
+        found: dict[Handle, dict[str, None]] = {}
+        for uuid, owner in self.by_uuid.items():
+            if not isinstance(owner, int):
+                found.setdefault(owner, {})[uuid] = None
+        return found
+
+    @cached_property
+    def _of_gone(self) -> Counter[int]:
+        """How many messages those have that left, by index. Without those that have none."""
+        return Counter(owner for owner in self.by_uuid.values() if isinstance(owner, int))
+
+    @cached_property
+    def _free(self) -> list[int]:
+        """Heap: the indexes in `gone` of those that have no message any more."""
+        return [index for index in range(len(self.gone)) if index not in self._of_gone]
+
+    @cached_property
+    def _connections(self) -> Counter[str]:
+        """How many of those that left and have messages were on each connection."""
+        return Counter(self.gone[index].connection for index in self._of_gone)
 
     @cached_property
     def _parted(self) -> list[str]:
         return []
 
-    def leaves(self, consumer: Consumer) -> None:
-        """A consumer leaves. Keep its permits if it owns messages."""
-        uuids = [uuid for uuid, owner in self.by_uuid.items() if owner == consumer.handle]
-        if not uuids:
-            return
-        index = next((i for i in range(len(self.gone)) if i not in self.by_uuid.values()), len(self.gone))
-        left = Consumer(consumer.connection, consumer.consumer_id, consumer.name, permits=consumer.permits)
-        self.gone[index : index + 1] = [left]
-        self.by_uuid.update(dict.fromkeys(uuids, index))
-
-    def remembered(self) -> set[str]:
-        """The connections of those that left."""
-        return {self.gone[owner].connection for owner in self.by_uuid.values() if isinstance(owner, int)}
-
-    def has_left(self, consumer: Consumer) -> bool:
-        """Whether `of` gave a consumer that is gone."""
-        return any(consumer is each for each in self.gone)
-
 
 def assign(
     found: Found, subscription: Subscription, next_consumer: NextConsumer, owners: ChunkOwners
-) -> tuple[Runs, list[Position]]:
+) -> tuple[list[Run], list[Position]]:
     """Assign each chunk to the consumer that got the message's first chunk, and other entries to consumers in turn.
 
     Returns the entries by consumer, in the order of the subscription's consumers and then of those that are gone, and the
@@ -94,14 +147,14 @@ def assign(
     """
     consumers = subscription.consumers
     permits = _Permits()
-    assigned: dict[Key, tuple[Consumer, Found]] = {}
+    assigned: dict[Key, Run] = {}
     left: list[Position] = []
     current: Consumer | None = None
     available = 0
     for index, (position, entry) in enumerate(found):
         if available <= 0:
             if current is not None:
-                permits.leave(_key(owners, current), available)
+                permits.leave((current.handle, 0), available)
             current = _choose(next_consumer, consumers, permits)
             if current is None:
                 left += [position for position, _ in found[index:]]
@@ -109,33 +162,30 @@ def assign(
             available = current.permits
         assert current is not None  # without permits anywhere, the loop has ended
         metadata = entry.metadata
-        owner = current
+        owner, number = current, 0
         if metadata.uuid is not None:
-            first = owners.of(subscription, current, metadata.uuid, metadata.chunk_id or 0)
-            if first is None or permits.of(first, _key(owners, first)) <= 0:
+            first, number = owners.of(subscription, current, metadata.uuid, metadata.chunk_id or 0)
+            if first is None or permits.of(first, (first.handle, number)) <= 0:
                 left.append(position)
                 continue
             owner = first
             if metadata.chunk_id == (metadata.num_chunks_from_msg or 1) - 1:
                 owners.forget(metadata.uuid)
             permits.leave(
-                _key(owners, owner), available - 1
+                (owner.handle, number), available - 1
             )  # quirk: those of the current consumer, whoever the owner is
         available -= 1
-        assigned.setdefault(_key(owners, owner), (owner, []))[1].append((position, entry))
+        run = assigned.setdefault((owner.handle, number), Run(owner, number > 0, []))
+        run.entries.append((position, entry))
     runs = list(assigned.values())
     if len(runs) > 1:
-        keys = [_key(owners, each) for each in [*consumers, *owners.gone]]
+        keys: list[Key] = [(each.handle, 0) for each in consumers]
+        keys += [(each.handle, number) for number, each in enumerate(owners.gone, 1)]
         runs = [assigned[key] for key in keys if key in assigned]
-    for consumer, run in runs:
-        left += [position for position, _ in run[max(consumer.permits, 0) :]]
-        del run[max(consumer.permits, 0) :]
+    for consumer, _, entries in runs:
+        left += [position for position, _ in entries[max(consumer.permits, 0) :]]
+        del entries[max(consumer.permits, 0) :]
     return runs, sorted(left)
-
-
-def _key(owners: ChunkOwners, consumer: Consumer) -> Key:
-    index = next((index for index, each in enumerate(owners.gone, 1) if each is consumer), 0)
-    return consumer.handle, index
 
 
 class _Permits:

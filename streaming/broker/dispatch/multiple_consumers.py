@@ -643,8 +643,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for connection in self.chunk_owners.take_parted():
                 sub.ctx.part(connection, sub.topic)
-            for owner, run in runs:
-                if self.chunk_owners.has_left(owner):
+            for owner, gone, run in runs:
+                if gone:
                     self._lose(sub, owner, run)
                 else:
                     self.send(sub, owner, run)

@@ -57,6 +57,10 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
     dedup.status = "Enabled"
     left = dedup.inactive_short_form
     dedup.inactive_short_form = {name: since for name, since in left.items() if name in dedup.persisted}
+    if timeout := ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes:
+        _purge_short_form(
+            ctx, topic, ctx.clock - timeout * 60_000
+        )  # no rounds ran while the topic was closed
     if last is not None and dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
         take_snapshot(
             ctx, topic, last
@@ -104,9 +108,16 @@ def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
         if name not in topic.producers:  # one that waited for access may have had the same name
             dedup.producer_removed(name, since, short_form=True)
     purged = dedup.purge_inactive(before)
-    if dedup.purge_short_form(before):
-        end = max(topic.ledger.last_confirmed, topic.cursors[DEDUP_CURSOR].mark_delete)
-        if take_snapshot(ctx, topic, end):
-            dedup.short_form_purged(before)
-    elif purged:
+    if not _purge_short_form(ctx, topic, before) and purged:
         take_snapshot(ctx, topic, topic.cursors[DEDUP_CURSOR].mark_delete)
+
+
+def _purge_short_form(ctx: Context, topic: PersistentTopic, before: int) -> bool:
+    """Forget producers of the short form that were inactive since before then (ms). Returns whether a snapshot was taken."""
+    dedup = topic.dedup
+    if not dedup.purge_short_form(before):
+        return False
+    end = max(topic.ledger.last_confirmed, topic.cursors[DEDUP_CURSOR].mark_delete)
+    if take_snapshot(ctx, topic, end):
+        dedup.short_form_purged(before)
+    return True
