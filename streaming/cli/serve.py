@@ -214,6 +214,7 @@ def serve_command(
         Security,
         advertisable,
         allow_connections,
+        give_back_memory,
         serve,
         tls_context,
     )
@@ -244,6 +245,7 @@ def serve_command(
         config = configuration(broker.profile, broker.settings)
         bounds = bounds.for_messages_of(config.maxMessageSize)
         allow_connections(bounds.connections)
+        give_back_memory()
         authentication = _authentication(token_secret_key, token_public_key)
         advertised = None if advertised_address is None else advertisable(advertised_address)
         tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)

@@ -1,5 +1,6 @@
 """The admin REST API as an ASGI application: each call becomes ADMIN commands of the engine, and their answers one response."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -68,6 +69,7 @@ class _Api:
     def __init__(self, engine: Engine, service_url: str, admin_url: str, clients: Clients) -> None:
         self._engine, self._clients, self._bodies = engine, clients, Bodies()
         self._service_url, self._admin_url = service_url, admin_url
+        self._entry = asyncio.Lock()
         scheme, _, self._broker = admin_url.partition("://")
         self._tls = "Tls" if scheme == "https" else ""
         """What the names of URLs end in."""
@@ -119,7 +121,7 @@ class _Api:
     async def _answer(self, route: Route, command: Admin) -> Response:
         topic = topic_of(command.path)
         if topic is None:
-            return self._response(merging.first_failure(await self._call(None, command)))
+            return await self._response(merging.first_failure(await self._call(None, command)))
         partitions = await self._engine.partitions(topic)
         if route.path.endswith(("/partitioned-stats", "/partitioned-internalStats", "/terminate/partitions")):
             return await self._of_partitions(route, command, topic, partitions)
@@ -128,11 +130,11 @@ class _Api:
         if partitions and route.refusal:
             return _reason(405, route.refusal)
         if (partitions and route.on_partitioned == "whole") or route == NEW_PARTITIONS:
-            return self._response(merging.first_failure(await self._call(None, command)))
+            return await self._response(merging.first_failure(await self._call(None, command)))
         if not partitions or route.on_partitioned == "one":
-            return self._response(merging.first_failure(await self._call(topic, command)))
+            return await self._response(merging.first_failure(await self._call(topic, command)))
         answers = [answer for _, answer in await self._on_each(command, partitions)]
-        return self._response(merging.of_partitions(answers))
+        return await self._response(merging.of_partitions(answers))
 
     async def _on_each(self, command: Admin, partitions: int) -> list[tuple[str, AdminResponse]]:
         return [
@@ -177,7 +179,7 @@ class _Api:
         if not partitions:
             answer = merging.first_failure(await self._call(topic, asked))
             if answer.fields.status >= 400:
-                return self._response(answer)
+                return await self._response(answer)
             return _json(200, merging.internal_info(answer.fields.response))
         found = {
             partition: merging.internal_info(answer.fields.response)
@@ -195,7 +197,7 @@ class _Api:
             raise HTTPException(400, "; ".join(causes))
         return answers
 
-    def _response(self, answer: AdminResponse) -> Response:
+    async def _response(self, answer: AdminResponse) -> Response:
         cause = answer.cause.partition("?")[0]
         value = answer.fields.response
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/stats"):
@@ -203,7 +205,12 @@ class _Api:
         if answer.fields.status == 200 and value is not UNSET and cause.endswith("/internalStats"):
             return _json(200, merging.internal_stats(value, answer.topic or ""))
         try:
-            found = http_response(answer, self._stored)
+            if answer.ledger_id is None:
+                found = http_response(answer, self._stored)
+            else:  # up to 32 MiB are uncompressed: between two of those, everybody else has a turn
+                async with self._entry:
+                    found = http_response(answer, self._stored)
+                    await asyncio.sleep(0)
         except EntryNotFound as error:
             return _reason(500, f"the entry can't be read: {error}")
         except NotUncompressed as error:
@@ -298,7 +305,7 @@ class _Api:
     async def _cluster(self, request: Request) -> Response:
         answer = merging.first_failure(await self._call(None, Admin(method="GET", path=_path(request))))
         if answer.fields.response != {} or request.path_params["cluster"] != CLUSTER:
-            return self._response(answer)
+            return await self._response(answer)
         tls = self._tls
         urls = {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url}
         return _json(200, {**urls, "brokerClientTlsEnabled": False, "tlsAllowInsecureConnection": False})
@@ -414,7 +421,7 @@ class _Api:
         return (
             _reason(answer.fields.status, "Namespace not found")
             if answer.fields.status == 404
-            else self._response(answer)
+            else await self._response(answer)
         )
 
 
@@ -514,9 +521,9 @@ def _decoded(body: bytes) -> Any:
 
 
 def _header(text: str) -> str:
-    """A header's value as bytes of UTF-8, which cannot end the header."""
+    """A header's value as bytes of UTF-8, which cannot end the header, and has no space at its ends: HTTP has none there."""
     clean = "".join(character if character.isprintable() else " " for character in text)
-    return clean.encode("utf-8", "replace").decode("latin-1")
+    return clean.strip().encode("utf-8", "replace").decode("latin-1")
 
 
 def _json(status: int, value: Any) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,22 @@ CLOSE_SECONDS = 2
 
 REQUEST_SECONDS = 30.0
 """A connection that has not sent a whole request after so long is closed."""
+
+
+UNREAD_SECONDS = 30.0
+"""A connection that has read nothing of an answer for so long is closed."""
+
+MOST_UNREAD = 64 << 20
+"""The bytes of answers that wait to be read, over all connections. Beyond them, the connection is closed that has waited for longest."""
+
+PIECE = 4096
+"""The bytes of input that are parsed before others have their turn on the loop: at worst some hundred chunks of a byte, 4 ms."""
+
+_PIECES = 8
+"""The pieces that are parsed as they come, in a turn of the loop. Others queue."""
+
+MOST_INPUT = 64 << 20
+"""The bytes of input that wait to be parsed, over all connections. A connection that sends more is closed."""
 
 
 class HttpServer:
@@ -53,18 +70,141 @@ class HttpServer:
             await self._running
 
 
+class _Shared:
+    """What the connections of a server share. One piece of input of one connection at a time is parsed, and then others have their turn.
+
+    `slow`: the connections with an answer that waits to be read, in the order in which they began to.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.slow: dict[_Impatient, None] = {}
+        self._waiting: deque[_Impatient] = deque()
+        self._bytes = self._parsed = 0
+
+    def take(self, size: int) -> bool:
+        """May so many bytes be parsed at once? Nobody else waits."""
+        if self._waiting or size > PIECE or self._parsed >= _PIECES:
+            return False
+        if not self._parsed:
+            self._loop.call_soon(self._begin)
+        self._parsed += 1
+        return True
+
+    def _begin(self) -> None:
+        self._parsed = 0
+
+    def add(self, client: "_Impatient", size: int) -> bool:
+        """So many bytes more of a connection wait. False: they are too many."""
+        self._bytes += size
+        if client.waits:
+            return self._bytes <= MOST_INPUT
+        client.waits = True
+        self._waiting.append(client)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._next)
+        return self._bytes <= MOST_INPUT
+
+    def _next(self) -> None:
+        client = self._waiting.popleft()
+        self._bytes -= client.parse_piece()
+        if client.waits:
+            self._waiting.append(client)
+        if self._waiting:
+            self._loop.call_soon(self._next)
+
+
 class _Impatient(H11Protocol):
-    """Closes connections that send no request, or half of one."""
+    """Closes connections that send no request, or half of one, or do not read. `waits`: some of its input is not parsed yet."""
 
     _former: object = None
+    waits = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects."""
         super().connection_made(transport)
+        self._input = bytearray()
+        self._progress: asyncio.TimerHandle | None = None
         if len(self.connections) > MOST_OPEN:
             transport.abort()
         else:
             self._check_later()
+
+    # -- input ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _shared(self) -> _Shared:
+        found: _Shared | None = getattr(self.server_state, "shared", None)
+        if found is None:
+            found = self.server_state.shared = _Shared(self.loop)  # type: ignore[attr-defined]
+        return found
+
+    def data_received(self, data: bytes) -> None:
+        """Input comes. It is parsed in turn with that of others."""
+        if not self.waits and self._shared.take(len(data)):
+            super().data_received(data)
+            return
+        self._input += data
+        self.transport.pause_reading()
+        if not self._shared.add(self, len(data)):
+            self.transport.abort()
+
+    def parse_piece(self) -> int:
+        """It is this connection's turn. Returns how many bytes no longer wait."""
+        if self.transport.is_closing():
+            piece = bytes(self._input)
+        else:
+            piece = bytes(self._input[:PIECE])
+            super().data_received(piece)
+        del self._input[: len(piece)]
+        self.waits = bool(self._input)
+        if not self.waits and not self.flow.read_paused:
+            self.transport.resume_reading()
+        return len(piece)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """An answer waits to be read. If those of all connections are too large, the one that waits for longest is closed."""
+        super().pause_writing()
+        self._expect_progress()
+        slow = self._shared.slow
+        slow[self] = None
+        total = sum(each.transport.get_write_buffer_size() for each in slow)
+        while total > MOST_UNREAD and len(slow) > 1:
+            oldest = next(iter(slow))
+            total -= oldest.transport.get_write_buffer_size()
+            oldest._forget_answer()
+            oldest.transport.abort()
+
+    def resume_writing(self) -> None:
+        """Most of it is read."""
+        super().resume_writing()
+        self._forget_answer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        super().connection_lost(exc)
+        self._forget_answer()
+
+    def _forget_answer(self) -> None:
+        self._shared.slow.pop(self, None)
+        if self._progress is not None:
+            self._progress.cancel()
+            self._progress = None
+
+    def _expect_progress(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._progress = self.loop.call_later(UNREAD_SECONDS, self._check_progress, unread)
+
+    def _check_progress(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_progress()
+        else:
+            self._forget_answer()
+            self.transport.abort()
+
+    # -- requests -------------------------------------------------------------------------------------------------
 
     def _check_later(self) -> None:
         self.loop.call_later(REQUEST_SECONDS, self._check)

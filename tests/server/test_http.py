@@ -1,0 +1,172 @@
+"""The HTTP server: what its connections may hold, and for how long they may keep others from their turn."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streaming.server.admin import http
+from streaming.server.admin.application import _header
+from streaming.server.admin.http import HttpServer
+
+LARGE = 16 << 20
+"""More than a socket buffers (bytes)."""
+
+
+async def large(request: Request) -> Response:
+    return Response(b"x" * LARGE)
+
+
+async def length(request: Request) -> Response:
+    return Response(str(len(await request.body())))
+
+
+class Served:
+    """A server on the loop of the test."""
+
+    def __init__(self) -> None:
+        routes = [Route("/large", large), Route("/length", length, methods=["GET", "POST"])]
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.server = HttpServer(Starlette(routes=routes), self.listener)
+
+    async def open(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.listener.getsockname(), limit=1 << 10)
+        writer.write(request)
+        return reader, writer
+
+    @property
+    def connections(self) -> list[Any]:
+        return list(self.server._server.server_state.connections)
+
+    def has_answered(self, count: int) -> bool:
+        return self.server._server.server_state.total_requests >= count
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that wait."""
+        return sum(each.transport.get_write_buffer_size() for each in self.connections)
+
+
+def run(work: Callable[[Served], Awaitable[None]]) -> None:
+    async def main() -> None:
+        served = Served()
+        await served.server.start()
+        try:
+            await asyncio.wait_for(work(served), 60)
+        finally:
+            await served.server.close()
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+def test_answers_that_nobody_reads_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that has waited for longest is closed. One answer may be larger than the bound."""
+    monkeypatch.setattr(http, "MOST_UNREAD", LARGE + LARGE // 2)
+
+    async def work(served: Served) -> None:
+        clients = []
+        for answers in range(1, 7):
+            clients.append(await served.open(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"))
+            await until(partial(served.has_answered, answers))
+            assert LARGE // 2 < served.unread < 2 * LARGE
+        await until(lambda: len(served.connections) == 1)
+        last, _ = clients[-1]
+        assert len(await last.readexactly(LARGE)) == LARGE
+        for _, each in clients:
+            each.close()
+        await until(lambda: not served.connections and served.unread == 0)
+
+    run(work)
+
+
+def test_a_connection_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "UNREAD_SECONDS", 0.05)
+
+    async def work(served: Served) -> None:
+        _, writer = await served.open(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+        await until(lambda: bool(served.connections) and served.unread > 0)
+        await until(lambda: not served.connections)
+        writer.close()
+
+    run(work)
+
+
+def test_input_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the chunks of a body are, which cost much more than their bytes."""
+    parsed: list[int] = []  # bytes by turn of the loop
+    received = H11Protocol.data_received
+
+    def noted(protocol: H11Protocol, data: bytes) -> None:
+        assert len(data) <= http.PIECE
+        parsed[-1] += len(data)
+        received(protocol, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", noted)
+    head = b"POST /length HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
+
+    async def work(served: Served) -> None:
+        def turn() -> None:
+            parsed.append(0)
+            asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        clients = [await served.open(head + body) for _ in range(5)]
+        for reader, writer in clients:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(5) == b"20000"
+            writer.close()
+        assert max(parsed) <= (http._PIECES + 1) * http.PIECE
+
+    run(work)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    async def work(served: Served) -> None:
+        bodies = [b"x" * number for number in range(1, 400)]
+        requests = [
+            b"POST /length HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            for body in bodies
+        ]
+        reader, writer = await served.open(b"".join(requests))
+        for body in bodies:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            text = str(len(body)).encode()
+            assert await reader.readexactly(len(text)) == text
+        writer.close()
+
+    run(work)
+
+
+def test_a_connection_with_too_much_input_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MOST_INPUT", 10_000)
+
+    async def work(served: Served) -> None:
+        request = b"POST /length HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n"
+        reader, writer = await served.open(request + b"x" * 100_000)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a\n", "a"), (" order 17 ", "order 17"), ("a\tb", "a b"), ("\u202ea", "a"), ("\n", "")],
+)
+def test_a_header_has_no_space_at_its_ends(text: str, value: str) -> None:
+    assert _header(text) == value
