@@ -376,14 +376,16 @@ def test_http_clients_that_misbehave(
     monkeypatch.setattr(endpoint._Quiet, "timeout", 0.2)
     monkeypatch.setattr("streaming.server.admin.http.REQUEST_SECONDS", 0.2)
     with _surface(name, tmp_path) as port:
+        before, done = len(caplog.records), 0
         for what, data in misuses(_POSTS.get(name, _POST)).items():
-            before = len(caplog.records)
             misuse(port, data, end)
+            done += 1
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/admin/v2/tenants" if name == "record" else "/metrics")
             assert connection.getresponse().status == 200, what
             connection.close()
-            assert len(caplog.records) - before <= 1, what
+            # The line of a client that is gone may come a little later.
+            assert len(caplog.records) - before <= done, what
 
 
 def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:
