@@ -376,10 +376,9 @@ def test_http_clients_that_misbehave(
     monkeypatch.setattr(endpoint._Quiet, "timeout", 0.2)
     monkeypatch.setattr("streaming.server.admin.http.REQUEST_SECONDS", 0.2)
     with _surface(name, tmp_path) as port:
-        before, done = len(caplog.records), 0
-        for what, data in misuses(_POSTS.get(name, _POST)).items():
+        before = len(caplog.records)
+        for done, (what, data) in enumerate(misuses(_POSTS.get(name, _POST)).items(), 1):
             misuse(port, data, end)
-            done += 1
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/admin/v2/tenants" if name == "record" else "/metrics")
             assert connection.getresponse().status == 200, what
