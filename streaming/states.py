@@ -63,7 +63,8 @@ def read_states(folder: Path) -> list[StateRow] | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file:
+        # Not a file of Python: Arrow's threads would hold its bytes, and abort the process if it ends before they let them go.
+        with pa.OSFile(str(path)) as file:
             table = pq.read_table(file)
         found = [StateRow(**row) for row in table.to_pylist()]
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
