@@ -150,7 +150,7 @@ class EmbeddedEngine:
                     self._entries, self._fold, self._offset = self._log.recover(
                         self._set_aside, first=1 + len(self._begins_with)
                     )
-                except (StateVersionError, ForeignFiles, EntryNotFound) as error:
+                except _BAD_DATA as error:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
         self._life = self._offset + 1
@@ -389,6 +389,9 @@ class EmbeddedEngine:
             self._entries.delete(rows)
 
     def _fail(self, pending: Sequence[_Pending], error: BaseException) -> None:
+        if self._data is not None and isinstance(error, _BAD_DATA):
+            cause, error = error, BadData(f"{self._data}: {error}")
+            error.__cause__ = cause
         self._stop(str(error))
         folded = [each for round_ in self._folded for each in round_.pending]
         self._folded.clear()
@@ -422,6 +425,10 @@ class EmbeddedEngine:
             self._append(None, [_TICK])
         else:
             self._arm()
+
+
+_BAD_DATA = (StateVersionError, ForeignFiles, EntryNotFound)
+"""What the data folder raises that somebody damaged."""
 
 
 def _may_change_topics(row: Row) -> bool:

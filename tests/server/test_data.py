@@ -13,7 +13,17 @@ from typing import Any
 import pulsar
 import pytest
 
-from schemas.commands import Admin, CloseProducer, KeyValue, MessageMetadata, Producer, Publish, Send
+from schemas.commands import (
+    Admin,
+    CloseProducer,
+    Flow,
+    KeyValue,
+    MessageMetadata,
+    Producer,
+    Publish,
+    Send,
+    Subscribe,
+)
 from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
 from sinks.lock import InUse
 from sinks.tables import read_table
@@ -292,6 +302,29 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], text:
     damage(tmp_path)
     with pytest.raises(BadData, match=text):
         run(tmp_path, stats)
+
+
+def test_a_store_that_loses_a_file_meanwhile_stops_the_engine_with_a_sentence(tmp_path: Path) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1))
+
+    async def read(engine: EmbeddedEngine) -> None:
+        for file in (tmp_path / "store").rglob("*.parquet"):
+            file.unlink()
+        subscribe = Subscribe(
+            connection="c",
+            consumer_id=1,
+            request_id=1,
+            subscription="s",
+            subType="Exclusive",
+            initialPosition="Earliest",
+        )
+        await engine.submit(TOPIC, subscribe)
+        with pytest.raises(EngineStopped, match="a file is missing"):
+            await engine.submit(TOPIC, Flow(connection="c", consumer_id=1, messagePermits=1))
+        with pytest.raises(BadData, match=f"{tmp_path}: .* a file is missing"):
+            await engine.failed
+
+    run(tmp_path, read)
 
 
 def test_a_log_that_cannot_be_written_stops_the_engine(

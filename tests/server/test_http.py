@@ -104,6 +104,20 @@ def test_a_connection_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPat
     run(work)
 
 
+def test_a_closing_connection_whose_rest_is_not_read_is_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
+
+    async def work(served: Served) -> None:
+        _, writer = await served.open(b"GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        await until(lambda: bool(served.connections) and served.unread > 0)
+        await until(lambda: not served.connections)
+        writer.close()
+
+    run(work)
+
+
 def test_input_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the chunks of a body are, which cost much more than their bytes."""
     parsed: list[int] = []  # bytes by turn of the loop

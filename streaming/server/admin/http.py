@@ -118,6 +118,7 @@ class _Impatient(H11Protocol):
     """Closes connections that send no request, or half of one, or do not read. `waits`: some of its input is not parsed yet."""
 
     _former: object = None
+    _rest = -1
     waits = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -212,12 +213,23 @@ class _Impatient(H11Protocol):
     def _check(self) -> None:
         cycle = self.cycle
         if self.transport.is_closing():
+            self._check_rest()
             return
         idle = cycle is None or (cycle.response_complete and cycle is self._former)
         if idle or cycle.more_body:
             self.transport.close()
+            self._check_rest()
         else:
             self._former = cycle
+            self._check_later()
+
+    def _check_rest(self) -> None:
+        """The connection is closing. If the client does not read the rest of its answer, it is closed at once."""
+        rest = self.transport.get_write_buffer_size()
+        if rest and rest == self._rest:
+            self.transport.abort()
+        elif rest:
+            self._rest = rest
             self._check_later()
 
 
