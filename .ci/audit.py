@@ -116,9 +116,13 @@ def licence_of(metadata: Any) -> str:
     return str(expression or ", ".join(classifiers) or (metadata.get("License") or "").partition("\n")[0])
 
 
-def check_vulnerabilities(reports: Iterable[tuple[str, str, str]], accepted: list[dict[str, Any]]) -> Verdict:
+def check_vulnerabilities(
+    reports: Iterable[tuple[str, str, str]],
+    accepted: list[dict[str, Any]],
+    today: datetime.date | None = None,
+) -> Verdict:
     """Check pip-audit's reports (service, standard output, standard error) up to the first complete one."""
-    today = datetime.datetime.now(datetime.UTC).date()
+    today = today or datetime.datetime.now(datetime.UTC).date()
     valid = {(each["package"], each["id"]) for each in accepted if each["until"] >= today}
     wrong: list[str] = []
     unknown: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HASH = "--hash=sha256:" + "0" * 64
-TODAY = datetime.datetime.now(datetime.UTC).date()
+TODAY = datetime.date(2026, 1, 31)
 UNREACHABLE = "Traceback\nrequests.exceptions.ConnectionError: HTTPSConnectionPool(host='api.osv.dev')"
 FOUND = {"id": "PYSEC-1", "aliases": ["CVE-2026-1"], "fix_versions": ["2.0"], "description": "bad"}
 
@@ -100,13 +100,13 @@ def test_a_vulnerability_fails_unless_it_is_accepted_and_that_has_not_expired(
     assert verdict == (["Bad_Package 1.0: PYSEC-1 CVE-2026-1, fixed in 2.0"], [])
     accepted = {"package": "bad-package", "reason": "r", "until": TODAY}
     for name in ("PYSEC-1", "CVE-2026-1"):
-        assert audit.check_vulnerabilities(reports, [accepted | {"id": name}]) == ([], [])
+        assert audit.check_vulnerabilities(reports, [accepted | {"id": name}], TODAY) == ([], [])
     for other in (
         {"id": "CVE-2"},
         {"id": "PYSEC-1", "package": "else"},
         {"id": "PYSEC-1", "until": TODAY - datetime.timedelta(1)},
     ):
-        assert audit.check_vulnerabilities(reports, [accepted | other]).wrong
+        assert audit.check_vulnerabilities(reports, [accepted | other], TODAY).wrong
 
 
 def test_if_a_service_does_not_know_a_package_the_next_one_is_asked(audit: ModuleType) -> None:
