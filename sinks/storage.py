@@ -18,8 +18,8 @@ from sinks.sums import is_whole, sealed
 T = TypeVar("T")
 
 RESTORE = (
-    "Restore it from a copy, or give the query a new checkpoint and a new store: the log, if Kafka still has all of "
-    "it, recreates both"
+    "Restore it from a copy. Or begin with a new store and a new checkpoint: the log, if all of it is still there, "
+    "recreates both"
 )
 """What to do about a store that differs from what was written. A clause of a sentence."""
 

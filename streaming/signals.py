@@ -119,6 +119,16 @@ def late_signals(code: Callable[[], int]) -> Iterator[None]:
                 signal.signal(number, lambda *_: os._exit(code()))
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals wait until the context ends, so that what it prints is whole."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
 def end_at_once(number: int) -> NoReturn:
     """Ends the process without any more of its code, and the processes that it started. The kernel releases what it holds."""
     _kill_children()

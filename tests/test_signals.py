@@ -43,6 +43,22 @@ AT_ONCE = (
 )
 LATE = WORK.replace("print", "with late_signals(lambda: 7), ending_signals(): pass\nprint") + "time.sleep(60)"
 
+BUG = """
+import sys, time, typer.main
+from streaming.cli.app import app
+show, takes = typer.main.except_hook, float(sys.argv.pop())
+def slow(*error):
+    print("ready", flush=True)
+    time.sleep(takes)
+    show(*error)
+typer.main.except_hook = slow
+@app.command("bug")
+def bug():
+    raise RuntimeError("a bug")
+sys.argv.insert(1, "bug")
+app()
+"""
+
 PAIRS = [[one, other] for one in ENDING for other in ENDING]
 LATER = TOGETHER_SECONDS + 0.5
 
@@ -96,6 +112,13 @@ def test_a_later_one_ends_a_command_that_takes_long_to_end() -> None:
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_after_the_end_keeps_the_exit_code(number: int) -> None:
     assert signalled(LATE, [number]) == (7, "")
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_does_not_hide_a_bug(number: int) -> None:
+    code, said = signalled(BUG, [number], takes=0.3)
+    assert code == 128 + number
+    assert "RuntimeError: a bug" in said
 
 
 def test_a_terminal_that_closes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from streaming.cli.check import check_command
 from streaming.cli.compact import compact_command
 from streaming.cli.debug import debug_command
 from streaming.cli.demo import demo_command
-from streaming.cli.errors import Group
+from streaming.cli.errors import FAILED, Group
 from streaming.cli.explain import explain_command
 from streaming.cli.inspect import inspect_command, peek_command
 from streaming.cli.kafka import kafka_app
@@ -41,7 +41,7 @@ from streaming.cli.state import state_app
 from streaming.cli.traces import conform_command, import_command
 from streaming.cli.ui import ui_command
 from streaming.cli.whatif import diff_command, whatif_command
-from streaming.signals import ended_by, ending_signals, late_signals
+from streaming.signals import ended_by, ending_signals, late_signals, undisturbed
 
 
 class Application(typer.Typer):
@@ -58,7 +58,11 @@ class Application(typer.Typer):
                     _end_interrupted(number)
                 if isinstance(end, SystemExit):
                     code = end.code if isinstance(end.code, int) else 0
-                raise
+                    raise
+                code = FAILED
+                with undisturbed():
+                    sys.excepthook(type(end), end, end.__traceback__)
+                raise SystemExit(FAILED) from None
 
 
 def _end_interrupted(number: int) -> NoReturn:

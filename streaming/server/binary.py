@@ -873,6 +873,10 @@ class Connection(asyncio.Protocol):
         while waiting and self._writable and not self._closing:
             try:
                 data = self._encoded(waiting.popleft())
+            except OSError as error:
+                log.error("what waits for connection %s can't be read from a temporary file: %s", self.name, error)
+                self._closing = True
+                data = b""
             except Exception as error:
                 self._server.bugs.error(
                     "an answer to connection %s can't be encoded, which is a bug in Magnetar: %r",
@@ -935,6 +939,9 @@ class Connection(asyncio.Protocol):
             try:
                 stored = self._engine.entry(effect.topic, effect.ledger_id, effect.entry_id)
             except EntryNotFound:  # deleted since: the client was too slow
+                return b""
+            except EngineStopped:  # the store is damaged
+                self._closing = True
                 return b""
             metadata, payload = stored.metadata, stored.payload
         else:

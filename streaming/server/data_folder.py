@@ -247,9 +247,11 @@ class DataFolder:
         rest = kept[end:whole]
         if rest and ((sums and not is_last) or _is_like_a_sum(rest[-len(_SUM) :]) or b"\0" in rest):
             raise BadData(f"{path} is damaged after byte {end}: restore {self._folder} from a copy")
-        if kept != data:
+        if whole < len(data):
             log.warning(
-                "%s ended with %d bytes that are not of the log, which are cut off", path, len(data) - whole
+                "%s ends with %d bytes of a write that did not come to its end, which are cut off",
+                path,
+                len(data) - whole,
             )
         if kept[:whole] != data:
             with path.open("r+b") as file:

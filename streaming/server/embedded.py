@@ -210,7 +210,11 @@ class EmbeddedEngine:
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """See `Engine.entry`."""
-        return self._entries.get(topic, ledger_id, entry_id)
+        try:
+            return self._entries.get(topic, ledger_id, entry_id)
+        except OSError as error:
+            self._fail([], error)
+            raise EngineStopped(str(error)) from error
 
     async def topics(self, namespace: str) -> list[str]:
         """See `Engine.topics`. It is the same list until a topic comes or goes."""
@@ -378,6 +382,8 @@ class EmbeddedEngine:
         for _ in range(rounds):
             pending, first, rows = self._folded[0]
             self._deliver(rows)
+            if self._stopped is not None:
+                return
             self._folded.popleft()
             offset = first
             for each in pending:

@@ -88,7 +88,8 @@ class Engine(Protocol):
         ...
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
-        """A stored entry that a row has named. Raises `EntryNotFound`."""
+        """A stored entry that a row has named. Raises `EntryNotFound`, and `EngineStopped` if the store can't be read: then the
+        engine has failed."""
         ...
 
     async def topics(self, namespace: str) -> list[str]:

@@ -26,6 +26,7 @@ from schemas.commands import (
 )
 from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
 from sinks.lock import InUse
+from sinks.storage import Damaged
 from sinks.tables import read_table
 from streaming.fold import LiveFold, Records
 from streaming.replay import replay_in_process
@@ -325,6 +326,48 @@ def test_a_store_that_loses_a_file_meanwhile_stops_the_engine_with_a_sentence(tm
             await engine.failed
 
     run(tmp_path, read)
+
+
+def test_a_payload_that_is_damaged_meanwhile_stops_the_engine_with_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients ask for it when the broker has dispatched its message: no bug of anybody's, and nothing to go on with."""
+    payload = b"a payload like no other"
+    run(tmp_path, lambda engine: publish(engine, 1, payload=payload))
+    (file,) = (file for file in (tmp_path / "store").rglob("*.parquet") if payload in file.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"no other", b"nO other"))
+    with running(tmp_path, clock=HeldClock(START)) as server, server.client() as client:
+        client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+
+        async def failure() -> BaseException | None:
+            await asyncio.wait([server.engine.failed])
+            return server.engine.failed.exception()  # type: ignore[no-any-return]
+
+        failed = server.call(failure)
+    assert isinstance(failed, Damaged)
+    assert str(file) in str(failed)
+    assert "Restore it from a copy" in str(failed)
+    assert "bug" not in caplog.text
+
+
+@pytest.mark.parametrize(("end", "lost"), [(b"\0" * 7, 7), (b'{"partition":0,"offs', 20), (b'{"part\0\0', 8)])
+def test_what_is_cut_off_the_log_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: bytes, lost: int
+) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1))
+    with last(tmp_path).open("ab") as file:
+        file.write(end)
+    run(tmp_path, stats)
+    (told,) = (each.getMessage() for each in caplog.records if "cut off" in each.getMessage())
+    assert f"ends with {lost} bytes" in told
+
+
+def test_only_the_end_of_a_line_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(tmp_path, lambda engine: publish(engine, 1))
+    whole = last(tmp_path).read_bytes()
+    last(tmp_path).write_bytes(whole[:-1])
+    assert run(tmp_path, stats)["numberOfEntries"] == 1
+    assert "cut off" not in caplog.text
 
 
 def test_a_log_that_cannot_be_written_stops_the_engine(
