@@ -874,7 +874,9 @@ class Connection(asyncio.Protocol):
             try:
                 data = self._encoded(waiting.popleft())
             except OSError as error:
-                log.error("what waits for connection %s can't be read from a temporary file: %s", self.name, error)
+                log.error(
+                    "what waits for connection %s can't be read from a temporary file: %s", self.name, error
+                )
                 self._closing = True
                 data = b""
             except Exception as error:
