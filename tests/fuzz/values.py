@@ -6,7 +6,6 @@ is encoded.
 
 import base64
 import re
-from copy import deepcopy
 from functools import partial
 from typing import Any, get_args
 
@@ -303,6 +302,13 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(found for key, value in inside for found in places(value, (*path, key)))]
 
 
+def apart(tree: Any) -> Any:
+    """A copy in which no two places share a value: a long list of one value would else become long in each item at once."""
+    if isinstance(tree, dict):
+        return {key: apart(value) for key, value in tree.items()}
+    return [apart(value) for value in tree] if isinstance(tree, list) else tree
+
+
 def at(tree: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         tree = tree[key]
@@ -312,7 +318,7 @@ def at(tree: Any, path: tuple[Any, ...]) -> Any:
 @st.composite
 def damaged(draw: st.DrawFn, tree: dict[str, Any], largest: int) -> dict[str, Any]:
     """A tree with one value that is too long, of another type, at the edge of its type, missing, or unknown."""
-    tree = deepcopy(tree)  # parts of it are the pools' own
+    tree = apart(tree)  # parts of it are the pools' own
     path = draw(st.sampled_from(places(tree)[1:] or [("command",)]))
     holder, key = at(tree, path[:-1]), path[-1]
     value = holder[key] if isinstance(holder, list) or key in holder else None
