@@ -137,6 +137,20 @@ def _publish(draft: Path, path: Path, *, replace: bool) -> None:
 
 
 @contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """A folder, which is made if there is none, gets files. After an error it has none of them, so that the same command can fill it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {*folder.iterdir()}
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for each in {*folder.iterdir()} - before:
+                each.unlink()
+        raise
+
+
+@contextmanager
 def new_lines(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
     """A file of lines, compressed if its name ends in ``.gz``, as `new_file`."""
     with new_file(path, replace=replace) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -31,6 +32,28 @@ def in_process(call: Callable[[], Any], dies_at: int | None) -> int:
         code = 0
     except BaseException:
         traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def fails(call: Callable[[], Any], fails_at: int) -> bool:
+    """Do something in a process of its own, whose `fails_at`-th step fails as on a full disk. False: it has fewer steps."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == FAILED
+    signal.alarm(60)
+    code = 0
+
+    def fail() -> None:
+        nonlocal code
+        code = FAILED
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "disk")
+
+    try:
+        at_step(fails_at, fail)
+        call()
+    except BaseException:
+        assert code == FAILED
     finally:
         os._exit(code)
 

@@ -46,6 +46,7 @@ def advise_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """The smallest TTL, backlog quotas and retention that lose nothing of what was consumed, and what smaller ones lose."""
+    from sinks.outputs import filling
     from streaming.answers.advise import advise, to_json, write
     from streaming.answers.advise_report import report
     from streaming.answers.policy_search import POLICY_NAMES
@@ -56,8 +57,9 @@ def advise_command(
         chosen = [name for name in POLICY_NAMES if not policy or name in policy]
         found = advise(log, policies=chosen, partitions=partitions, processes=processes)
         if out is not None:
-            write(found, out)
-            (out / "report.html").write_text(report(found), encoding="utf-8")
+            with filling(out):
+                write(found, out)
+                (out / "report.html").write_text(report(found), encoding="utf-8")
     if as_json:
         say_json(to_json(found))
         return

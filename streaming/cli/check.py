@@ -79,13 +79,14 @@ def check_command(
 
 
 def _written(to: Path, checked: Checked) -> Iterator[Path]:
-    from sinks.outputs import new_file
+    from sinks.outputs import filling, new_file
 
-    for each in checked.counterexamples:
-        path = to / f"{each.violation.invariant.replace(' ', '-')}.jsonl"
-        with new_file(path) as file:
-            file.writelines(each.lines())
-        yield path
+    with filling(to):
+        for each in checked.counterexamples:
+            path = to / f"{each.violation.invariant.replace(' ', '-')}.jsonl"
+            with new_file(path) as file:
+                file.writelines(each.lines())
+            yield path
 
 
 def _lines(description: str, checked: Checked) -> Iterator[str]:

@@ -180,12 +180,14 @@ def diff_command(
 
 
 def _write(found: WhatIf, out: Path | None) -> None:
+    from sinks.outputs import filling
     from streaming.answers.whatif import write
     from streaming.answers.whatif_report import report
 
     if out is not None:
-        write(found, out)
-        (out / "report.html").write_text(report(found), encoding="utf-8")
+        with filling(out):
+            write(found, out)
+            (out / "report.html").write_text(report(found), encoding="utf-8")
 
 
 def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
