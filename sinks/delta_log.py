@@ -200,31 +200,32 @@ class DeltaLog:
         """Rewrite small files of a day and kind into large ones, remove the days that are older than `keep`, and delete the
         files that nobody reads any more. The query may commit meanwhile.
 
-        Raises `Conflict` if another compaction does the same, and `NotATable`.
+        Raises `Conflict` if another compaction does the same, `NotATable`, `Damaged` and `NotStored`.
         """
         from deltalake import WriterProperties
         from deltalake.exceptions import CommitFailedError
 
         table = self._current()
-        before = len(table.file_uris())
-        try:
-            if keep is not None:
-                oldest = today() - keep
-                if any(date.fromisoformat(each["date"]) < oldest for each in table.partitions()):
-                    table.delete(f"date < DATE '{oldest.isoformat()}'")
-            table.optimize.compact(
-                target_size=_TARGET_BYTES,
-                max_concurrent_tasks=1,
-                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-            )
-        except CommitFailedError as error:
-            raise Conflict(
-                f"{self._storage.url}: another compaction is under way ({plain(error)}); try again"
-            ) from error
-        # `full` also finds the files of micro-batches that were repeated after their compaction. Files that a micro-batch has
-        # written and not committed are younger; if one should take longer, it fails in `commit` and is repeated.
-        table.vacuum(READABLE_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
-        return Compacted(before, len(table.file_uris()))
+        with self._damage("or one of its files"):
+            before = len(table.file_uris())
+            try:
+                if keep is not None:
+                    oldest = today() - keep
+                    if any(date.fromisoformat(each["date"]) < oldest for each in table.partitions()):
+                        table.delete(f"date < DATE '{oldest.isoformat()}'")
+                table.optimize.compact(
+                    target_size=_TARGET_BYTES,
+                    max_concurrent_tasks=1,
+                    writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+                )
+            except CommitFailedError as error:
+                raise Conflict(
+                    f"{self._storage.url}: another compaction is under way ({plain(error)}); try again"
+                ) from error
+            # `full` also finds the files of micro-batches that were repeated after their compaction. Files that a micro-batch has
+            # written and not committed are younger; if one should take longer, it fails in `commit` and is repeated.
+            table.vacuum(READABLE_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+            return Compacted(before, len(table.file_uris()))
 
     def _current(self) -> "DeltaTable":
         """The table as it is now."""
@@ -250,8 +251,8 @@ class DeltaLog:
                 raise NotATable(f"{self._storage.url} has no output table of a live query") from error
 
     @contextmanager
-    def _damage(self) -> Iterator[None]:
-        """Turns what the library says of a log that it can't read into a sentence."""
+    def _damage(self, others: str = "") -> Iterator[None]:
+        """Turns what the library says of a log that it can't read into a sentence. `others`: what else it may be about."""
         from deltalake.exceptions import DeltaError
 
         try:
@@ -259,7 +260,10 @@ class DeltaLog:
         except DeltaError as error:
             if failed(str(error)) is not None:  # S3 is away, and its files may be whole
                 raise OSError(str(error)) from error
-            raise Damaged(f"{self._storage.url}/{_LOG} is damaged: {plain(error)}. {_TO_DO}") from error
+            if "No space left" in str(error):
+                raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
+            what = f"{self._storage.url}/{_LOG} {others}".strip()
+            raise Damaged(f"{what} is damaged: {plain(error)}. {_TO_DO}") from error
 
 
 def today() -> date:

@@ -65,11 +65,11 @@ def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:
 
 
 def _check_inputs(path: Path, inputs: Iterable[str | Path], kind: str) -> None:
-    out = path.resolve()
+    out = Path(os.path.realpath(path))  # unlike `Path.resolve`, it takes links in a circle as they are
     for given in inputs:
-        if (own := local_path(given)) is None:
+        if not given or (own := local_path(given)) is None:
             continue
-        read = own.resolve()
+        read = Path(os.path.realpath(own))
         if out == read or (out.exists() and read.exists() and out.samefile(read)):
             raise InTheWay(f"{path} is what is read: choose another {kind}")
         if read in out.parents:

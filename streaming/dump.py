@@ -39,6 +39,7 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.dispatch.sorted_blocks import SortedBlocks
+from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.names import is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
@@ -261,10 +262,12 @@ def _checked(reader: _Reader, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (
-        msgspec.MsgspecError, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, binascii.Error
+        msgspec.MsgspecError, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, binascii.Error,
+        StateVersionError,
     ) as error:  # fmt: skip
+        cause = error.__cause__ or error
         raise reader.bad(
-            f"not the state of a partition or a topic ({type(error).__name__}: {error})"
+            f"not the state of a partition or a topic ({type(cause).__name__}: {cause})"
         ) from error
 
 

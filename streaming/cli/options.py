@@ -91,6 +91,8 @@ _TIMELINES = 8
 
 def is_log(path: str | Path) -> bool:
     """Whether a path names a command log in a file, and not the folder of a replay or a query."""
+    if (Path(path) / "state").is_dir():  # of a replay, however it is called
+        return False
     return str(path).endswith((".jsonl", ".jsonl.gz", ".parquet"))
 
 

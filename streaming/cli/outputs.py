@@ -232,4 +232,4 @@ def _check(command: str, given: dict[str, Any]) -> None:
 
 def beside(out: Path) -> Path:
     """The file with the test of a log."""
-    return out.with_name(f"test_{out.stem.replace('-', '_')}.py")
+    return out.with_name(f"test_{re.sub(r'[^0-9A-Za-z]', '_', out.stem)}.py")

@@ -72,6 +72,10 @@ def read_log(path: str | Path) -> pa.Table:
     check_log(path)
     if parts := _parts(path):
         return read_lines(_lines_of(parts), str(path))
+    if path.is_dir() and not any(path.rglob("*.parquet")):
+        raise LogError(
+            f"{path} has no file of a log in it (.jsonl, .jsonl.gz or .parquet): name another folder"
+        )
     if path.is_dir() or path.suffix == ".parquet":
         return _read_parquet(path)
     return _read_lines(path)
@@ -269,7 +273,7 @@ def _take_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
         return None
     try:
         text = _text(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         if bytes(raw) == b"null":
             del fields[name]
         return None

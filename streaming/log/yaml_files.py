@@ -33,7 +33,7 @@ def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
     """The content of a file; `with_lines`: as ruamel's types, which know their lines. Raises `NotYaml` and `OSError`."""
     path = Path(path)
     if path.stat().st_size > MOST_BYTES:
-        raise NotYaml(f"it has more than {MOST_BYTES >> 20} MiB")
+        raise NotYaml(f"it has more than {MOST_BYTES >> 20} MiB: split it, or name another file")
     try:
         text = path.read_text(encoding="utf-8")
         _check(text)
@@ -66,9 +66,9 @@ def _check(text: str) -> None:
         opened[-1].values += values
         opened[-1].height = max(opened[-1].height, height + 1)
         if opened[-1].values > MOST_VALUES:
-            raise NotYaml(f"line {line}: it has more than {MOST_VALUES:,} values")
+            raise NotYaml(f"line {line}: it has more than {MOST_VALUES:,} values: leave some out")
         if len(opened) + height > DEEPEST:
-            raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels")
+            raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels: write it flatter")
 
     yaml = YAML(typ="safe", pure=True)
     for event in yaml.parse(text):
@@ -83,13 +83,15 @@ def _check(text: str) -> None:
             case MappingStartEvent() | SequenceStartEvent():
                 opened.append(_Open(event.anchor))
                 if len(opened) > DEEPEST:
-                    raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels")
+                    raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels: write it flatter")
             case MappingEndEvent() | SequenceEndEvent():
                 ended = opened.pop()
                 add(ended.anchor, ended.values, ended.height, line)
             case AliasEvent():
                 if event.anchor not in known:
-                    raise NotYaml(f"line {line}: *{event.anchor} stands for nothing that ends before it")
+                    raise NotYaml(
+                        f"line {line}: *{event.anchor} stands for nothing that ends before it: define it above"
+                    )
                 add(None, *known[event.anchor], line)
             case ScalarEvent(value=value):
                 kind = str(yaml.resolver.resolve(ScalarNode, value, event.implicit)).removeprefix(_TAGS)

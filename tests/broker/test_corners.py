@@ -729,6 +729,13 @@ def test_a_state_of_another_version_is_refused(state: bytes, found: str) -> None
         Broker.decode(state, NoEntries())
 
 
+def test_a_state_that_a_release_did_not_write_is_refused() -> None:
+    whole = Run().broker.encode()
+    for damaged in (whole[:1] + b"\x90", whole[:-1], whole[:1] + b"\xa1\xff"):
+        with pytest.raises(StateVersionError, match=r"can't be read .*: it is damaged, or"):
+            Broker.decode(damaged, NoEntries())
+
+
 def test_no_snapshot_is_taken_where_a_cursor_cannot_be() -> None:
     """Deduplication's cursor stepped over to a ledger that was dropped empty when a write to it failed; then a producer
     is purged, and the snapshot that keeps it is refused until the next entry is there. Found by the silences' test."""

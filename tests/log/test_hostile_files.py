@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,41 @@ def test_yaml_is_bounded(name: str, command: str, tmp_path: Path) -> None:
     assert ran.stderr.startswith("magnetar: ")
     assert len(ran.stderr.splitlines()) < 4
     assert peak < 200 << 20
+
+
+@pytest.mark.parametrize("field", ["topic", "timestamp", "partition", "producer"])
+def test_a_line_that_is_not_utf_8_is_a_record_to_refuse(field: str, tmp_path: Path) -> None:
+    good = b'{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}'
+    (tmp_path / "log.jsonl").write_bytes(b'{"%b":"a\xff","sequence_id":1}\n%b\n' % (field.encode(), good))
+    ran = CliRunner().invoke(
+        app, ["replay", str(tmp_path / "log.jsonl"), "--no-spark", "--out", str(tmp_path / "out")]
+    )
+    assert ran.exit_code == 0, ran.exception
+    assert "2 records" in ran.output
+    assert "1 in quarantine" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.symlink_to(path), "no such log"),
+        (lambda path: path.mkdir(), "has no file of a log in it"),
+    ],
+)
+def test_what_is_no_log_is_told(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    make(log := tmp_path / "log.jsonl")
+    ran = CliRunner().invoke(app, ["replay", str(log), "--no-spark", "--out", str(tmp_path / "out")])
+    assert ran.exit_code == 2, ran.exception
+    assert f"magnetar: {log}" in ran.stderr.replace("\n", "")
+    assert said in ran.stderr
+
+
+def test_a_replay_may_be_called_like_a_log(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
+    log.write_text('{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n')
+    for words in (["replay", str(log), "--no-spark", "--out", str(out)], ["explain", str(out), "t"]):
+        ran = CliRunner().invoke(app, words)
+        assert ran.exit_code == 0, ran.output
 
 
 def test_aliases_are_allowed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
@@ -130,6 +130,20 @@ def test_a_table_without_new_columns_gets_them(url: str) -> None:
     run(DeltaSink(url), 0)
     assert set(pa.schema(DeltaTable(url).schema()).names) == {*names, "kind", "date", "batch"}
     assert "policy" in DeltaTable(url).to_pyarrow_table().column_names
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:100], lambda data: data[:60] + b"?" * 9 + data[69:]]
+)
+def test_a_damaged_file_ends_a_compaction_with_a_sentence(url: str, damage: Callable[[bytes], bytes]) -> None:
+    for number in range(3):
+        run(DeltaSink(url), number)
+    path = min(Path(url).rglob("kind=SEND_RECEIPT/**/*.parquet"))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(
+        Damaged, match=f"^{url}/_delta_log or one of its files is damaged: .*Restore it from a copy"
+    ):
+        compact(url)
 
 
 def test_compaction_leaves_one_file_per_kind_and_day_and_the_same_rows(url: str, tmp_path: Path) -> None:
