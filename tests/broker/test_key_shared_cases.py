@@ -1340,3 +1340,17 @@ def test_what_is_due_when_the_look_after_an_ack_is_comes_once() -> None:
     assert sent(run.wait(0.01)) == [1]
     assert (dispatcher(run).unblocks_at, dispatcher(run).delayed.timer) == (-1, -1)
     assert sent(run.wait(9)) == []
+
+
+def test_classic_a_delayed_entry_that_is_sent_because_a_consumer_leaves_has_no_timer_any_more() -> None:
+    """A consumer that leaves lets entries be sent that are due within a tick. The timer fired then for ever, at the same time: the
+    broker did nothing else any more. Found by the fuzzer, in a life of split ranges."""
+    run = Run(profile="2.x")
+    join(run, 1)
+    join(run, 2)
+    run.publish(1, key=own(run, 1)[0], deliver_at_time=run.now + 10_000)
+    run.wait(9.5)
+    assert sent(run.close_consumer("s", id_=2), 1) == [0]
+    run.wait(2)
+    assert run.broker.next_due() > run.now
+    assert dispatcher(run).delayed.timer == -1

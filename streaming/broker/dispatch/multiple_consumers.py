@@ -176,7 +176,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Send delayed and rescheduled entries that are due. Rescheduled ones count as redelivered."""
         clock, dispatches = sub.ctx.clock, False
         if 0 <= self.delayed.timer <= clock:
-            self.delayed.fired, dispatches = clock, True
+            self.delayed.fired, self.delayed.timer, dispatches = clock, -1, True
         for due in [due for due in self.rescheduled if due <= clock]:
             positions = self.rescheduled.pop(due)
             self._count(positions, 1)
