@@ -184,7 +184,7 @@ class EntryFile:
         except (OSError, pa.ArrowException, msgspec.MsgspecError, ValueError, LookupError) as error:
             raise Damaged(
                 f"{self._storage.url}/{self.path} ({self.size:,} bytes, {self._holds()}) is damaged: {plain(error)}. "
-                f"{RESTORE}"
+                f"{self._storage.restore or RESTORE}"
             ) from error
 
     def _holds(self) -> str:

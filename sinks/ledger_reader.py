@@ -109,7 +109,8 @@ class LedgerReader:
         partition = "<partition>" if self._partition is None else f"{self._partition:05d}"
         return (
             f"entry {ledger[1]}:{entry} of {ledger[0]} is not in {self._storage.url}: a file is missing "
-            f"({sealed_path(*ledger)} or one of segments/{partition}), or the store and the checkpoint differ. {RESTORE}"
+            f"({sealed_path(*ledger)} or one of segments/{partition}), or the store and the checkpoint differ. "
+            f"{self._storage.restore or RESTORE}"
         )
 
     def _of(self, ledger: Ledger) -> Iterator[Source]:

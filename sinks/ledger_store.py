@@ -61,9 +61,11 @@ _DELETED: Any = _Deleted | list[Ledger]
 class LedgerStore:
     """The sink of entries. `reader` reads them back. Pickles to its URL."""
 
-    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it."""
-        self._storage = Storage(url, filesystem)
+    def __init__(
+        self, url: str, filesystem: fs.FileSystem | None = None, *, restore: str | None = None
+    ) -> None:
+        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it. `restore`: see `Storage`."""
+        self._storage = Storage(url, filesystem, restore=restore)
         self._checked = False
 
     # -- the sink
@@ -122,7 +124,7 @@ class LedgerStore:
                 raise EntryNotFound(
                     f"ledger {ledger[1]} of {ledger[0]} closes, and {self._storage.url} lacks its entries "
                     f"{found}..{first - 1}: a file of its segments is missing, or the store and the checkpoint differ. "
-                    f"{RESTORE}"
+                    f"{self._storage.restore or RESTORE}"
                 )
             found = last + 1
         if not found:

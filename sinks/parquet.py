@@ -28,9 +28,9 @@ CHECKED = ds.ParquetFileFormat(
 
 
 @contextmanager
-def rows_of(where: str) -> Iterator[None]:
+def rows_of(where: str, to_do: str | None = None) -> Iterator[None]:
     """Reading output rows in here raises `Damaged` for what Arrow can't read, and an `OSError` that names the file for one that can't
-    be opened. `where` names them."""
+    be opened. `where` names them. `to_do`: what to do then."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -39,15 +39,14 @@ def rows_of(where: str) -> Iterator[None]:
                 raise
             if error.errno is not None:  # Arrow's text repeats itself, and its error has no name of a file
                 raise OSError(error.errno, os.strerror(error.errno), where) from error
-        raise Damaged(
-            f"{where} (output rows) is damaged: {plain(error)}. Restore it from a copy, or replay the log once more"
-        ) from error
+        to_do = to_do or "Restore it from a copy, or replay the log once more"
+        raise Damaged(f"{where} (output rows) is damaged: {plain(error)}. {to_do}") from error
 
 
 @contextmanager
 def fragment(storage: Storage, path: str) -> Iterator[ds.ParquetFileFragment]:
     """A file of output rows, to be scanned in here. `path`: in the storage. What it raises: see `rows_of`."""
-    with rows_of(f"{storage.url}/{path}"), storage.open(path) as file:
+    with rows_of(f"{storage.url}/{path}", storage.restore), storage.open(path) as file:
         yield CHECKED.make_fragment(file)
 
 

@@ -50,24 +50,30 @@ class Storage:
     """
 
     def __init__(
-        self, url: str, filesystem: fs.FileSystem | None = None, *, attempts: int | None = None
+        self,
+        url: str,
+        filesystem: fs.FileSystem | None = None,
+        *,
+        attempts: int | None = None,
+        restore: str | None = None,
     ) -> None:
         """`url`: a local path, or a URI that pyarrow supports (such as ``file://``, ``s3://``, ``gs://``, ``hdfs://``). For
         ``s3://``, see `sinks.s3`.
 
-        With a `filesystem`, `url` is a path on it. `attempts`: of a request to S3, see `sinks.s3.ATTEMPTS`.
+        With a `filesystem`, `url` is a path on it. `attempts`: of a request to S3, see `sinks.s3.ATTEMPTS`. `restore`: what to do if
+        a file is damaged, where that is not `RESTORE`.
         """
         # Make a relative path absolute here, because Spark's workers have another working directory.
         local = filesystem is None and ":/" not in url
         self.url = str(Path(url).absolute()) if local else url.rstrip("/")
-        self._given, self._attempts = filesystem, attempts
+        self._given, self._attempts, self.restore = filesystem, attempts, restore
         self._open: tuple[fs.FileSystem, str] | None = None
 
-    def __getstate__(self) -> tuple[str, fs.FileSystem | None, int | None]:
-        return self.url, self._given, self._attempts
+    def __getstate__(self) -> tuple[str, fs.FileSystem | None, int | None, str | None]:
+        return self.url, self._given, self._attempts, self.restore
 
-    def __setstate__(self, state: tuple[str, fs.FileSystem | None, int | None]) -> None:
-        self.url, self._given, self._attempts = state
+    def __setstate__(self, state: tuple[str, fs.FileSystem | None, int | None, str | None]) -> None:
+        self.url, self._given, self._attempts, self.restore = state
         self._open = None
 
     def __repr__(self) -> str:

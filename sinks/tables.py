@@ -70,7 +70,7 @@ class TableSink:
             self._publish(self._path(kind, batch_id, partition), self._columns(batch_id, kind, table))
 
     def _path(self, kind: str, batch_id: int, partition: int) -> str:
-        return batch_files.path(_folder(kind), batch_id, partition, "parquet")
+        return path_of(kind, batch_id, partition)
 
     def _columns(self, batch_id: int, kind: str, table: pa.Table) -> pa.Table:
         return table.select(TABLES[kind].names)
@@ -200,6 +200,11 @@ def table_files(storage: Storage, kind: str) -> list[str]:
     if log.exists:
         return log.files(kind)
     return [storage.relative(info) for info in storage.files(_folder(kind))]
+
+
+def path_of(kind: str, batch_id: int, partition: int) -> str:
+    """The path of the rows of a kind that `TableSink` writes for a micro-batch of an ingress partition."""
+    return batch_files.path(_folder(kind), batch_id, partition, "parquet")
 
 
 def first_batch(storage: Storage) -> int | None:

@@ -42,7 +42,7 @@ from streaming.log.table import digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
-from streaming.states import Replayed, write_replayed, write_states
+from streaming.states import STATE, Replayed, count_files, write_replayed, write_states
 
 if TYPE_CHECKING:
     from sinks.base import Sink
@@ -57,7 +57,7 @@ BYTES_PER_BATCH = 256 << 20
 """The most that a micro-batch has by default. It costs half a second besides what its records cost, so it should have many. But
 the JVM has all of their values, and a worker those of an ingress partition, in memory at once."""
 
-STAGED, BASELINE, STATE = "staged", "baseline", "state"
+STAGED, BASELINE = "staged", "baseline"
 
 _WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STATE, STAGED, BASELINE, "_temporary"}
 
@@ -274,6 +274,7 @@ class _Replay(ABC):
             shift=shift,
             unmatched=result.unmatched,
             rows=dict(result.rows),
+            files=count_files(self.out),
         )
         write_replayed(self.out / STATE, replayed)
         return result
@@ -458,10 +459,11 @@ def _is_own(path: Path) -> bool:
 
 
 def _clear(out: Path) -> None:
-    """Delete an earlier replay's results."""
+    """Delete an earlier replay's results. The folder of the states tells that there is a replay, which has not finished."""
     for each in _WRITTEN:
         if (out / each).exists():
             shutil.rmtree(out / each)
+    (out / STATE).mkdir()
 
 
 def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:

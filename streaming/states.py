@@ -12,19 +12,22 @@ from sinks.storage import Damaged
 from sinks.sums import is_whole, sealed
 from streaming.fold import StateRow
 
-FILE, REPLAYED = "states.parquet", "replay.json"
+STATE, FILE, REPLAYED = "state", "states.parquet", "replay.json"
+_OF_ROWS = ("tables", "quarantine")
 _CHECKSUM = b"magnetar.crc32"
 
 
 class Replayed(msgspec.Struct, kw_only=True):
     """What a folder is a replay of. `log`: the digest of the log's records, before other policies, of which there were `records`;
-    `shift`, `unmatched` and `rows` (output rows by kind) as in `streaming.replay.ReplayResult`."""
+    `shift`, `unmatched` and `rows` (output rows by kind) as in `streaming.replay.ReplayResult`. `files`: how many files of rows there are
+    below folders; those of earlier versions do not say."""
 
     log: str
     records: int
     shift: int
     unmatched: int
     rows: dict[str, int]
+    files: dict[str, int] = {}
 
 
 def write_replayed(folder: Path, replayed: Replayed) -> None:
@@ -45,6 +48,29 @@ def read_replayed(folder: Path) -> Replayed | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     raise _damaged(path)
+
+
+def count_files(out: Path) -> dict[str, int]:
+    """How many files of rows a replay has written into the folders of its folder."""
+    return {name: sum(1 for _ in (out / name).rglob("*.parquet")) for name in _OF_ROWS}
+
+
+def check_whole(out: Path) -> None:
+    """Whether the folder of a replay has all that it wrote, as far as a look at its files tells. Raises `Damaged`. Passes any other
+    folder."""
+    if not (out / STATE).is_dir():
+        return
+    if not (out / STATE / FILE).is_file():
+        raise Damaged(
+            f"{out} is not whole: its replay did not finish, or {STATE}/{FILE} was removed. Replay the log once more, with --overwrite"
+        )
+    replayed, found = read_replayed(out / STATE), count_files(out)
+    for name, count in {} if replayed is None else replayed.files.items():
+        if found.get(name, 0) < count:
+            raise Damaged(
+                f"{out} is not whole: {name} has {found.get(name, 0):,} files of the {count:,} that the replay wrote. Replay the log once "
+                "more, with --overwrite"
+            )
 
 
 def write_states(folder: Path, states: list[StateRow]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -608,3 +609,38 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (line,) = errors.splitlines()
         assert line.startswith("magnetar: Spark needs Java 17 or 21; JAVA_HOME is ")
     assert not any((where / name).exists() for name in ("c", "s", "o", "d"))
+
+
+def test_every_number_has_a_range() -> None:
+    """Otherwise some number is too large for a column, for the memory, or for Spark: one line, and no traceback."""
+    without: list[str] = []
+
+    def visit(command: Any, path: str) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            visit(inner, f"{path} {name}")
+        numbers = [each for each in command.params if each.type_descriptor.annotation in (int, float)]
+        without.extend(f"{path} {each.name}" for each in numbers if None in (each.min, each.max))
+
+    visit(typer.main.get_command(app), "magnetar")
+    assert without == []
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["serve", "--help"], ["inspect", "{w}/log.jsonl"], ["debug", "{w}/log.jsonl"]],
+                         ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize("stream", ["full", "closed", "latin-1"])
+def test_any_stream_will_do(words: list[str], stream: str, tmp_path: Path) -> None:
+    """A disk that is full gets a sentence; what was closed gets nothing; what a stream can't encode is escaped."""
+    (tmp_path / "log.jsonl").write_text(
+        '{"topic":"persistent://public/default/t\\u20ac","producer":"p","sequence_id":1}\n'
+    )
+    magnetar = Path(sys.executable).with_name("magnetar")
+    line = f"exec {magnetar} " + " ".join(word.format(w=tmp_path) for word in words)
+    line += {"full": " >/dev/full", "closed": " >&-", "latin-1": ""}[stream]
+    encoding = {"PYTHONIOENCODING": "latin-1"} if stream == "latin-1" else {}
+    ran = subprocess.run(
+        ["sh", "-c", line], input="step\nbacklog\n", capture_output=True, text=True, errors="replace",
+        env={**os.environ, **encoding, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == (1 if stream == "full" else 0), ran.stderr
+    assert ("No space left on device" in ran.stderr) == (stream == "full")

@@ -401,7 +401,7 @@ def _writers() -> Iterator[str]:
 _OTHERS = {
     "sinks/delta_log.py:_uri", "streaming/answers/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold.py:_fold",
     "streaming/record/capture.py:_write", "streaming/signals.py:_leave", "streaming/spread.py:_unused",
-    "streaming/answers/diff.py:_moved",
+    "streaming/answers/diff.py:_moved", "streaming/cli/errors.py:main",
 }  # fmt: skip
 """Calls of other things that have such a name."""
 

@@ -28,7 +28,7 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
 from streaming.spark.checkpoint import is_on_s3, noted
 from streaming.spark.failure import explained
-from streaming.states import read_states
+from streaming.states import check_whole, read_states
 
 SHOWN = 5
 """How many names an error lists."""
@@ -83,9 +83,11 @@ class Folders:
     def of(cls, folder: str | Path, checkpoint: str | Path | None = None) -> Folders:
         """The folders of a replay (its --out) or of a live query (its --store, and its `checkpoint`).
 
-        Raises `NotFound`, `BadUrl`, `BadCheckpoint`.
+        Raises `NotFound`, `BadUrl`, `BadCheckpoint`, and `Damaged` for a replay that is not whole.
         """
         root = Storage(str(folder))
+        if root.folder is not None:
+            check_whole(root.folder)
         replayed = root.folder is not None and any(
             (root.folder / name).is_dir() for name in ("store", "state")
         )

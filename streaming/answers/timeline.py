@@ -3,7 +3,7 @@
 A timeline has a folder, which grows as later moments are asked for and can be deleted at any time. Several processes may use it at a
 time: one folds, and the others wait for it::
 
-    <folder>/snapshots/<commands>/    the brokers' states after so many commands
+    <folder>/snapshots/<commands>/    the brokers' states after so many commands, and which files of rows came with them
     <folder>/tables    the output rows
     <folder>/timeline.json    of which log these are
     <folder>/store     all entries that were ever written: a moment may need those that a later trim deleted
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,8 +32,8 @@ from sinks.base import INGRESS
 from sinks.ledger_store import LedgerStore
 from sinks.lock import hold
 from sinks.outputs import InTheWay, check_folder
-from sinks.storage import Storage
-from sinks.tables import TableSink
+from sinks.storage import Damaged, Storage
+from sinks.tables import TableSink, path_of
 from streaming.answers.folders import Folders, NotFound
 from streaming.broker.codec import VERSION
 from streaming.fold import Fold, StateRow
@@ -48,7 +48,7 @@ EVERY = 10_000
 _SNAPSHOTS = "snapshots"
 
 
-_CLAIM, _USED, _FOLDING, _NEW = "timeline.json", "_used", "_folding", "new"
+_CLAIM, _USED, _FOLDING, _NEW, _FILES = "timeline.json", "_used", "_folding", "new", "tables.json"
 _AGAIN = "Delete the folder: it is made again"
 _OWN = {_SNAPSHOTS, _CLAIM, _USED, _FOLDING, _NEW, "tables", "store", "_temporary"}
 
@@ -59,6 +59,12 @@ class Claim(msgspec.Struct, kw_only=True, frozen=True):
     log: str
     every: int
     encoding: int
+
+
+class _Files(msgspec.Struct):
+    """The files of rows that came between two snapshots, below the folder of the tables."""
+
+    tables: list[str]
 
 
 class Command(NamedTuple):
@@ -75,8 +81,11 @@ class Command(NamedTuple):
 class Timeline:
     """A log of `len` commands. A moment is the number of commands that were carried out before it, from 0."""
 
-    def __init__(self, log: str | Path | pa.Table, folder: str | Path, *, every: int = EVERY) -> None:
-        """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`.
+    def __init__(
+        self, log: str | Path | pa.Table, folder: str | Path | Callable[[str], Path], *, every: int = EVERY
+    ) -> None:
+        """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`; or what names one by the digest of
+        the log.
 
         Raises `LogError`, `FileNotFoundError`. All that looks at a moment raises `InTheWay` for a folder of something else.
         """
@@ -85,7 +94,9 @@ class Timeline:
         if "partition" in table.column_names:
             records = _by_time(records)
         self._records, self._first = records, _first_records(records)
-        self._folder, self._every = Path(folder), every
+        self._digest, self._every = digest(records), every
+        self._folder = folder(self._digest) if callable(folder) else Path(folder)
+        self._again = f"Delete the folder {self._folder}: it is made again"
         self._use: IO[bytes] | None = None
 
     def __len__(self) -> int:
@@ -153,19 +164,32 @@ class Timeline:
         records = self._records.slice(0, self._first[moment])
         last = records.group_by("partition").aggregate([("offset", "max")]).to_pydict()
         until = dict(zip(last["partition"], last["offset_max"], strict=True))
-        return Folders(Storage(str(self._folder / "tables")), self.store, None, None, states, until)
+        tables = Storage(str(self._folder / "tables"), restore=self._again)
+        self._check(tables, moment)
+        return Folders(tables, self.store, None, None, states, until)
+
+    def _check(self, tables: Storage, moment: int) -> None:
+        """Whether the rows up to a moment are all there. Raises `Damaged`."""
+        there = {tables.relative(each) for each in tables.files("", recursive=True)}
+        snapshots = Storage(str(self._folder / _SNAPSHOTS), restore=self._again)
+        for each in sorted(self._snapshots()):
+            wrote = snapshots.read_json(f"{each:012d}/{_FILES}", _Files, "the files of rows", self._again)
+            if wrote is not None and (missing := sorted({*wrote.tables} - there)):
+                raise Damaged(f"{tables.url}/{missing[0]} (output rows) is missing. {self._again}")
+            if each >= moment:
+                return
 
     @cached_property
     def store(self) -> LedgerStore:
         """All entries that were written up to some moment after every one that was asked for."""
-        return LedgerStore(str(self._folder / "store"))
+        return LedgerStore(str(self._folder / "store"), restore=self._again)
 
     # -- folding --------------------------------------------------------------------------------------------------
 
     def _extend(self, moment: int) -> None:
         """Fold up to the first snapshot at or after a moment."""
         if self._use is None:
-            claim = Claim(log=digest(self._records), every=self._every, encoding=VERSION)
+            claim = Claim(log=self._digest, every=self._every, encoding=VERSION)
             self._use = _claim(self._folder, claim)
         if max(self._snapshots()) < moment:
             with _locked(self._folder / _FOLDING, fcntl.LOCK_EX):
@@ -179,13 +203,16 @@ class Timeline:
             fold = Fold(self.store, [] if done == 0 else read_states(self._path(done)) or [])
             self.store.begin(batch)
             tables.begin(batch)
+            written: list[str] = []
             for partition, rows in fold.apply(self._slice(done, stop)):
                 tables.write(batch, partition, rows)
+                written += [path_of(kind, batch, partition) for kind in rows]
                 kept = {kind: table for kind, table in rows.items() if kind != KINDS[LedgerDeleted]}
                 self.store.write(batch, partition, kept)
             new = self._folder / _NEW
             shutil.rmtree(new, ignore_errors=True)
             write_states(new, fold.states())
+            Storage(str(new)).write_json(_FILES, _Files(tables=written))
             self._path(stop).parent.mkdir(exist_ok=True)
             new.rename(self._path(stop))
             done = stop

@@ -10,7 +10,7 @@ import typer
 
 from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import AnswerFolder, Partitions
+from streaming.cli.options import MOST_CORES, AnswerFolder, Partitions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,9 @@ def advise_command(
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Search so many ingress partitions at a time. The default is the number of cores."
+            min=1,
+            max=MOST_CORES,
+            help="Search so many ingress partitions at a time. The default is the number of cores.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,

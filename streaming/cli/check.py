@@ -9,6 +9,7 @@ import typer
 
 from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import FAILED, expected_errors
+from streaming.cli.options import LARGEST, MOST_CORES
 from streaming.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ def check_command(
     to: Annotated[
         Path | None, typer.Option(help="A folder for the counterexamples, as logs for `magnetar replay`.")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="The number of processes.")] = 2,
+    processes: Annotated[int, typer.Option(min=1, max=MOST_CORES, help="The number of processes.")] = 2,
     max_states: Annotated[
         int | None,
         typer.Option(
             min=1,
+            max=LARGEST,
             help="Stop when so many states were reached. A million may take 1 to 2 GB of memory. The default is two million.",
         ),
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ _OF_FILES = (
     ("streaming.log.table", "LogError", WRONG),
 )
 
+_FULL = (ENOSPC, EDQUOT)
 _NOWHERE = logging.NullHandler()
 
 
@@ -56,8 +58,9 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
             _end(
                 f"{of_s3}: look at the address and the credentials, or start this again later", FAILED, error
             )
-        if error.errno in (ENOSPC, EDQUOT):
-            _end(f"{error.strerror}: make room, and start this again", FAILED, error)
+        if error.errno in _FULL:
+            where = "" if error.filename is None else f"{error.filename}: "
+            _end(f"{where}{error.strerror}: make room, and start this again", FAILED, error)
         if error.filename is None or error.strerror is None:
             raise
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
@@ -111,7 +114,14 @@ class Group(TyperGroup):
         """Runs the command and exits."""
         try:
             code = super().main(*args, **kwargs | {"standalone_mode": False})
+            sys.stdout.flush()
         except typer.Abort:
+            code = FAILED
+        except OSError as error:  # --help and --version belong to no command
+            if error.errno not in _FULL:
+                raise
+            typer.echo(f"magnetar: the output can't be written: {error.strerror}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it ends
             code = FAILED
         except Exception as error:
             # click's errors; what class they have depends on typer's version.

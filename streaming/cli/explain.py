@@ -10,7 +10,7 @@ import typer
 
 from streaming.cli.console import printable, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import AT, SnapshotsFolder, opened_folders, position
+from streaming.cli.options import AT, LARGEST, SnapshotsFolder, opened_folders, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,9 @@ def explain_command(
     producer: Annotated[
         str | None, typer.Option(help="The message of this producer, with --sequence-id.")
     ] = None,
-    sequence_id: Annotated[int | None, typer.Option(help="The message with this sequence id.")] = None,
+    sequence_id: Annotated[
+        int | None, typer.Option(min=-1, max=LARGEST, help="The message with this sequence id.")
+    ] = None,
     subscription: Annotated[
         str | None,
         typer.Option(help="Why this subscription gets what it gets. The default is all of the topic's."),

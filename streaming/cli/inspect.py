@@ -11,7 +11,7 @@ import typer
 
 from streaming.cli.console import console, new_table, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import AT, SnapshotsFolder, is_log, opened_folders, opened_timeline
+from streaming.cli.options import AT, LARGEST, SnapshotsFolder, is_log, opened_folders, opened_timeline
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,8 @@ def inspect_command(
         typer.Argument(help="Show this topic's stats and internal stats, as Pulsar's admin API does."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=0, help="The state after this micro-batch. The default is the last.")
+        int | None,
+        typer.Option(min=0, max=LARGEST, help="The state after this micro-batch. The default is the last."),
     ] = None,
     diff: Annotated[
         tuple[int, int] | None,
@@ -117,7 +118,7 @@ def peek_command(
     ],
     topic: Annotated[str, typer.Argument(help="A topic. persistent://public/default/ may be left out.")],
     subscription: Annotated[str, typer.Argument(help="A subscription of the topic.")],
-    number: Annotated[int, typer.Option("-n", min=1, help="How many entries.")] = 10,
+    number: Annotated[int, typer.Option("-n", min=1, max=LARGEST, help="How many entries.")] = 10,
     show: Annotated[
         Show,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import expected_errors
+from streaming.cli.options import LARGEST
 from streaming.cli.outputs import beside
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def minimize_command(
     out: Annotated[
         Path, typer.Option(help="The new log, a .jsonl file. The test is beside it, test_NAME.py.")
     ],
-    tries: Annotated[int | None, typer.Option(min=1, help="Try so many logs at most.")] = None,
+    tries: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Try so many logs at most.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Make a log as small as possible: no command of the result can be left out."""

@@ -16,7 +16,7 @@ import typer
 
 from streaming.cli.console import say, say_json
 from streaming.cli.errors import FAILED, expected_errors
-from streaming.cli.options import KafkaConfigFile, credentials, position
+from streaming.cli.options import LARGEST, KafkaConfigFile, credentials, position
 
 if TYPE_CHECKING:
     from streaming.server.engine import Engine
@@ -359,7 +359,7 @@ def _of_subscription(topic: str, subscription: str, call: str = "") -> str:
 def skip_command(
     topic: Topic,
     subscription: Subscription,
-    count: Annotated[int, typer.Argument(min=1, help="How many messages.")],
+    count: Annotated[int, typer.Argument(min=1, max=LARGEST, help="How many messages.")],
     ingress: Ingress = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
@@ -433,7 +433,8 @@ def reset_cursor_command(
         str | None, typer.Option("--time", help="To what was published so long ago, such as 1h.")
     ] = None,
     timestamp: Annotated[
-        int | None, typer.Option(min=0, help="To what was published at this time (ms since the epoch).")
+        int | None,
+        typer.Option(min=0, max=LARGEST, help="To what was published at this time (ms since the epoch)."),
     ] = None,
     at: Annotated[
         str | None,

@@ -42,9 +42,19 @@ KeepOutputs = Annotated[
     ),
 ]
 
+MOST_PARTITIONS = 10_000
+"""Ingress partitions. Each takes a copy of every command to the whole broker, and files and tasks of its own."""
+MOST_CORES = 1024
+LARGEST = 2**63 - 1
+"""The largest number of a column."""
+
 Partitions = Annotated[
     int | None,
-    typer.Option(min=1, help="The number of ingress partitions. The default is the log's own, or 4."),
+    typer.Option(
+        min=1,
+        max=MOST_PARTITIONS,
+        help="The number of ingress partitions. The default is the log's own, or 4.",
+    ),
 ]
 
 AnswerFolder = Annotated[
@@ -107,16 +117,16 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
     from streaming.log.files import check_log
     from streaming.runtime.cache import cache_dir
 
-    check_log(log)
-    if snapshots is None:
-        files = sorted(log.rglob("*")) if log.is_dir() else [log]
-        stats = [(str(each.absolute()), each.stat().st_size, each.stat().st_mtime_ns) for each in files]
-        key = sha256(repr((__version__, VERSION, stats)).encode()).hexdigest()[:32]
-        snapshots = cache_dir() / "timelines" / key
-        _touch(snapshots)  # the last ones used are kept
-        for each in _by_last_use(snapshots.parent)[_TIMELINES:]:
+    def in_cache(digest: str) -> Path:
+        key = sha256(repr((__version__, VERSION, digest)).encode()).hexdigest()[:32]
+        folder = cache_dir() / "timelines" / key
+        _touch(folder)  # the last ones used are kept
+        for each in _by_last_use(folder.parent)[_TIMELINES:]:
             forget(each)
-    return Timeline(log, snapshots)
+        return folder
+
+    check_log(log)
+    return Timeline(log, snapshots or in_cache)
 
 
 def _touch(folder: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Ingress, KafkaConfigFile, credentials
+from streaming.cli.options import MOST_PARTITIONS, Ingress, KafkaConfigFile, credentials
 from streaming.signals import stop_signals
 
 
@@ -24,7 +24,9 @@ def produce_command(
     kafka_config: KafkaConfigFile = None,
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, help="The number of partitions, if the topic has to be created."),
+        typer.Option(
+            min=1, max=MOST_PARTITIONS, help="The number of partitions, if the topic has to be created."
+        ),
     ] = None,
     ticks: Annotated[
         str | None,

@@ -12,7 +12,7 @@ import typer
 
 from streaming.cli.console import console, counted, new_table, printable, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import KafkaConfigFile, coordinates, credentials
+from streaming.cli.options import MOST_PARTITIONS, KafkaConfigFile, coordinates, credentials
 
 if TYPE_CHECKING:
     from streaming.quarantine.store import Repaired, RuleSummary
@@ -146,7 +146,8 @@ def resubmit_command(
     log: Annotated[Path | None, typer.Option(help="For a replay: the log that was replayed.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --log: the repaired log to write.")] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="With --log: the --partitions of the replay.")
+        int | None,
+        typer.Option(min=1, max=MOST_PARTITIONS, help="With --log: the --partitions of the replay."),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also send records that were resubmitted before.")

@@ -10,7 +10,16 @@ import typer
 
 from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Clock, Partitions, RecordsSetAside, TopicsSetAside, coordinates, topic_name
+from streaming.cli.options import (
+    LARGEST,
+    MOST_CORES,
+    Clock,
+    Partitions,
+    RecordsSetAside,
+    TopicsSetAside,
+    coordinates,
+    topic_name,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,14 +57,16 @@ def replay_command(
     ] = None,
     batches: Annotated[
         int | None,
-        typer.Option(min=1, help="The number of micro-batches. The result does not depend on it."),
+        typer.Option(
+            min=1, max=LARGEST, help="The number of micro-batches. The result does not depend on it."
+        ),
     ] = None,
     partitions: Partitions = None,
     clock: Annotated[
         Clock,
         typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
     ] = Clock.log,
-    cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, max=MOST_CORES, help="The number of cores for Spark.")] = 2,
     spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
     quarantine: RecordsSetAside = None,
     quarantine_topic: TopicsSetAside = None,

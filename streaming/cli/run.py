@@ -19,6 +19,9 @@ import typer
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
+    LARGEST,
+    MOST_CORES,
+    MOST_PARTITIONS,
     Clock,
     Ingress,
     KafkaConfigFile,
@@ -82,7 +85,11 @@ def run_command(
     ] = Clock.trigger,
     partitions: Annotated[
         int,
-        typer.Option(min=1, help="The number of partitions, if the ingress topic has to be created."),
+        typer.Option(
+            min=1,
+            max=MOST_PARTITIONS,
+            help="The number of partitions, if the ingress topic has to be created.",
+        ),
     ] = 4,
     master: Annotated[
         str | None,
@@ -97,7 +104,7 @@ def run_command(
             metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=2g. Repeatable."
         ),
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="The number of cores for Spark.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, max=MOST_CORES, help="The number of cores for Spark.")] = 2,
     state_store: Annotated[
         StateStore,
         typer.Option(
@@ -108,6 +115,7 @@ def run_command(
         int | None,
         typer.Option(
             min=1,
+            max=MOST_PARTITIONS,
             help="Parallel tasks, fixed by the first micro-batch. 1 gives the shortest micro-batches.",
         ),
     ] = None,
@@ -115,6 +123,7 @@ def run_command(
         int | None,
         typer.Option(
             min=1,
+            max=LARGEST,
             help="The largest number of records in a micro-batch. The default is 200,000, or 128 MB.",
         ),
     ] = None,
@@ -147,6 +156,7 @@ def run_command(
         int,
         typer.Option(
             min=0,
+            max=LARGEST,
             help="The most topics, and the most subscriptions, that have metrics of their own. The others are added up.",
         ),
     ] = 1000,

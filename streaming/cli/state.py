@@ -12,7 +12,7 @@ import typer
 
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import Ingress, KafkaConfigFile, credentials
+from streaming.cli.options import MOST_PARTITIONS, Ingress, KafkaConfigFile, credentials
 
 if TYPE_CHECKING:
     from streaming.move import Moved
@@ -110,7 +110,9 @@ def import_command(
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The number of partitions, if another topic than that of the states is to be created."
+            min=1,
+            max=MOST_PARTITIONS,
+            help="The number of partitions, if another topic than that of the states is to be created.",
         ),
     ] = None,
     kafka_config: KafkaConfigFile = None,
@@ -164,7 +166,9 @@ def move_command(
         str, typer.Option(help="The topic for the new query, which is created: kafka://HOST:PORT/TOPIC.")
     ],
     to_store: Annotated[str, typer.Option(help="The store for the new query.")],
-    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions of the new topic.")],
+    partitions: Annotated[
+        int, typer.Option(min=1, max=MOST_PARTITIONS, help="The number of partitions of the new topic.")
+    ],
     kafka_config: KafkaConfigFile = None,
 ) -> None:
     """Prepare a topic and a store for a query that goes on where a stopped one is, over other ingress partitions.

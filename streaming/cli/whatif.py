@@ -11,7 +11,7 @@ import typer
 
 from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import AnswerFolder, Partitions
+from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streaming.answers.whatif import Model, WhatIf
 
 _SHOWN = 20
+MOST_SECONDS = 365 * 86_400
 
 
 class Clients(StrEnum):
@@ -45,7 +46,9 @@ def whatif_command(
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Fold so many ingress partitions at a time. The default is the number of cores."
+            min=1,
+            max=MOST_CORES,
+            help="Fold so many ingress partitions at a time. The default is the number of cores.",
         ),
     ] = None,
     from_: Annotated[
@@ -69,12 +72,16 @@ def whatif_command(
         ),
     ] = Clients.RECORDED,
     seed: Annotated[
-        int, typer.Option(help="The seed of reactive clients: equal seeds give equal answers.")
+        int,
+        typer.Option(
+            min=0, max=LARGEST, help="The seed of reactive clients: equal seeds give equal answers."
+        ),
     ] = 0,
     send_timeout: Annotated[
         float,
         typer.Option(
             min=0,
+            max=MOST_SECONDS,
             help="After how many seconds the producers of reactive clients give up a message. 0: never.",
         ),
     ] = 30.0,

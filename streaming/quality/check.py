@@ -14,6 +14,7 @@ from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.suites import Suite, read_suites
+from streaming.states import check_whole
 
 MALFORMED = "malformed"
 """The rule that a record breaks if its value is not a command. The decoder has this rule, not a suite."""
@@ -63,13 +64,15 @@ class Report(NamedTuple):
 def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Check everything in `path`: a command log, or the folder of a replay or of ``magnetar run --store``.
 
-    Raises `NothingToCheck`, `FileNotFoundError`, `streaming.log.files.LogError`, `SuiteError`.
+    Raises `NothingToCheck`, `FileNotFoundError`, `streaming.log.files.LogError`, `SuiteError`, and `Damaged`
+    for a replay that is not whole.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such log or folder")
     malformed: Counter[str] = Counter()
     quarantined: dict[str, int] = {}
     progress("reading")
+    check_whole(path)
     if path.is_dir() and (path / "tables").is_dir():
         subjects, what = list(of_outputs(path)), "output rows"
         for subject in subjects:

@@ -32,6 +32,7 @@ from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.storage import Storage, within
 from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
+from streaming.states import check_whole
 
 _NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore
 _RESUBMITTING = "quarantine/_resubmitting"
@@ -97,7 +98,8 @@ class Quarantine:
     """The quarantine in the store of a run, or in the folder of a replay."""
 
     def __init__(self, url: str) -> None:
-        """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder."""
+        """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder,
+        and `Damaged` for a replay that is not whole."""
         self.url = url
         self._storage = Storage(url)
         # With a folder of its own for what is not whole yet: a query that starts clears that of its store.
@@ -106,6 +108,8 @@ class Quarantine:
             raise QuarantineError(
                 f"{url}: no such folder; name the --store of a run, or the folder of a replay"
             )
+        if self._storage.folder is not None:
+            check_whole(self._storage.folder)
 
     @property
     def of_replay(self) -> bool:

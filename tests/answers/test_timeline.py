@@ -275,6 +275,6 @@ def test_the_commands_on_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (code, "12 commands." in text, "(2/12)" in text) == (0, True, True)
     for number in range(9):
         gc.collect()  # a timeline that this process still has would be kept
-        write_log(tmp_path / f"{number}.jsonl", story())
+        write_log(tmp_path / f"{number}.jsonl", story().slice(0, 12 - number))
         run("inspect", tmp_path / f"{number}.jsonl", "--json", "--at", "1")
     assert len(list((tmp_path / "cache" / "magnetar" / "timelines").iterdir())) == 8
