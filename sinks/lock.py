@@ -232,7 +232,8 @@ def _locked(folder: Path, holder: Holder, held: Exclusive) -> Iterator[bool]:
         yield True
     finally:
         # Removed before the lock ends: a process that opened it meanwhile sees that it is gone, and starts over.
-        path.unlink(missing_ok=True)
+        if _is_named(file, path):  # the folder may have been moved, and another one be in its place
+            path.unlink(missing_ok=True)
         _release(file)
         _remove_empty(missing)
 
@@ -243,7 +244,7 @@ def _lock(path: Path) -> int:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:  # its last user may just have removed the folder
+        except (FileNotFoundError, FileExistsError):  # its last user may just have removed the folder
             if not left:
                 raise
             continue
@@ -274,7 +275,7 @@ def _is_named(file: int, path: Path) -> bool:
     """Does the path name an open file? Somebody may have removed it before it was locked."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -119,6 +120,11 @@ def late_signals(code: Callable[[], int]) -> Iterator[None]:
                 signal.signal(number, lambda *_: os._exit(code()))
 
 
+def is_read(descriptor: int) -> bool:
+    """Whether a line can be written without waiting for a reader."""
+    return bool(select.select([], [descriptor], [], 0)[1])
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Signals wait until the context ends, so that what it prints is whole."""
@@ -132,10 +138,11 @@ def undisturbed() -> Iterator[None]:
 def end_at_once(number: int) -> NoReturn:
     """Ends the process without any more of its code, and the processes that it started. The kernel releases what it holds."""
     _kill_children()
-    with suppress(OSError):
-        if sys.__stderr__ is not None and sys.__stderr__.isatty():
-            os.write(2, _SHOW_CURSOR)
-        os.write(2, b"magnetar: stopped at once\n")
+    with suppress(OSError, ValueError):
+        if is_read(2):
+            if sys.__stderr__ is not None and sys.__stderr__.isatty():
+                os.write(2, _SHOW_CURSOR)
+            os.write(2, b"magnetar: stopped at once\n")
     os._exit(128 + number)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from typing import Any
 
 import typer
@@ -31,7 +31,7 @@ _OF_FILES = (
     ("streaming.log.table", "LogError", WRONG),
 )
 
-_FULL = (ENOSPC, EDQUOT)
+_FULL = (ENOSPC, EDQUOT, EFBIG)
 _NOWHERE = logging.NullHandler()
 
 

@@ -22,7 +22,7 @@ from streaming.cli.options import (
     milliseconds,
     topic_name,
 )
-from streaming.signals import stop_signals
+from streaming.signals import is_read, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -204,11 +204,14 @@ def serve_command(
     """
     import asyncio
 
+    from msgspec import structs
+
     from schemas.commands import BrokerConfig
     from streaming.broker.config import BadSetting, configuration
     from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
+    from streaming.server.logs import logging_in_background
     from streaming.server.server import (
         ListenError,
         Security,
@@ -241,10 +244,14 @@ def serve_command(
         bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))
     except BadLimit as error:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
-    with expected_errors(BadSetting, ListenError, TokenKeyError), stop_signals() as stop:
+    with (
+        expected_errors(BadSetting, ListenError, TokenKeyError),
+        stop_signals() as stop,
+        logging_in_background(),
+    ):
         config = configuration(broker.profile, broker.settings)
         bounds = bounds.for_messages_of(config.maxMessageSize)
-        allow_connections(bounds.connections)
+        bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
         authentication = _authentication(token_secret_key, token_public_key)
         advertised = None if advertised_address is None else advertisable(advertised_address)
@@ -287,7 +294,8 @@ def serve_command(
                 aside,
                 max_ahead_ms,
             )
-    say("magnetar: stopped", err=True)
+    if is_read(2):
+        say("magnetar: stopped", err=True)
 
 
 def _topics(

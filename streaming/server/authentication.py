@@ -29,7 +29,7 @@ _EC = ["ES256", "ES384", "ES512"]
 _UNCHECKED = {f"verify_{claim}": False for claim in ("aud", "iat", "iss", "jti", "sub")}
 """Claims that a broker with default settings does not look at."""
 
-_LEAST_BYTES = 32
+_LEAST_BYTES, _MOST_BYTES = 32, 1 << 16
 
 
 class TokenKeyError(RuntimeError):
@@ -50,6 +50,10 @@ class TokenAuthentication:
     def with_secret(cls, setting: str) -> "TokenAuthentication":
         """With a secret key, see `_read`: Pulsar's ``tokenSecretKey``. Raises `TokenKeyError`."""
         key = _read(setting)
+        if key.lstrip().startswith((b"-----BEGIN", b"ssh-")):
+            raise TokenKeyError(
+                "a secret key that is a key pair or a part of one: name the public key with --token-public-key"
+            )
         if len(key) < _LEAST_BYTES:
             raise TokenKeyError(f"a secret key of {len(key)} bytes: expected {_LEAST_BYTES} or more")
         return cls(key, _SECRET)
@@ -108,11 +112,19 @@ def _read(setting: str) -> bytes:
         if setting.startswith("data:"):
             return base64.b64decode(setting.partition(",")[2], validate=True)
         if setting.startswith("file:"):
-            return Path(urllib.parse.unquote(urllib.parse.urlsplit(setting).path)).read_bytes()
+            return _read_file(Path(urllib.parse.unquote(urllib.parse.urlsplit(setting).path)))
         if (path := Path(setting)).exists():
-            return path.read_bytes()
+            return _read_file(path)
         return base64.b64decode(setting, validate=True)
     except OSError as error:
         raise TokenKeyError(f"{error.filename}: {error.strerror}") from None
     except binascii.Error:
         raise TokenKeyError("neither a file that exists nor a key in base64") from None
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise TokenKeyError(f"{path}: more than {_MOST_BYTES:,} bytes are no key")
+    return data

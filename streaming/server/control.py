@@ -18,7 +18,7 @@ from streaming.broker.position import Position
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
-from streaming.server.clock import HeldClock, Mode
+from streaming.server.clock import LATEST, HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
 from streaming.server.faults import BadFault, Fault, FaultSpec
 
@@ -86,10 +86,12 @@ class Control:
         elif call.advance is not None:
             if call.advance < 0:
                 raise BadCall("advance: time doesn't go back")
+            if before + call.advance > LATEST:
+                raise BadCall("advance: the clock ends with the year 9999")
             self._clock.move_to(before + call.advance)
         elif call.advance_to_next is not None:
             due = self._engine.next_due()
-            if due >= NEVER or due > before + call.advance_to_next:
+            if due > min(LATEST, before + call.advance_to_next):
                 return {"now": before, "moved": 0, "due": None if due >= NEVER else due}
             self._clock.move_to(due)
         else:

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -263,6 +264,7 @@ class DataFolder:
 
     def _open(self, path: Path) -> None:
         """Append to this segment from now on."""
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._length = os.lseek(self._file, 0, os.SEEK_END)
         folder = os.open(self._commands, os.O_RDONLY | os.O_CLOEXEC)
@@ -272,7 +274,8 @@ class DataFolder:
             os.close(folder)
 
     def append(self, records: Records) -> None:
-        """Write records to the log. Raises `OSError`, and then none of them is in it."""
+        """Write records to the log. Raises `OSError` and `BadData`, and then none of them is in it."""
+        self._check_place()
         lines = sealed(_lines(records)[:-1], self._sum) + b"\n"
         try:
             written = 0
@@ -284,6 +287,16 @@ class DataFolder:
         self._length += len(lines)
         self._sum = 0
         self._records += len(records.offsets)
+
+    def _check_place(self) -> None:
+        """Whether the log is still where its path says. Raises `BadData`: another server may be using the path by now."""
+        with suppress(OSError):
+            if os.path.samestat(self._path.stat(), os.fstat(self._file)):
+                return
+        raise BadData(
+            f"{self._path} was moved or removed while this server used it: bring {self._folder} back to its place, or restore it from a "
+            "copy, and start again"
+        )
 
     def syncing(self) -> Callable[[], None]:
         """What makes durable all that was appended until now. It may run in another thread."""
@@ -326,6 +339,7 @@ class DataFolder:
             self.finish(entries)
         if self.fsync:
             os.fdatasync(self._file)  # from now on, `syncing` is about the next segment
+        self._check_place()
         state, rows, file, batch = fold.state(), self._rows, self._file, self._batch
         self._batch, self._records, self._rows = batch + 1, 0, []
         self._sum = 0

@@ -175,12 +175,12 @@ class EmbeddedEngine:
             self._round()
             while self._folded and self._stopped is None:
                 await asyncio.sleep(0.001)
-        if self._stopped is None:
-            self._stop("the engine is closed")
-            if self._log is not None and self._checkpoints:
-                self._log.checkpoint(self._fold, self._entries)
-                self._log.finish(self._entries, wait=True)
-        self._resources.close()
+        with self._resources:
+            if self._stopped is None:
+                self._stop("the engine is closed")
+                if self._log is not None and self._checkpoints:
+                    self._log.checkpoint(self._fold, self._entries)
+                    self._log.finish(self._entries, wait=True)
 
     # -- the interface
 

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import errno
 import ipaddress
+import logging
 import re
 import resource
 import socket
@@ -11,8 +12,9 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import make_asgi_app
 from starlette.applications import Starlette
@@ -32,6 +34,9 @@ from streaming.server.clock import HeldClock
 from streaming.server.control import Control
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
+from streaming.server.handshakes import Handshakes
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 
@@ -39,6 +44,8 @@ _M_MMAP_THRESHOLD = -3  # from malloc.h
 
 _OTHER_FILES = 2048
 """Those of the log and the store, and connections of the admin API."""
+
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
@@ -159,14 +166,22 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def allow_connections(count: int) -> None:
-    """Let this process have so many connections, as far as the machine lets it: many shells allow 1,024 open files."""
+def allow_connections(count: int) -> int:
+    """Let this process have so many connections, as far as the machine lets it: many shells allow 1,024 open files. Returns how many it
+    can have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+        if soft < wanted:
+            count = max(soft // 2, soft - _OTHER_FILES)
+            log.warning(
+                "this process may have %d open files, so at most %d connections: see ulimit -n", soft, count
+            )
+    return count
 
 
 def give_back_memory() -> None:
@@ -222,13 +237,11 @@ class Server:
         for each in self._listeners:
             _listen(each)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self.binary.new_connection,
-            sock=self._listener,
-            backlog=BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else self.binary.limits.keep_alive,
-        )
+        new_connection = self.binary.new_connection
+        if self._tls is not None:
+            handshakes = Handshakes(self._tls, self.binary.limits.keep_alive)
+            new_connection = partial(handshakes.new_connection, new_connection)  # type: ignore[assignment]
+        self._server = await loop.create_server(new_connection, sock=self._listener, backlog=BACKLOG)
         self.binary.start()
         if self._http is not None:
             await self._http.start()
@@ -301,6 +314,18 @@ def _named(address: Address, advertised: str | None) -> str:
     return str(address)
 
 
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what asyncio can't tell anybody else."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _NO_FILES:
+        log.error(
+            "no connection can be accepted: %s. Allow more open files (ulimit -n), or fewer connections (--limit connections=N)",
+            error.strerror,
+        )
+    else:
+        loop.default_exception_handler(context)
+
+
 async def serve(
     engine: Engine,
     listener: socket.socket,
@@ -313,6 +338,7 @@ async def serve(
     advertised: str | None = None,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
+    asyncio.get_running_loop().set_exception_handler(_report)
     async with (
         engine,
         Server(engine, listener, limits, admin_listener, clock, security, advertised) as server,

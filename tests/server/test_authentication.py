@@ -2,11 +2,14 @@
 
 import base64
 import json
+import socket
 import ssl
 import time
+import tracemalloc
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.protocol.codec import encode
+from streaming.server import handshakes
 from streaming.server.authentication import NotAuthenticated, TokenAuthentication, TokenKeyError
 from streaming.server.server import ListenError, Security, tls_context
 from tests.certificates import Certificate
@@ -82,6 +86,34 @@ def test_the_official_client_over_tls_with_a_token(tmp_path: Path) -> None:
         assert get(broker, path, None, context)[0] == 401
 
 
+@pytest.mark.parametrize("admin", [False, True])
+def test_handshakes_that_do_not_end_are_few_and_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admin: bool
+) -> None:
+    """Anybody can begin one, without a token. The oldest goes where there are too many, and a client that goes on gets through."""
+    monkeypatch.setattr(handshakes, "MOST", 40)
+    own = tmp_path / "server.pem"
+    own.write_bytes(Certificate("server").pem(with_key=True))
+    context = ssl.create_default_context(cafile=str(own))
+    with running(security=Security(tls_context(own, own), insecure=True)) as broker, ExitStack() as opened:
+        port = int(str(broker.server.admin_url if admin else broker.service_url).rpartition(":")[2])
+        tracemalloc.start()
+        opened.callback(tracemalloc.stop)
+        clients = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
+        for client in clients:
+            client.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello
+        for client in clients[:60]:
+            client.settimeout(30)
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        assert tracemalloc.get_traced_memory()[0] < 40 * (64 << 10)
+        if admin:
+            assert get(broker, "/admin/v2/clusters", None, context)[0] == 200
+        else:
+            with broker.client(tls_trust_certs_file_path=str(own)) as official:
+                official.create_producer(TOPIC).send(b"x")
+
+
 def test_a_key_pair(tmp_path: Path) -> None:
     for private, algorithm in (
         (rsa.generate_private_key(65537, 2048), "RS256"),
@@ -117,6 +149,8 @@ def _signed_with(public_key: bytes) -> str:
         ("file:///nowhere/key", "/nowhere/key: No such file"),
         ("/nowhere/key!", "neither a file"),
         ("data:;base64,?", "neither a file"),
+        ("/dev/zero", "/dev/zero: more than 65,536 bytes are no key"),
+        ("data:;base64," + base64.b64encode(Certificate("x").pem()).decode(), "--token-public-key"),
     ],
 )
 def test_a_wrong_secret_key_is_named(setting: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from schemas.commands import (
     Subscribe,
 )
 from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
-from sinks.lock import InUse
+from sinks.lock import LOCK, InUse
 from sinks.storage import Damaged
 from sinks.tables import read_table
 from streaming.fold import LiveFold, Records
@@ -368,6 +369,45 @@ def test_only_the_end_of_a_line_is_missing(tmp_path: Path, caplog: pytest.LogCap
     last(tmp_path).write_bytes(whole[:-1])
     assert run(tmp_path, stats)["numberOfEntries"] == 1
     assert "cut off" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["moved", "moved, and another is there", "removed"])
+def test_a_folder_that_goes_away_stops_the_engine_and_no_other(tmp_path: Path, how: str) -> None:
+    """What a server writes by path would be in the folder of whoever uses the path now."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    async def others(engine: EmbeddedEngine) -> None:
+        """Another server, if there is one, loses nothing by the end of the first."""
+        await publish(engine, 1, 2)
+        if how == "removed":
+            shutil.rmtree(folder)
+        else:
+            folder.rename(tmp_path / "moved")
+        if not how.endswith("there"):
+            with pytest.raises(EngineStopped, match="was moved or removed while this server used it"):
+                await publish(engine, 3)
+            return
+        folder.mkdir()
+        async with EmbeddedEngine(folder, clock=HeldClock(START)) as second:
+            await publish(second, 7)
+            with pytest.raises(BadData, match="was moved or removed while this server used it"):
+                await engine.__aexit__(None, None, None)
+            await publish(second, 8)
+            assert (folder / LOCK).exists()
+
+    async def main() -> None:
+        engine = EmbeddedEngine(folder, clock=HeldClock(START))
+        await engine.__aenter__()
+        await others(engine)
+        if not how.endswith("there"):
+            await engine.__aexit__(None, None, None)
+
+    asyncio.run(main())
+    if how.endswith("there"):
+        assert run(folder, stats)["numberOfEntries"] == 2
+    if how != "removed":
+        assert run(tmp_path / "moved", stats)["numberOfEntries"] == 2
 
 
 def test_a_log_that_cannot_be_written_stops_the_engine(

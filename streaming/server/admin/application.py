@@ -61,6 +61,11 @@ class _Encoded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("latin-1")
+            try:
+                unquote(path, errors="strict")
+            except UnicodeDecodeError:
+                await _reason(400, "the path is not UTF-8")(scope, receive, send)
+                return
             scope = {**scope, "path": _of_version_2(path.rstrip("/")) or "/"}
         await self._app(scope, receive, send)
 

@@ -1,15 +1,20 @@
 """An HTTP server on a bound socket, on the running loop."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streaming.server.handshakes import Handshakes
 
 MOST_CONNECTIONS = 1024
 """A request beyond them is answered with 503."""
@@ -45,12 +50,18 @@ class HttpServer:
     """Serves an application between `start` and `close`."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        protocol: Any = _Impatient
+        if tls is not None:
+            handshakes = Handshakes(tls, REQUEST_SECONDS)
+
+            def protocol(**given: Any) -> asyncio.Protocol:
+                return handshakes.new_connection(partial(_Impatient, **given))
+
         config = uvicorn.Config(
-            app, http=_Impatient, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            app, http=protocol, lifespan="off", log_config=None, access_log=False, log_level=logging.ERROR, server_header=False, proxy_headers=False,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_SECONDS,
         )  # fmt: skip
         config.load()
-        config.ssl = tls
         self._server = _WithoutSignals(config)
         self._listener = listener
         self._running: asyncio.Task[None] | None = None

@@ -1,0 +1,82 @@
+"""TLS handshakes, before a connection counts as one: how many may be under way, and what each may take.
+
+Anybody can begin one. asyncio would hold a quarter of a megabyte for each, without an end to their number.
+"""
+
+import asyncio
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable
+from contextlib import suppress
+
+MOST = 1024
+"""Handshakes under way. Beyond them, the one is closed that has waited for longest."""
+
+_BUFFER = 1 << 15
+"""Bytes that are decrypted at a time: two records of TLS."""
+
+NewProtocol = Callable[[], asyncio.Protocol]
+
+
+class Handshakes:
+    """The handshakes of a listener."""
+
+    def __init__(self, context: ssl.SSLContext, seconds: float) -> None:
+        """`seconds`: how long a handshake may take."""
+        self.context, self.seconds = context, seconds
+        self.under_way: dict[_Handshake, None] = {}
+        sslproto.SSLProtocol.max_size = _BUFFER
+
+    def new_connection(self, new_protocol: NewProtocol) -> asyncio.Protocol:
+        """The asyncio protocol of a connection that a client opens. Once the handshake is complete, one from `new_protocol` follows."""
+        return _Handshake(self, new_protocol)
+
+    def begin(self, handshake: "_Handshake") -> None:
+        """One more is under way."""
+        self.under_way[handshake] = None
+        if len(self.under_way) > MOST:
+            next(iter(self.under_way)).abort()
+
+
+class _Handshake(asyncio.Protocol):
+    """Keeps what a client sends with the end of its handshake for the protocol that follows."""
+
+    def __init__(self, handshakes: Handshakes, new_protocol: NewProtocol) -> None:
+        self._all, self._new_protocol = handshakes, new_protocol
+        self._early = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connects."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.pause_reading()
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._all.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """The client sends before the next protocol is there."""
+        self._early += data
+
+    def abort(self) -> None:
+        """End it."""
+        self._all.under_way.pop(self, None)
+        self._task.cancel()
+        self._transport.abort()
+
+    async def _shake_hands(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, EOFError):  # ssl.SSLError is an OSError
+            secured = await loop.start_tls(
+                self._transport,
+                self,
+                self._all.context,
+                server_side=True,
+                ssl_handshake_timeout=self._all.seconds,
+            )
+            if secured is not None and not secured.is_closing():
+                protocol = self._new_protocol()
+                secured.set_protocol(protocol)
+                protocol.connection_made(secured)
+                if self._early:
+                    protocol.data_received(bytes(self._early))
+        self._all.under_way.pop(self, None)
