@@ -22,7 +22,8 @@ from streaming.server.clock import LATEST, HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
 from streaming.server.faults import BadFault, Fault, FaultSpec
 
-MOST_PEEKED = 1000
+MOST_PEEKED = MOST_SNAPSHOTS = MOST_FAULTS = 1000
+"""What a test may look at, and what it may ask a double to keep, at a time."""
 
 Show = Literal["backlog", "inflight", "delayed", "holes"]
 
@@ -105,6 +106,8 @@ class Control:
 
     async def add_fault(self, request: Request) -> Any:
         """Ask for a fault."""
+        if len(self._server.faults) >= MOST_FAULTS:
+            raise BadCall(f"there are {MOST_FAULTS:,} faults: remove some")
         return _shown(self._server.faults.add(_decoded(await self._bodies.of(request), FaultSpec)))
 
     async def fault(self, request: Request) -> Any:
@@ -154,6 +157,8 @@ class Control:
 
     async def snapshot(self, request: Request) -> Any:
         """Remember the broker as it is now."""
+        if len(self._snapshots) > MOST_SNAPSHOTS:
+            raise BadCall(f"there are {MOST_SNAPSHOTS:,} snapshots: go back to one of them, or reset")
         self._snapshots.append(self._engine.snapshot())
         return {"id": len(self._snapshots) - 1}
 

@@ -151,7 +151,19 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
         (lambda: pulsar_broker.peek("nothing", "s"), "no topic"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
+        (lambda: pulsar_broker.advance(days=365 * 9000), "year 9999"),
     ]:
+        with pytest.raises(Exception, match=text):
+            call()
+
+
+def test_what_a_double_keeps_has_a_bound(pulsar_broker):
+    for call, text in [
+        (pulsar_broker.snapshot, "1,000 snapshots"),
+        (lambda: pulsar_broker.fault("drop", command="SEND"), "1,000 faults"),
+    ]:
+        for _ in range(1000):
+            call()
         with pytest.raises(Exception, match=text):
             call()
 """
