@@ -1,6 +1,7 @@
 """Payloads that wait for a client to read, in a temporary file instead of memory."""
 
 import tempfile
+from contextlib import suppress
 from typing import IO
 
 
@@ -37,5 +38,6 @@ class PayloadSpool:
     def close(self) -> None:
         """Drop what is left."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # the disk is full, and what is left is not wanted
+                self._file.close()
             self._file, self._read, self._end = None, 0, 0

@@ -10,15 +10,18 @@ import resource
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prometheus_client import make_asgi_app
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -44,6 +47,9 @@ _M_MMAP_THRESHOLD = -3  # from malloc.h
 
 _OTHER_FILES = 2048
 """Those of the log and the store, and connections of the admin API."""
+
+_LONG = 0.02
+"""Seconds of the loop that a page of metrics may take each time."""
 
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 
@@ -287,7 +293,7 @@ def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIAp
     found = registry(server)
     if isinstance(engine, EmbeddedEngine):
         found.register(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
-    metrics = make_asgi_app(found)
+    metrics = Page(found)
 
     async def health(scope: Scope, receive: Receive, send: Send) -> None:
         if engine.failed.done():
@@ -296,13 +302,34 @@ def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIAp
             trouble = engine.clock.trouble
             await PlainTextResponse(f"ok; {trouble}\n" if trouble else "ok\n")(scope, receive, send)
 
-    others = {"/metrics": metrics, "/healthz": health, "/readyz": health}
+    others: dict[str, ASGIApp] = {"/metrics": metrics, "/healthz": health, "/readyz": health}
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") if scope["type"] == "http" else ""
         await others.get(path, app)(scope, receive, send)
 
     return either
+
+
+class Page:
+    """The metrics for Prometheus. A page that takes long is made for at most a tenth of the time, and shown again meanwhile: many topics
+    and many who ask would take all of it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """`registry`: what is shown."""
+        self._registry = registry
+        self._made: dict[str, tuple[bytes, float]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        encode, type_ = choose_encoder(Headers(scope=scope).get("accept", ""))
+        now = time.monotonic()
+        page, until = self._made.get(type_, (b"", now))
+        if now >= until:
+            page = encode(self._registry)
+            took = time.monotonic() - now
+            self._made[type_] = page, now + took + (9 * took if took > _LONG else 0)
+        await Response(page, headers={"content-type": type_})(scope, receive, send)
 
 
 def _named(address: Address, advertised: str | None) -> str:

@@ -2,16 +2,20 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 
 from schemas.commands import Publish, to_json
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.server import binary
 from streaming.server.embedded import EmbeddedEngine
-from streaming.server.server import Address, Server, bound
+from streaming.server.server import Address, Page, Server, bound
 from tests.metrics.test_topics import Values, scraped, values
 from tests.server.test_bounds import CONNECT, Scene, producer, run, send
 
@@ -36,6 +40,31 @@ def test_metrics_are_where_brokers_of_pulsar_have_them() -> None:
             assert found["pulsar_storage_size", *labels] == stats.json()["storageSize"] > 0
 
     asyncio.run(scrape())
+
+
+def test_a_page_that_takes_long_is_made_for_a_tenth_of_the_time() -> None:
+    """Many topics, and many who ask for them: clients of the binary protocol have their turn, too."""
+    made = []
+
+    class Slow(Collector):
+        def collect(self) -> Iterable[Metric]:
+            made.append(time.monotonic())
+            while time.monotonic() - made[-1] < 0.05:
+                pass
+            return []
+
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Slow())
+    made.clear()
+
+    async def scrape() -> None:
+        transport = httpx.ASGITransport(Page(found))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            for _ in range(100):
+                assert (await http.get("/metrics")).status_code == 200
+
+    asyncio.run(scrape())
+    assert all(after - before > 0.4 for before, after in pairwise(made))
 
 
 def metrics_of(scene: Scene) -> Values:
