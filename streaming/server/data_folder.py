@@ -151,21 +151,18 @@ class DataFolder:
         if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):
             missing = self._commands / segment_name(offset + 1)
             raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
-        if (
-            before is None
-            and len(segments) == 1
-            and self._checked(segments[0], is_last=True).count(b"\n") < first
-        ):
+        if before is None and len(segments) == 1 and self._is_begun(segments[0], first):
             os.truncate(segments[0], 0)
         progress = Progress(sum(path.stat().st_size for path in segments), self.say)
         with without_gc():  # as many objects stay as are made
             for path in segments:
                 for records in self._records_of(path, is_last=path == segments[-1]):
-                    if records.offsets[0] != offset + 1:
-                        raise BadData(
-                            f"{path} goes on with offset {records.offsets[0]} after {offset}: restore {self._folder} from a copy"
-                        )
-                    offset = records.offsets[-1]
+                    for each in records.offsets:
+                        if each != offset + 1:
+                            raise BadData(
+                                f"{path} goes on with offset {each} after {offset}: restore {self._folder} from a copy"
+                            )
+                        offset = each
                     self._records += len(records.offsets)
                     rows = fold.answer(records)
                     entries.add(rows)
@@ -174,6 +171,11 @@ class DataFolder:
                     progress.add(records)
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
+
+    def _is_begun(self, path: Path, first: int) -> bool:
+        """Whether a segment has nothing but some of the `first` records."""
+        lines = self._checked(path, is_last=True).splitlines()
+        return len(lines) < first and all(map(_LINE.match, lines))
 
     def _saved(self, path: Path) -> _Checkpoint:
         """Raises `BadData`."""

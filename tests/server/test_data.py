@@ -284,6 +284,15 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
     run(tmp_path, again)
 
 
+def _without_checkpoint(folder: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Change the lines of the first segment, of which no checkpoint has anything."""
+    (folder / CHECKPOINT).unlink()
+    for each in (folder / COMMANDS).iterdir():
+        if each.name != FIRST.name:
+            each.unlink()
+    (folder / FIRST).write_bytes(b"".join(change((folder / FIRST).read_bytes().splitlines(keepends=True))))
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -296,6 +305,22 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
         (
             lambda folder: (last(folder).write_bytes(b"{"), (folder / COMMANDS / segment_name(70)).touch()),
             "ends in the middle of a line",
+        ),
+        (
+            lambda folder: _without_checkpoint(folder, lambda lines: [b"garbage\n"]),
+            "is not a part of the log",
+        ),
+        (
+            lambda folder: _without_checkpoint(folder, lambda lines: lines[:1] + lines[2:]),
+            "goes on with offset 2 after 0",
+        ),
+        (
+            lambda folder: _without_checkpoint(folder, lambda lines: lines + lines[-1:]),
+            "goes on with offset 3 after 3",
+        ),
+        (
+            lambda folder: _without_checkpoint(folder, lambda lines: [lines[1], lines[0], *lines[2:]]),
+            "goes on with offset 1 after -1",
         ),
     ],
 )
