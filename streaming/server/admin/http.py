@@ -50,12 +50,15 @@ class HttpServer:
     """Serves an application between `start` and `close`."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        protocol: Any = _Impatient
+        plain = partial(_Impatient, _Shared())
+        protocol: Any = plain
         if tls is not None:
             handshakes = Handshakes(tls, REQUEST_SECONDS)
 
-            def protocol(**given: Any) -> asyncio.Protocol:
-                return handshakes.new_connection(partial(_Impatient, **given))
+            def secured(**given: Any) -> asyncio.Protocol:
+                return handshakes.new_connection(partial(plain, **given))
+
+            protocol = secured
 
         config = uvicorn.Config(
             app, http=protocol, lifespan="off", log_config=None, access_log=False, log_level=logging.ERROR, server_header=False, proxy_headers=False,
@@ -87,8 +90,7 @@ class _Shared:
     `slow`: the connections with an answer that waits to be read, in the order in which they began to.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self.slow: dict[_Impatient, None] = {}
         self._waiting: deque[_Impatient] = deque()
         self._bytes = self._parsed = 0
@@ -98,7 +100,7 @@ class _Shared:
         if self._waiting or size > PIECE or self._parsed >= _PIECES:
             return False
         if not self._parsed:
-            self._loop.call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(self._begin)
         self._parsed += 1
         return True
 
@@ -113,7 +115,7 @@ class _Shared:
         client.waits = True
         self._waiting.append(client)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next)
         return self._bytes <= MOST_INPUT
 
     def _next(self) -> None:
@@ -122,7 +124,7 @@ class _Shared:
         if client.waits:
             self._waiting.append(client)
         if self._waiting:
-            self._loop.call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class _Impatient(H11Protocol):
@@ -131,6 +133,11 @@ class _Impatient(H11Protocol):
     _former: object = None
     _rest = -1
     waits = False
+
+    def __init__(self, shared: _Shared, **given: Any) -> None:
+        """`given`: what uvicorn gives a protocol."""
+        super().__init__(**given)
+        self._shared = shared
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects."""
@@ -143,13 +150,6 @@ class _Impatient(H11Protocol):
             self._check_later()
 
     # -- input ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _shared(self) -> _Shared:
-        found: _Shared | None = getattr(self.server_state, "shared", None)
-        if found is None:
-            found = self.server_state.shared = _Shared(self.loop)  # type: ignore[attr-defined]
-        return found
 
     def data_received(self, data: bytes) -> None:
         """Input comes. It is parsed in turn with that of others."""
