@@ -28,7 +28,6 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import inspect
 
-from schemas.records import PARTITIONS
 from streaming.broker.codec import (
     VERSION,
     PartitionState,
@@ -53,7 +52,7 @@ LONGEST_LINE = 64 << 20
 """Bytes of the state of a topic, or of a partition without its topics."""
 MOST_VALUES = 8 << 20
 """Values in a line: while it is read, each takes up to 100 bytes."""
-_MOST_PARTITIONS = len(PARTITIONS)
+_MOST_PARTITIONS = 100_000
 _AGAIN = "Export the states again, or restore the file from a copy"
 
 _decode = msgspec.msgpack.Decoder().decode

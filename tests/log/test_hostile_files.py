@@ -14,15 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from schemas.records import RECORD
+from schemas.records import LARGEST, RECORD
+from sinks.small_files import MOST_BYTES, read_small
 from streaming.answers.scenario import ScenarioError, read_scenario
 from streaming.cli.app import app
 from streaming.log import files
 from streaming.log.files import read_log
 from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LogError
-from streaming.log.yaml_files import MOST_BYTES, NotYaml, read_yaml
-from streaming.replay import load
+from streaming.log.yaml_files import NotYaml, read_yaml
+from streaming.replay import load, replay_in_process
 
 DOUBLING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 500))
@@ -258,3 +259,46 @@ def test_a_text_in_parquet_that_is_not_utf_8_is_a_record_to_refuse(
     assert ran.exit_code == 0, ran.exception
     assert "2 records" in ran.output
     assert f"{2 if column == 'value' else 1} in quarantine" in ran.output
+
+
+LARGE = (
+    ("check", "{w}/large.yaml"),
+    ("replay", "{w}/log.jsonl", "--no-spark", "--out", "{w}/new", "--policies", "{w}/large.yaml"),
+    ("quarantine", "resubmit", "{w}/out", "0:0", "--log", "{w}/log.jsonl", "--out", "{w}/new.jsonl", "--partitions", "1", "--value",
+     "{w}/large"),
+    ("minimize", "{w}/log.jsonl", "--out", "{w}/new.jsonl", "--keep", "{w}/large.py"),
+    ("record", "{w}/new", "--token-file", "{w}/large"),
+    ("record", "{w}/new", "--tls-ca", "{w}/large"),
+    ("capture", "t", "--to", "{w}/new.jsonl", "--token-file", "{w}/large"),
+    ("produce", "{w}/log.jsonl", "--ingress", "kafka://127.0.0.1:1/t", "--kafka-config", "{w}/large"),
+    ("produce", "{w}/log.jsonl", "--ingress", "kafka://127.0.0.1:1/t", "--kafka-config", "{w}/ssl"),
+)  # fmt: skip
+"""Commands that name a small file which is not small."""
+
+
+@pytest.mark.parametrize("command", LARGE, ids=" ".join)
+def test_a_small_file_that_is_large_is_not_read(command: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("large", "large.yaml", "large.py"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(LARGEST + 1)
+    (tmp_path / "ssl").write_text(f"security.protocol=SSL\nssl.truststore.location={tmp_path}/large\n")
+    (tmp_path / "log.jsonl").write_text("x\n")
+    replay_in_process(tmp_path / "log.jsonl", tmp_path / "out", partitions=1)
+    ran = CliRunner().invoke(app, [each.replace("{w}", str(tmp_path)) for each in command])
+    assert ran.exit_code == 2, ran.exception
+    said = " ".join((ran.stderr or str(ran.exception)).split())
+    assert re.search(r"large[.a-z]*: it has more than (4|16) MiB: name another file", said), said
+
+
+def test_no_more_is_read_of_what_has_no_end() -> None:
+    with pytest.raises(OSError, match="it has more than 4 MiB"):
+        read_small("/dev/zero")
+    with pytest.raises(NotYaml, match="it has more than 4 MiB"):
+        read_yaml("/dev/zero")
+
+
+def test_a_small_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    ran = CliRunner().invoke(app, ["record", str(tmp_path / "new"), "--token-file", str(tmp_path / "token")])
+    assert ran.exit_code == 2, ran.exception
+    assert "it is not text in UTF-8: name another file" in ran.stderr.replace("\n", " ")
