@@ -32,6 +32,12 @@ RECORD = pa.schema(
     ]
 )  # fmt: skip
 
+PARTITIONS = range(10**5)
+"""The ingress partitions that there can be: the names of files have five digits for them."""
+
+OFFSETS = range(10**18)
+"""The offsets that a log in a file can have. When policies move them up, they stay numbers of 64 bits."""
+
 LARGEST = 16 << 20
 """The size of the largest record in Kafka, in bytes: a Pulsar message may have 5 MiB, and base64 adds a third."""
 
@@ -45,7 +51,7 @@ class Coordinates(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Coordinates | None:
         """Parses ``PARTITION:OFFSET``; None if the text has another form."""
-        found = re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)
+        found = re.fullmatch(r"(\d{1,5}):(\d{1,18})", text, re.ASCII)
         return None if found is None else cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:

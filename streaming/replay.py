@@ -38,7 +38,7 @@ from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, s
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.policy_files import ENDINGS
-from streaming.log.table import digest, ordered, slices
+from streaming.log.table import check_coordinates, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
@@ -375,7 +375,11 @@ def load(
     """
     from streaming.log.policies import read_policies
 
-    table = log if isinstance(log, pa.Table) else read_log(log)
+    if isinstance(log, pa.Table):
+        table = log
+        check_coordinates(table, "the log")
+    else:
+        table = read_log(log)
     copied = 0
     if partitions is not None or "partition" not in table.column_names:
         partitions = partitions or PARTITIONS

@@ -371,7 +371,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         for line in (("explain", "{w}/log.jsonl", "t"), ("peek", "{w}/log.jsonl", "t", "s"), ("inspect", "{w}/log.jsonl"))
         for option, cases in {
             "at": others((*line, "--snapshots", "{w}/replayed/state"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands"),
-                         ("9:9", "no record 9:9")),
+                         ("9:9", "no record 9:9"))
+                  + [Wrong((line[0], of_run, *line[2:], "--at", "1"), "--at is of a log, and") for of_run in ("{w}/replayed", "{w}/checkpoint", "{w}/query")],
             "snapshots": [Wrong((line[0], "{w}/full", *line[2:], "--snapshots", "{w}/s"), "--snapshots are of a log"),
                           Wrong((line[0], "{w}/nope.jsonl", *line[2:], "--snapshots", "{w}/s"), NO_LOG)],
         }.items()

@@ -93,6 +93,8 @@ A record is a command and its coordinates.
   two. Anything else goes to quarantine (rule `coordinates`), and so does a key that is not UTF-8 (rule `key_encoding`).
 * In **Parquet** each coordinate is a column, and the column `value` holds the command.
 
+In a log, a `partition` is from 0 to 99,999 and an `offset` from 0 to 10^18 − 1. A log with any other is refused as a whole.
+
 A **topic** has the name `persistent://tenant/namespace/topic` or `non-persistent://…`. Tenant and namespace consist of ASCII
 letters, digits and `-=:._`. The topic's own name is not blank and contains no slash. None of the three is `.` or `..`. A
 command for any other name is answered with InvalidTopicName, or quarantined (rule `invalid_topic`) if it has no answer.

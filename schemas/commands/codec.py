@@ -117,8 +117,12 @@ def to_json(command: AnyCommand | Publish) -> bytes:
 
 
 def to_binary(command: AnyCommand | Publish) -> bytes:
-    """The MessagePack form, for machines: smaller, and bytes stay bytes."""
-    return _pack_encode(command)
+    """The MessagePack form, for machines: smaller, and bytes stay bytes. A command with an integer of more than 64 bits, which only
+    JSON can write, is in JSON."""
+    try:
+        return _pack_encode(command)
+    except OverflowError:
+        return _json_encode(command)
 
 
 class Refused(NamedTuple):

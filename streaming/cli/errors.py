@@ -20,6 +20,8 @@ WRONG = 2
 """The exit code if the command line names something that can't be used: nothing was done."""
 FAILED = 1
 """The exit code if the command failed while it ran."""
+INCOMPLETE = 3
+"""The exit code if the command found nothing, and did not look everywhere."""
 
 _OF_FILES = (
     ("sinks.outputs", "InTheWay", WRONG),

@@ -11,7 +11,15 @@ import typer
 
 from streaming.cli.console import console, new_table, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import AT, LARGEST, SnapshotsFolder, is_log, opened_folders, opened_timeline
+from streaming.cli.options import (
+    AT,
+    LARGEST,
+    SnapshotsFolder,
+    check_at,
+    is_log,
+    opened_folders,
+    opened_timeline,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,6 +79,7 @@ def inspect_command(
 
     if diff is not None and (batch is not None or topic is not None or at is not None):
         raise typer.BadParameter("--diff compares whole states: leave out the topic, --batch and --at")
+    check_at(checkpoint, at)
     of_log = at is not None or is_log(checkpoint)
     if of_log and batch is not None:
         raise typer.BadParameter("a log has no micro-batches: give --at in place of --batch")

@@ -62,12 +62,13 @@ def minimize_command(
 
 def _keep(text: str, log: Any) -> tuple[Keep, str | None]:
     """What to keep, and the source of the file that says so."""
+    from sinks.small_files import read_small_text
     from streaming.answers.minimize import Function, KeepError, keep_of
 
     path = Path(text)
     if path.suffix != ".py":
         return keep_of(text, log), None
-    source = path.read_text()
+    source = read_small_text(path)
     spec = spec_from_file_location("magnetar_keep", path)
     assert spec is not None
     assert spec.loader is not None

@@ -101,9 +101,18 @@ _TIMELINES = 8
 
 def is_log(path: str | Path) -> bool:
     """Whether a path names a command log in a file, and not the folder of a replay or a query."""
-    if (Path(path) / "state").is_dir():  # of a replay, however it is called
-        return False
-    return str(path).endswith((".jsonl", ".jsonl.gz", ".parquet"))
+    return not _is_of_run(path) and str(path).endswith((".jsonl", ".jsonl.gz", ".parquet"))
+
+
+def _is_of_run(path: str | Path) -> bool:
+    """Whether a path names the folder of a replay, or the checkpoint or the store of a query, however it is called."""
+    return any((Path(path) / each).exists() for each in ("state", "commits", "ingress.json"))
+
+
+def check_at(path: str | Path, at: str | None) -> None:
+    """Whether what a path names has moments, if one is given. Raises `typer.BadParameter`."""
+    if at is not None and _is_of_run(path):
+        raise typer.BadParameter(f"--at is of a log, and {path} is none: name the log in place of the folder")
 
 
 def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
@@ -152,6 +161,7 @@ def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshot
     """
     from streaming.answers.folders import Folders
 
+    check_at(folder, at)
     if at is None and not is_log(folder):
         if snapshots is not None:
             raise typer.BadParameter("--snapshots are of a log: name it in place of the folder")

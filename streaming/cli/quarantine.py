@@ -181,7 +181,8 @@ def resubmit_command(
 
 
 def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repaired]:
-    from schemas.records import Coordinates
+    from schemas.records import LARGEST, Coordinates
+    from sinks.small_files import read_small
     from streaming.quarantine.store import Repaired, read_repaired
 
     origin = Coordinates.parse(repaired)
@@ -192,7 +193,7 @@ def _repaired(quarantine: Any, repaired: str, value: Path | None) -> list[Repair
             )
         return read_repaired(repaired)
     row = quarantine.record(origin)
-    new = row["value"] if value is None else value.read_bytes()
+    new = row["value"] if value is None else read_small(value, LARGEST)
     return [Repaired(origin, round(row["timestamp"].timestamp() * 1000), row["topic"], new)]
 
 

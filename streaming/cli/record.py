@@ -165,14 +165,19 @@ def _tls(authorities: Path | None) -> ssl.SSLContext | None:
         return None
     import ssl
 
+    from sinks.small_files import read_small
+
     try:
+        read_small(authorities)
         return ssl.create_default_context(cafile=authorities)
     except OSError as error:  # an ssl.SSLError is one
         raise typer.BadParameter(f"{authorities}: {error.strerror or error}", param_hint="--tls-ca") from None
 
 
 def _token(file: Path | None) -> str | None:
-    return None if file is None else file.read_text().strip()
+    from sinks.small_files import read_small_text
+
+    return None if file is None else read_small_text(file).strip()
 
 
 def _authorization(token: str | None) -> dict[str, str]:

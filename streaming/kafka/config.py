@@ -13,6 +13,8 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sinks.small_files import read_small, read_small_text
+
 _PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -129,11 +131,9 @@ class KafkaConfig(NamedTuple):
                 f"{self.file}: Kafka's clients cannot read a path that contains ':' or '}}': rename it"
             )
         try:
-            return _checked(parse_properties(self.file.read_text(encoding="utf-8")))
+            return _checked(parse_properties(read_small_text(self.file)))
         except OSError as error:
             raise KafkaConfigError(f"{error.filename}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise KafkaConfigError(f"{self.file}: not text in UTF-8") from None
         except KafkaConfigError as error:
             raise KafkaConfigError(f"{self.file}: {error}") from None
 
@@ -186,7 +186,7 @@ def _checked(found: dict[str, str]) -> dict[str, str]:
     for name, (part, recipe) in _PEM.items():
         if name in found:
             found[name] = str(Path(found[name]).absolute())
-            if f"-----BEGIN {part}-----".encode() not in Path(found[name]).read_bytes():
+            if f"-----BEGIN {part}-----".encode() not in read_small(found[name]):
                 raise KafkaConfigError(
                     f"{name}: {found[name]} has no '-----BEGIN {part}-----'; create such a file with '{recipe}'"
                 )

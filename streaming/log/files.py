@@ -29,10 +29,18 @@ import pyarrow.parquet as pq
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
-from schemas.records import RECORD
+from schemas.records import OFFSETS, PARTITIONS, RECORD
 from sinks.lock import hold
 from sinks.outputs import new_file, new_lines
-from streaming.log.table import LOGICAL, LogError, log_table, ordered, rank
+from streaming.log.table import (
+    LOGICAL,
+    LogError,
+    check_coordinates,
+    log_table,
+    ordered,
+    out_of_range,
+    rank,
+)
 
 _SHORT = ("topic", "producer", "sequence_id", "payload")
 _SHORT_OPTIONAL = ("publish_time", "event_time", "deliver_at_time")
@@ -194,11 +202,13 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
             # A coordinate of the wrong type stays in the object, so that quarantine can name it.
             given_partition = _take_int(fields, "partition")
             offset = _take_int(fields, "offset")
-            given_timestamp = _take_int(fields, "timestamp")
+            given_timestamp = _take_int(fields, "timestamp", _INT64)
             topic = _take_text(fields, "topic")
             fields.pop("crc32", None)  # of the log of a server, see `streaming.server.data_folder`
             value = _encode_json(fields)
         if given_partition is not None:
+            if given_partition not in PARTITIONS:
+                raise out_of_range("partition", given_partition, f"{path}, line {number}")
             partitioned, partition = True, given_partition
         if given_timestamp is not None:
             timestamp = given_timestamp
@@ -210,6 +220,8 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
                 f"{path}, line {number}: offset {offset} of partition {partition} follows {before}; offsets must "
                 "rise in each partition. Sort the lines, or omit the offsets to have them counted"
             )
+        if offset not in OFFSETS:
+            raise out_of_range("offset", offset, f"{path}, line {number}")
         last[partition] = offset
         partitions.append(partition)
         offsets.append(offset)
@@ -251,7 +263,7 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-def _take_int(fields: dict[str, msgspec.Raw], name: str) -> int | None:
+def _take_int(fields: dict[str, msgspec.Raw], name: str, within: range | None = None) -> int | None:
     raw = fields.get(name)
     if raw is None:
         return None
@@ -261,7 +273,7 @@ def _take_int(fields: dict[str, msgspec.Raw], name: str) -> int | None:
         if bytes(raw) == b"null":
             del fields[name]
         return None
-    if number not in _INT64:
+    if within is not None and number not in within:
         return None
     del fields[name]
     return number
@@ -333,14 +345,24 @@ def _table(path: Path) -> pa.Table:
     columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
     if "partition" not in names:
         return log_table(LOGICAL, **columns)
-    partition = pc.fill_null(log["partition"], 0)
-    offset = log["offset"] if "offset" in names else rank(partition.to_numpy())
+    places = {name: _integers(log[name]) for name in ("partition", "offset") if name in names}
+    places["partition"] = partition = pc.fill_null(places["partition"], 0)
+    check_coordinates(pa.table(places), str(path))
+    offset = places["offset"] if "offset" in names else rank(partition.to_numpy())
     return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+
+
+def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if pa.types.is_integer(column.type) else column.cast(pa.int64())
 
 
 def _topics(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        return column.cast(pa.string())
+        column = column.cast(pa.string())
+        with suppress(pa.ArrowInvalid):
+            column.validate(full=True)
+            return column
+        column = column.cast(pa.binary())  # a text in it is not UTF-8
     return pa.chunked_array(
         [pa.array(map(topic_of, part.to_pylist()), pa.string()) for part in column.chunks], pa.string()
     )
@@ -357,18 +379,21 @@ def _timestamps(log: pa.Table) -> Any:
 
 def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
     """Values in MessagePack, one chunk at a time: the objects of a million rows would take 1 GB."""
-    payload = "payload" if pa.types.is_string(log["payload"].type) else "payload_bytes"
+    content = log["payload"]
+    if pa.types.is_large_string(content.type):
+        content = content.cast(pa.string())
+    payload = "payload" if pa.types.is_string(content.type) else "payload_bytes"
     names = [name for name in _SHORT_OPTIONAL if name in log.column_names]
     fields = ["producer", "sequence_id", payload, *names]
-    columns = [log["producer"].cast(pa.string()), log["sequence_id"].cast(pa.int64()), log["payload"],
+    columns = [log["producer"].cast(pa.string()), log["sequence_id"].cast(pa.int64()), content,
                *(log[name].cast(pa.int64()) for name in names)]  # fmt: skip
-    for name, type_ in (("key", pa.string()), ("properties", pa.map_(pa.string(), pa.string()))):
+    for name, type_ in (("key", pa.string()), ("properties", _PROPERTIES)):
         if name in log.column_names:
             fields.append(name)
             columns.append(log[name].cast(type_))
     plain = fields == ["producer", "sequence_id", "payload_bytes"]
     for start in range(0, len(log), _CHUNK):
-        part = [column.slice(start, _CHUNK).to_pylist() for column in columns]
+        part = [_values(column.slice(start, _CHUNK)) for column in columns]
         if plain and None not in part[2]:
             yield [
                 _encode(Publish(producer=producer, sequence_id=sequence_id, payload_bytes=data))
@@ -381,3 +406,24 @@ def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
             _encode({k: dict(v) if k == "properties" else v for k, v in row.items() if v is not None})
             for row in rows
         ]
+
+
+_PROPERTIES = pa.map_(pa.string(), pa.string())
+_AS_BYTES = {pa.string(): pa.binary(), _PROPERTIES: pa.map_(pa.binary(), pa.binary())}
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column. A text that is not UTF-8 is bytes, which makes a record for quarantine."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        return [_decoded(value) for value in column.cast(_AS_BYTES[column.type]).to_pylist()]
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    if isinstance(value, list):
+        return [(_decoded(name), _decoded(each)) for name, each in value]
+    return value

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from schemas.records import RECORD
+from schemas.records import OFFSETS, PARTITIONS, RECORD
 
 LOGICAL = pa.schema([RECORD.field(name) for name in ("timestamp", "topic", "value")])
 """The columns of a log that has no ingress partitions yet."""
@@ -35,6 +36,31 @@ def ordered(records: pa.Table, name: str = "the log") -> pa.Table:
     if not _rises(records["partition"].to_numpy(), records["offset"].to_numpy()):
         raise LogError(f"{name}: an offset occurs twice in a partition")
     return records
+
+
+_COORDINATES = {"partition": PARTITIONS, "offset": OFFSETS}
+
+
+def out_of_range(name: str, number: object, place: str) -> LogError:
+    """What to say of a partition or an offset that there can't be."""
+    return LogError(
+        f"{place}: {name} {str(number)[:40]} is out of range, which is from 0 to {_COORDINATES[name][-1]:,}: correct it, or leave out "
+        f"each {name}"
+    )
+
+
+def check_coordinates(records: pa.Table, name: str) -> None:
+    """Raises `LogError` if the columns ``partition`` and ``offset``, of which each may be missing, lack a number in a row, or have one
+    that there can't be."""
+    for column in [each for each in _COORDINATES if each in records.column_names]:
+        numbers = records[column]
+        if numbers.null_count:
+            row = pc.index(numbers.is_null(), True).as_py()
+            raise LogError(f"{name}, row {row}: there is no {column}: fill it in, or leave the column out")
+        for number in pc.min_max(numbers).values():
+            if number.is_valid and number.as_py() not in _COORDINATES[column]:
+                row = pc.index(numbers, number).as_py()
+                raise out_of_range(column, number, f"{name}, row {row}")
 
 
 def slices(records: pa.Table, batches: int) -> Iterator[pa.Table]:

@@ -1,6 +1,7 @@
 """Files in YAML, with bounds: a small file can name a value that fills the memory, or nests deeper than any stack. Their values are those
 of JSON: no dates, no infinity."""
 
+from errno import EFBIG
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.nodes import ScalarNode
 
-MOST_BYTES = 4 << 20
+from sinks.small_files import read_small
+
 MOST_VALUES = 200_000
 """Names and values, each alias as what it stands for."""
 DEEPEST = 60
@@ -31,11 +33,8 @@ class NotYaml(ValueError):
 
 def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
     """The content of a file; `with_lines`: as ruamel's types, which know their lines. Raises `NotYaml` and `OSError`."""
-    path = Path(path)
-    if path.stat().st_size > MOST_BYTES:
-        raise NotYaml(f"it has more than {MOST_BYTES >> 20} MiB: split it, or name another file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode()
         _check(text)
         return (YAML() if with_lines else YAML(typ="safe")).load(text)
     except MarkedYAMLError as error:
@@ -44,6 +43,10 @@ def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
         raise NotYaml(f"{where}this is not YAML: {error.problem or error.context}") from error
     except NotYaml:
         raise
+    except OSError as error:
+        if error.errno != EFBIG:
+            raise
+        raise NotYaml(error.strerror) from error
     except (YAMLError, UnicodeDecodeError, ValueError) as error:
         raise NotYaml(f"this is not YAML: {' '.join(str(error).split())}") from error
 

@@ -322,3 +322,20 @@ def test_what_the_documentation_says_of_a_scenario(name: str, violated: list[str
     checked = check(read_scenario(SCENARIOS / f"{name}.yaml"))
     assert [each.violation.invariant for each in checked.counterexamples] == violated
     assert checked.complete
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ([], 0, "No invariant is violated.\n"),
+        (["--max-states", "10"], 3, "No invariant is violated in what was explored.\n"),
+    ],
+)
+def test_the_exit_code_tells_whether_every_order_was_explored(
+    options: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(json.dumps(small()))
+    ran = CliRunner().invoke(app, ["check", str(path), "--processes", "1", *options])
+    assert ran.exit_code == code, ran.output
+    assert ran.output.endswith(said)

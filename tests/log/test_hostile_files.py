@@ -9,16 +9,21 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from schemas.records import LARGEST, RECORD
+from sinks.small_files import MOST_BYTES, read_small
 from streaming.answers.scenario import ScenarioError, read_scenario
 from streaming.cli.app import app
 from streaming.log import files
 from streaming.log.files import read_log
 from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LogError
-from streaming.log.yaml_files import MOST_BYTES, NotYaml, read_yaml
+from streaming.log.yaml_files import NotYaml, read_yaml
+from streaming.replay import load, replay_in_process
 
 DOUBLING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 500))
@@ -166,3 +171,134 @@ def test_a_damaged_log_is_named(name: str, tmp_path: Path) -> None:
         ran = CliRunner().invoke(app, ["replay", str(path), "--out", str(tmp_path / "out"), "--no-spark"])
         assert ran.exit_code == 2, ran.exception
         assert "damaged" in ran.stderr
+
+
+PLACES: list[tuple[list[dict[str, object]], str]] = [
+    ([{"partition": -1}], "0: partition -1 is out of range, which is from 0 to 99,999"),
+    ([{"partition": 0}, {"partition": 100_000}], "1: partition 100000 is out of range"),
+    ([{"partition": 2**31}], "0: partition 2147483648 is out of range"),
+    ([{"partition": 0, "offset": -1}], "0: offset -1 is out of range"),
+    ([{"partition": 0, "offset": 1}, {"partition": 1, "offset": -(2**63)}], "1: offset -9223372036854775808"),
+    ([{"partition": 0, "offset": 10**18}], "0: offset 1000000000000000000 is out of range, which is from"),
+    ([{"partition": 0, "offset": 2**63 - 1}], "0: offset 9223372036854775807 is out of range"),
+]
+"""Coordinates that there can't be, and what is said of them, with the row."""
+
+
+@pytest.mark.parametrize(("places", "said"), PLACES)
+def test_a_place_that_there_cannot_be_is_named(
+    places: list[dict[str, object]], said: str, tmp_path: Path
+) -> None:
+    rows = [{"timestamp": 1, "topic": "t"} | place for place in places]
+    lined, table = tmp_path / "log.jsonl", tmp_path / "log.parquet"
+    lined.write_text("".join(json.dumps(row | {"producer": "p", "sequence_id": 1}) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist([row | {"value": b"{}"} for row in rows]), table)
+    row, _, rest = said.partition(":")
+    with pytest.raises(LogError, match=re.escape(f"{lined}, line {int(row) + 1}:{rest}")):
+        read_log(lined)
+    with pytest.raises(LogError, match=re.escape(f"{table}, row {said}")):
+        read_log(table)
+    if all(isinstance(place["partition"], int) and place["partition"] < 2**31 for place in places):
+        typed = pa.Table.from_pylist([{"offset": 0} | row | {"value": b"{}"} for row in rows], RECORD)
+        with pytest.raises(LogError, match=re.escape(f"the log, row {said}")):
+            load(typed, partitions=None, policies=None)
+
+
+def test_offsets_that_are_counted_end_too(tmp_path: Path) -> None:
+    last = {
+        "partition": 0,
+        "timestamp": 1,
+        "topic": "t",
+        "producer": "p",
+        "sequence_id": 1,
+        "offset": 10**18 - 1,
+    }
+    (tmp_path / "log.jsonl").write_text(f'{json.dumps(last)}\n{{"command":"TICK"}}\n')
+    with pytest.raises(LogError, match="line 2: offset 1000000000000000000 is out of range"):
+        read_log(tmp_path / "log.jsonl")
+
+
+def test_policies_move_the_last_offset_up(tmp_path: Path) -> None:
+    last = {"partition": 0, "timestamp": 1, "topic": "persistent://a/b/c", "producer": "p", "sequence_id": 1,
+            "offset": 10**18 - 1}  # fmt: skip
+    (tmp_path / "log.jsonl").write_text(json.dumps(last))
+    (tmp_path / "p.yaml").write_text("namespaces:\n  a/b:\n    messageTTL: 60\n")
+    words = ["replay", str(tmp_path / "log.jsonl"), "--no-spark", "--out", str(tmp_path / "out")]
+    ran = CliRunner().invoke(app, [*words, "--policies", str(tmp_path / "p.yaml")])
+    assert ran.exit_code == 0, ran.exception
+
+
+def test_a_parquet_log_has_every_offset_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"partition": [0, 0], "offset": [0, None], "value": [b"{}", b"{}"]}), path)
+    with pytest.raises(LogError, match="row 1: there is no offset: fill it in, or leave the column out"):
+        read_log(path)
+
+
+BAD_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+GOOD_TEXT = pa.array(["a"])
+SHORT = ("topic", "producer", "payload", "key", "properties")
+
+
+@pytest.mark.parametrize("column", [*SHORT, "value"])
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()])
+def test_a_text_in_parquet_that_is_not_utf_8_is_a_record_to_refuse(
+    column: str, type_: pa.DataType, tmp_path: Path
+) -> None:
+    def texts(name: str) -> pa.Array:
+        good = pa.array([f"persistent://public/default/{name}"])
+        both = pa.concat_arrays([good, BAD_TEXT if name == column else good]).cast(type_)
+        return pa.MapArray.from_arrays([0, 1, 2], both, both) if name == "properties" else both
+
+    path, out = tmp_path / "log.parquet", str(tmp_path / "out")
+    columns = {name: texts(name) for name in SHORT} | {"sequence_id": [1, 2]}
+    if column == "value":
+        columns = {"topic": texts("topic"), "value": texts("value")}
+    pq.write_table(pa.table(columns), path)
+    ran = CliRunner().invoke(app, ["replay", str(path), "--no-spark", "--out", out])
+    assert ran.exit_code == 0, ran.exception
+    assert "2 records" in ran.output
+    assert f"{2 if column == 'value' else 1} in quarantine" in ran.output
+
+
+LARGE = (
+    ("check", "{w}/large.yaml"),
+    ("replay", "{w}/log.jsonl", "--no-spark", "--out", "{w}/new", "--policies", "{w}/large.yaml"),
+    ("quarantine", "resubmit", "{w}/out", "0:0", "--log", "{w}/log.jsonl", "--out", "{w}/new.jsonl", "--partitions", "1", "--value",
+     "{w}/large"),
+    ("minimize", "{w}/log.jsonl", "--out", "{w}/new.jsonl", "--keep", "{w}/large.py"),
+    ("record", "{w}/new", "--token-file", "{w}/large"),
+    ("record", "{w}/new", "--tls-ca", "{w}/large"),
+    ("capture", "t", "--to", "{w}/new.jsonl", "--token-file", "{w}/large"),
+    ("produce", "{w}/log.jsonl", "--ingress", "kafka://127.0.0.1:1/t", "--kafka-config", "{w}/large"),
+    ("produce", "{w}/log.jsonl", "--ingress", "kafka://127.0.0.1:1/t", "--kafka-config", "{w}/ssl"),
+)  # fmt: skip
+"""Commands that name a small file which is not small."""
+
+
+@pytest.mark.parametrize("command", LARGE, ids=" ".join)
+def test_a_small_file_that_is_large_is_not_read(command: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("large", "large.yaml", "large.py"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(LARGEST + 1)
+    (tmp_path / "ssl").write_text(f"security.protocol=SSL\nssl.truststore.location={tmp_path}/large\n")
+    (tmp_path / "log.jsonl").write_text("x\n")
+    replay_in_process(tmp_path / "log.jsonl", tmp_path / "out", partitions=1)
+    ran = CliRunner().invoke(app, [each.replace("{w}", str(tmp_path)) for each in command])
+    assert ran.exit_code == 2, ran.exception
+    said = " ".join((ran.stderr or str(ran.exception)).split())
+    assert re.search(r"large[.a-z]*: it has more than (4|16) MiB: name another file", said), said
+
+
+def test_no_more_is_read_of_what_has_no_end() -> None:
+    with pytest.raises(OSError, match="it has more than 4 MiB"):
+        read_small("/dev/zero")
+    with pytest.raises(NotYaml, match="it has more than 4 MiB"):
+        read_yaml("/dev/zero")
+
+
+def test_a_small_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    ran = CliRunner().invoke(app, ["record", str(tmp_path / "new"), "--token-file", str(tmp_path / "token")])
+    assert ran.exit_code == 2, ran.exception
+    assert "it is not text in UTF-8: name another file" in ran.stderr.replace("\n", " ")

@@ -57,6 +57,9 @@ def with_a_tree(draw: st.DrawFn) -> bytes:
 @given(st.binary(max_size=400) | damaged() | with_a_tree())
 @example(b"\xdd\xff\xff\xff\xff")
 @example(b"\x81\xa1x" + b"\xdf\xff\xff\xff\xff")
+@example(b'{"command":"ADMIN","method":"POST","path":"/x","body":18446744073709551616}')
+@example(b'{"command":"ADMIN","method":"POST","path":"/x","body":[{"a":-9223372036854775809}]}')
+@example(b'{"command":"BROKER_CONFIG","settings":{"x":18446744073709551616}}')
 def test_any_bytes_are_a_command_or_refused(record: bytes) -> None:
     found = decode_or_refuse(record)
     if isinstance(found, Line):
