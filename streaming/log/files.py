@@ -317,6 +317,8 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
 
 
 def _read_parquet(path: Path) -> pa.Table:
+    if not path.is_dir() and not path.is_file():
+        raise LogError(f"{path} is neither a file nor a folder, so it is no Parquet: name another log")
     try:
         return _table(path)
     except (pa.ArrowException, OSError) as error:

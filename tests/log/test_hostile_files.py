@@ -151,6 +151,24 @@ def test_a_line_that_no_command_is_long_enough_for(tmp_path: Path, monkeypatch: 
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x.parquet", "is neither a file nor a folder"),
+        ("x.jsonl", "line 1 has more than 1 MiB"),
+        ("x.jsonl.gz", "is damaged after line 0"),
+    ],
+)
+def test_a_device_is_no_log(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
+    (tmp_path / name).symlink_to("/dev/zero")
+    ran = CliRunner().invoke(
+        app, ["replay", str(tmp_path / name), "--no-spark", "--out", str(tmp_path / "out")]
+    )
+    assert ran.exit_code == 2, ran.exception
+    assert said in " ".join(ran.stderr.split())
+
+
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet"])
 def test_a_damaged_log_is_named(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
