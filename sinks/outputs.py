@@ -112,7 +112,10 @@ def _draft(folder: Path, name: str) -> tuple[Path, BinaryIO]:
     """A file that others know to be in use. Until it is locked, they may remove it."""
     while True:
         draft = folder / f"{name}{uuid4().hex[:8]}{_DRAFT}"
-        file = draft.open("xb")
+        try:
+            file = draft.open("xb")
+        except FileNotFoundError as error:
+            raise FileNotFoundError(error.errno, error.strerror, str(folder)) from None
         if hold(file.fileno(), draft, LOCK_SH):
             return draft, file
         file.close()

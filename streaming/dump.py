@@ -39,7 +39,6 @@ from streaming.broker.codec import (
     encode_topic,
 )
 from streaming.broker.dispatch.sorted_blocks import SortedBlocks
-from streaming.broker.errors import StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.names import is_topic_name
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
@@ -262,12 +261,10 @@ def _checked(reader: _Reader, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (
-        msgspec.MsgspecError, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, binascii.Error,
-        StateVersionError,
+        msgspec.MsgspecError, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, binascii.Error
     ) as error:  # fmt: skip
-        cause = error.__cause__ or error
         raise reader.bad(
-            f"not the state of a partition or a topic ({type(cause).__name__}: {cause})"
+            f"not the state of a partition or a topic ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -33,6 +33,7 @@ from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.base import INGRESS
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder
+from sinks.replayed import STATE, Replayed, count_files, write_replayed
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
@@ -42,7 +43,7 @@ from streaming.log.table import check_coordinates, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
-from streaming.states import STATE, Replayed, count_files, write_replayed, write_states
+from streaming.states import write_states
 
 if TYPE_CHECKING:
     from sinks.base import Sink

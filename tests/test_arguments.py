@@ -645,3 +645,24 @@ def test_any_stream_will_do(words: list[str], stream: str, tmp_path: Path) -> No
     assert "Traceback" not in ran.stderr
     assert ran.returncode == (1 if stream == "full" else 0), ran.stderr
     assert ("No space left on device" in ran.stderr) == (stream == "full")
+
+
+@pytest.mark.parametrize("words", [["replay", "{w}/x\udcff.jsonl", "--out", "{w}/o"], ["serve", "--data", "{w}/x\udcff"], ["explain", "{w}", "t\udcff"]],
+                         ids=lambda words: words[0])  # fmt: skip
+def test_a_name_that_is_not_unicode(words: list[str], tmp_path: Path) -> None:
+    magnetar = Path(sys.executable).with_name("magnetar")
+    ran = subprocess.run(
+        [magnetar, *(word.format(w=tmp_path) for word in words)], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert "is not UTF-8" in ran.stderr
+
+
+def test_a_folder_that_was_removed_under_a_command(tmp_path: Path) -> None:
+    magnetar = Path(sys.executable).with_name("magnetar")
+    line = f"mkdir {tmp_path}/x && cd {tmp_path}/x && rmdir {tmp_path}/x && exec {magnetar} replay log.jsonl --out o"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "magnetar: the current folder was removed: change to another one\n",
+    )

@@ -15,6 +15,7 @@ import pytest
 from schemas.effects import SendReceipt
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
+from sinks.replayed import read_replayed
 from sinks.storage import Damaged, Storage
 from sinks.tables import read_table
 from streaming.answers.diff import diff
@@ -25,7 +26,7 @@ from streaming.log.table import LogError
 from streaming.quarantine.store import Quarantine
 from streaming.replay import replay_in_process
 from streaming.seed import NotWhole, Origin, Seed, SeedWriter, read_seed
-from streaming.states import read_replayed, read_states
+from streaming.states import read_states
 from streaming.summary import what_happened
 from streaming.ui.output_rows import latest
 from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts

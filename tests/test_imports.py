@@ -38,7 +38,7 @@ ROOMS = {
         "typer rich msgspec",
     ),
     "streaming.ui": Room(
-        "streaming.answers streaming.states streaming.fold streaming.metrics streaming.broker sinks schemas",
+        "streaming.answers streaming.fold streaming.metrics streaming.broker sinks schemas",
         "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
+from sinks.replayed import read_replayed
 from streaming.answers.minimize import Minimized, write
 from streaming.answers.timeline import Timeline
 from streaming.broker.codec import decode_state
@@ -32,7 +33,7 @@ from streaming.seed import Origin, Seed, SeedWriter, read_seed
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
-from streaming.states import read_replayed, read_states
+from streaming.states import read_states
 from tests.server.test_data import START, publish
 from tests.steps import KILLED, fails, in_process
 
@@ -354,7 +355,7 @@ WRITERS = {
     "streaming/spark/session.py:_packed": _TEMPORARY,
     "streaming/spark/source.py:stage": _TEMPORARY,
     "streaming/spark/source.py:write": _TEMPORARY,
-    "streaming/states.py:write_replayed": "replay",
+    "sinks/replayed.py:write_replayed": "replay",
     "streaming/states.py:write_states": "replay",
     "streaming/traces/importer.py:import_traces": "demo",
 }

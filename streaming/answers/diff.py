@@ -19,6 +19,7 @@ from schemas import effects as e
 from schemas.effects import KINDS, Effect, Row
 from sinks import batch_files
 from sinks.parquet import fragment
+from sinks.replayed import Replayed, read_replayed
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
 from streaming.answers.fates import OBSERVED, UNCLEAR, UNTIMED, Messages, Observer, OfSubscription, OfTopic
@@ -31,7 +32,7 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.position import EARLIEST, Position
 from streaming.fold import StateRow
 from streaming.log.positions import WrittenEntries
-from streaming.states import Replayed, read_replayed, read_states
+from streaming.states import read_states
 
 
 def diff(

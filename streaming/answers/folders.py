@@ -21,6 +21,7 @@ from sinks import batch_files
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
 from sinks.parquet import fragment
+from sinks.replayed import check_whole
 from sinks.storage import Storage, within
 from sinks.tables import TABLES, first_batch, table_files
 from streaming.broker.broker import Broker
@@ -28,7 +29,7 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
 from streaming.spark.checkpoint import is_on_s3, noted
 from streaming.spark.failure import explained
-from streaming.states import check_whole, read_states
+from streaming.states import read_states
 
 SHOWN = 5
 """How many names an error lists."""

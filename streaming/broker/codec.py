@@ -136,10 +136,4 @@ def decode_state(data: bytes) -> PartitionState:
             "run the version that wrote it, or start from a new checkpoint"
         )
     state = memoryview(data)[1:]
-    try:
-        return _state_decoder.decode(state if found == VERSION else upgraded(state, found, VERSION))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StateVersionError(
-            f"a state of version {found} can't be read ({error}): it is damaged, or a version of Magnetar between two releases wrote it. "
-            "Restore it from a copy, run the version that wrote it, or start from a new checkpoint"
-        ) from error
+    return _state_decoder.decode(state if found == VERSION else upgraded(state, found, VERSION))

@@ -12,6 +12,10 @@ import sys
 def main() -> None:
     """Runs the command line."""
     _prepare_streams()
+    try:
+        os.getcwd()  # noqa: PTH109 (pathlib takes time)
+    except FileNotFoundError:
+        sys.exit("magnetar: the current folder was removed: change to another one")
     # Until the command handles signals, Ctrl-C ends the process without a traceback.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from streaming.cli.app import app

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, EFBIG, ENOSPC
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 import typer
@@ -33,7 +33,7 @@ _OF_FILES = (
     ("streaming.log.table", "LogError", WRONG),
 )
 
-_FULL = (ENOSPC, EDQUOT, EFBIG)
+_FULL = (ENOSPC, EDQUOT)
 _NOWHERE = logging.NullHandler()
 
 

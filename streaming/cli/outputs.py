@@ -9,6 +9,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 from streaming.cli.errors import expected_errors
@@ -145,6 +146,8 @@ class Command(TyperCommand):
             at = at.parent
         name = " ".join(reversed(names))
         given = {each: value for each, value in ctx.params.items() if value is not None}
+        for value in given.values():
+            _check_text(value)
         if any(use(name, each) in _CHECKED for each in given):
             _check(name, given)
         folders = [Path(given[each]) for each in given if use(name, each) is Use.FOLDER]
@@ -163,6 +166,17 @@ class Command(TyperCommand):
                         if own is not None and own(file):
                             file.unlink()
                 return super().invoke(ctx)
+
+
+def _check_text(value: Any) -> None:
+    """Neither Arrow nor JSON has a text that is not Unicode. Raises `typer.BadParameter`."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        try:
+            str(each).encode()
+        except UnicodeEncodeError:
+            raise typer.BadParameter(
+                f"{str(each)!a} is not UTF-8: rename it, or set a locale in which it is"
+            ) from None
 
 
 _ANSWERS = {

@@ -92,7 +92,6 @@ def export_command(
                 partitions=len(last.offsets),
                 offsets={str(partition): offset for partition, offset in last.offsets.items()},
             )
-        out.parent.mkdir(parents=True, exist_ok=True)
         with new_file(out) as file:
             topics = write_dump(file, header, encoded)
     say(f"{counted(topics, 'topic')} to {out}")

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from schemas import commands as c
+from sinks.replayed import check_whole
 from streaming.quality.data_docs import Page
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.suites import Suite, read_suites
-from streaming.states import check_whole
 
 MALFORMED = "malformed"
 """The rule that a record breaks if its value is not a command. The decoder has this rule, not a suite."""

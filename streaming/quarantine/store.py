@@ -29,10 +29,10 @@ from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
 from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
+from sinks.replayed import check_whole
 from sinks.storage import Storage, within
 from streaming.broker.entries import NoEntries
 from streaming.log.files import read_log
-from streaming.states import check_whole
 
 _NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore
 _RESUBMITTING = "quarantine/_resubmitting"

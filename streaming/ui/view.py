@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sinks.replayed import read_replayed
 from sinks.storage import Storage, plain, within
 from streaming.answers.folders import Budget, Folders
 from streaming.answers.inspection import batch_times, batches
 from streaming.fold import StateRow, partition_metrics
 from streaming.metrics.query import Progress, QueryMetrics
 from streaming.metrics.topics import Known, Snapshot, TopicFigures
-from streaming.states import read_replayed
 from streaming.ui.figures import totals
 from streaming.ui.history import POINTS, History
 from streaming.ui.output_rows import flows

@@ -1,6 +1,7 @@
 """Rules that no worked case of the spec covers: rare states, and refusals at the limits of mechanisms."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain, combinations
 from typing import Any
 
 import pytest
@@ -133,6 +134,25 @@ def test_closed_producers_are_remembered_for_a_keep_alive_interval() -> None:
     run.wait(31)
     run.broker.encode()
     assert run.broker._state.closed_producers == {}
+
+
+@pytest.mark.parametrize("connections", [("a", "a"), ("a", "b")])
+def test_the_order_of_closed_producers_does_not_depend_on_cuts(connections: tuple[str, str]) -> None:
+    """Those whose time is over are forgotten where a micro-batch ends. A chaos test found that the ones that were closed again then
+    had other places."""
+
+    def state(cuts: Collection[int]) -> bytes:
+        run = Run(keepAliveIntervalSeconds=30)
+        for step, which in enumerate((0, 1, 0, 1)):
+            run.wait(20 if step else 0)
+            if step in cuts:
+                run.broker = Broker.decode(run.broker.encode(), NoEntries())
+            run.create_producer("p", which, connections[which])
+            run.admin("PUT", "/unload")
+        return run.broker.encode()
+
+    every = chain.from_iterable(combinations(range(4), count) for count in range(5))
+    assert len({state(cuts) for cuts in every}) == 1
 
 
 def test_closed_producers_are_those_of_a_connection() -> None:
@@ -727,13 +747,6 @@ def test_what_is_not_there() -> None:
 def test_a_state_of_another_version_is_refused(state: bytes, found: str) -> None:
     with pytest.raises(StateVersionError, match=f"version {found}, this Magnetar reads {VERSION}"):
         Broker.decode(state, NoEntries())
-
-
-def test_a_state_that_a_release_did_not_write_is_refused() -> None:
-    whole = Run().broker.encode()
-    for damaged in (whole[:1] + b"\x90", whole[:-1], whole[:1] + b"\xa1\xff"):
-        with pytest.raises(StateVersionError, match=r"can't be read .*: it is damaged, or"):
-            Broker.decode(damaged, NoEntries())
 
 
 def test_no_snapshot_is_taken_where_a_cursor_cannot_be() -> None:

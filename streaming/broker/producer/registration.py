@@ -113,8 +113,11 @@ def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: st
     """The broker closes a producer. It ignores what the client still sends for a keep-alive interval (§5.1)."""
     _unregister(ctx, topic, producer)
     if producer.producer_id is not None:
-        until = ctx.clock + ctx.config.keepAliveIntervalSeconds * 1000
-        ctx.closed_producers.setdefault(producer.connection, {})[producer.producer_id] = until
+        # In the order of their ends, whether or not those whose time was over were forgotten before.
+        ids = ctx.closed_producers.pop(producer.connection, {})
+        ids.pop(producer.producer_id, None)
+        ids[producer.producer_id] = ctx.clock + ctx.config.keepAliveIntervalSeconds * 1000
+        ctx.closed_producers[producer.connection] = ids
     ctx.emit(CloseProducer(topic.name, producer.connection, producer.producer_id, producer.name, cause))
     _pass_access_on(ctx, topic)
 
