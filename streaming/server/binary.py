@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
         self._heard, self._asked, self._overdue = True, False, False
-        self._under_way = self._under_way_bytes = 0
+        self._under_way = self._under_way_bytes = self._answers = 0
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -627,7 +627,7 @@ class Connection(asyncio.Protocol):
         if self._delayed:
             self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
         else:
-            self._post(topic, _json(command), size)
+            self._post(topic, _json(command), size, self._answers_to(asked))
 
     def _time(self, key: int | tuple[int, int] | None) -> None:
         """Find out how long the answer takes, if there will be one, and no other one is awaited."""
@@ -680,8 +680,20 @@ class Connection(asyncio.Protocol):
         elif asked.cmd == "UNSUBSCRIBE":
             self._unsubscribing[asked.fields["request_id"]] = key
 
-    def _post(self, topic: str | None, value: bytes, size: int) -> None:
-        self._engine.post(topic, value, partial(self._carried_out, size))
+    def _answers_to(self, asked: Frame) -> int:
+        """How many messages the broker may send because of a command, or one more than may wait."""
+        most = self._limits.waiting + 1
+        if asked.cmd == "FLOW":
+            return min(int(asked.fields["messagePermits"]), most)
+        return most if asked.cmd == "REDELIVER_UNACKNOWLEDGED_MESSAGES" else 0
+
+    def _post(self, topic: str | None, value: bytes, size: int, answers: int = 0) -> None:
+        self._answers += answers
+        self._engine.post(topic, value, partial(self._delivered, size, answers))
+
+    def _delivered(self, size: int, answers: int) -> None:
+        self._answers -= answers
+        self._carried_out(size)
 
     def _goes(self, commands: int, size: int) -> None:
         """So many commands, of `size` bytes in all, go to the broker."""
@@ -702,7 +714,7 @@ class Connection(asyncio.Protocol):
         limits, server = self._limits, self._server
         return (
             self._writable
-            and len(self._waiting) <= limits.waiting
+            and len(self._waiting) + self._answers <= limits.waiting
             and self._under_way <= limits.commands
             and self._under_way_bytes <= limits.buffered
             and not server.is_full

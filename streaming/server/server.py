@@ -31,6 +31,7 @@ from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
 from streaming.server.admin.http import HttpServer
+from streaming.server.admin.turns import InTurn
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.clock import HeldClock
@@ -229,7 +230,7 @@ class Server:
         self._http: HttpServer | None = None
         if admin_listener is not None:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]), advertised)}"
-            app = application(engine, self.service_url, self.admin_url, self.binary.clients)
+            app: ASGIApp = InTurn(application(engine, self.service_url, self.admin_url, self.binary.clients))
             app = app if clock is None else self._with_control(app, clock)
             app = _with_metrics(app, engine, self.binary.metrics)
             if security.authentication is not None:

@@ -413,6 +413,61 @@ def test_payloads_that_come_with_their_rows_do_not_wait_in_memory() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("asks", ["permits", "redeliveries"])
+def test_messages_that_a_client_asks_for_and_does_not_read_wait_in_the_broker(asks: str) -> None:
+    """Each of many frames that come at once may make the broker send all that there is."""
+    messages, subscriptions = 300, 40
+
+    async def work(scene: Scene) -> None:
+        publisher = await scene.connected()
+        publisher.send(producer(), *(send(number, bytes(1000)) for number in range(messages)))
+        for _ in range(messages):
+            await publisher.until("SEND_RECEIPT")
+        slow = await scene.connected()
+        connection = list(scene.server.binary.connections.values())[-1]
+        of = {"topic": TOPIC, "subType": "Exclusive", "initialPosition": "Earliest"}
+        for number in range(subscriptions):
+            slow.send(
+                encode(
+                    "SUBSCRIBE",
+                    {**of, "subscription": f"s{number}", "consumer_id": number, "request_id": number},
+                )
+            )
+            await slow.until("SUCCESS")
+        if asks == "redeliveries":
+            slow.send(encode("FLOW", {"consumer_id": 0, "messagePermits": 1_000_000}))
+            for _ in range(messages):
+                await slow.until("MESSAGE")
+            frames = [encode("REDELIVER_UNACKNOWLEDGED_MESSAGES", {"consumer_id": 0})] * subscriptions
+        else:
+            frames = [
+                encode("FLOW", {"consumer_id": number, "messagePermits": 1_000_000})
+                for number in range(subscriptions)
+            ]
+        most = 0
+        deliver = connection.deliver
+
+        def delivered(effects: Any) -> None:
+            nonlocal most
+            connection.pause_writing()  # its client does not read
+            deliver(effects)
+            most = max(most, connection.waiting)
+
+        connection.deliver = delivered  # type: ignore[method-assign]
+        slow.send(b"".join(frames))
+        while connection._under_way or not most:
+            await asyncio.sleep(0.001)
+        publisher.send(send(messages))
+        await publisher.until("SEND_RECEIPT")
+        assert most <= messages + 100
+        connection.deliver = deliver  # type: ignore[method-assign]
+        connection.resume_writing()
+        for _ in range(messages * subscriptions):
+            await slow.until("MESSAGE")
+
+    run(work, Limits(waiting=100))
+
+
 def test_receipts_that_wait_hold_no_payloads() -> None:
     async def work(scene: Scene) -> None:
         peer = await scene.connected()
