@@ -150,6 +150,12 @@ class IngressWatch:
             admin.close()
 
 
+def noted_topic(store: str) -> str | None:
+    """The ingress topic of the query with a store. None: it has not noted any. Raises `Damaged`."""
+    noted = _noted(Storage(store))
+    return None if noted is None else noted.topic
+
+
 def _noted(storage: Storage) -> Ingress | None:
     return storage.read_json(INGRESS, Ingress, "the ingress topic's id")
 

@@ -16,6 +16,7 @@ from schemas.records import LARGEST, RECORD, Coordinates
 from sinks.outputs import check_new_file
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.ingress import noted_topic
 from streaming.kafka.produce import NotProduced
 from streaming.kafka.url import KafkaUrl
 from streaming.log.files import check_log, check_log_name, read_log, write_log
@@ -54,6 +55,10 @@ def to_ingress(
         raise QuarantineError(
             f"{quarantine.url} belongs to a replay: its records are in a log, not in a topic. Give --log, the log that "
             "was replayed, and --out, the log to write; nothing was resubmitted"
+        )
+    if (topic := noted_topic(quarantine.url)) not in (None, url.topic):
+        raise QuarantineError(
+            f"{quarantine.url} is the store of a query that reads {topic!r}, and not {url.topic!r}: give its ingress; nothing was resubmitted"
         )
     now = int(time.time() * 1000)
     repaired = [each._replace(timestamp=now) for each in repaired]

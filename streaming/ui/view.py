@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
-from sinks.replayed import read_replayed
-from sinks.storage import Storage, plain, within
+from sinks.replayed import STATE, check_whole, read_replayed
+from sinks.storage import Damaged, Storage, plain, within
 from streaming.answers.folders import Budget, Folders
 from streaming.answers.inspection import batch_times, batches
 from streaming.fold import StateRow, partition_metrics
@@ -138,7 +139,7 @@ class FolderView:
     ) -> None:
         """`read`: reads the last states; None: there are none. They are read here first. `finished`: of a replay, so that they
         do not change."""
-        self.folder, self.tables = folder, found.tables
+        self.folder, self._tables = folder, found.tables
         self._checkpoint, self._read = found.checkpoint, read
         self._replayed = None if found.state is None else read_replayed(found.state)
         self._finished = finished
@@ -146,6 +147,17 @@ class FolderView:
         self._flows: dict[str | None, dict[str, Any] | None] = {}
         self._commit, self._due = self._last_commit(), 0.0
         self._load()
+
+    @property
+    def tables(self) -> Storage | None:
+        """See `View`. Raises `Damaged` if files of a replay were moved or removed since."""
+        if self._finished:
+            if not (Path(self.folder) / STATE).is_dir():
+                raise Damaged(
+                    f"{self.folder} was moved or removed: bring it back, or start again with its new name"
+                )
+            check_whole(Path(self.folder))
+        return self._tables
 
     def _load(self) -> None:
         states = [] if self._read is None else self._read()

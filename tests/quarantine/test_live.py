@@ -15,14 +15,18 @@ from pyspark.sql import SparkSession
 
 from schemas.effects import Quarantined
 from schemas.records import Coordinates
+from sinks.base import INGRESS
 from sinks.dead_letters import read_dead_letters
 from sinks.quarantine import QuarantineSink, read_quarantine
+from sinks.storage import Storage
 from sinks.tables import read_table
+from streaming.kafka.ingress import Ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.quarantine.store import Quarantine
+from streaming.quarantine.resubmit import to_ingress
+from streaming.quarantine.store import Quarantine, QuarantineError
 from streaming.run import run_query
 from streaming.spark.query import Written
 from tests.quarantine.test_quarantine import BAD, GOOD, OTHER, TOPIC, complaint, edited, magnetar, message
@@ -210,3 +214,12 @@ def test_the_partition_it_was_in_must_be_there(ingress: str, tmp_path: Path) -> 
     bad = edited(store, tmp_path / "bad.jsonl", p2_0=message(1))
     said = complaint("resubmit", store, bad, "--ingress", ingress)
     assert "has 1 partitions, and a record was in partition 2" in said
+
+
+def test_the_topic_of_another_query_gets_nothing(store: Path) -> None:
+    """A typo would send a command to a foreign topic, and note the record as resubmitted."""
+    Storage(str(store)).write_json(INGRESS, Ingress("mine", None, 1))
+    with pytest.raises(
+        QuarantineError, match="reads 'mine', and not 'mime': give its ingress; nothing was resubmitted"
+    ):
+        to_ingress(Quarantine(str(store)), [], "kafka://127.0.0.1:1/mime")

@@ -135,6 +135,18 @@ def test_the_latest_losses_and_their_reasons(view: FolderView) -> None:
     assert refused["rule"] == "malformed"
 
 
+@pytest.mark.parametrize("what", ["tables/kind=EVICTED", "."])
+def test_files_that_go_away_meanwhile_are_no_answer(replayed: Path, tmp_path: Path, what: str) -> None:
+    shutil.copytree(replayed, tmp_path / "out")
+    found = Folders.of(tmp_path / "out")
+    pages = FolderView(str(tmp_path / "out"), found, found.states, finished=True)
+    assert get(pages, "/api/latest")[0] == 200
+    (tmp_path / "out" / what).rename(tmp_path / "away")
+    status, body = get(pages, "/api/latest")
+    assert status == 500
+    assert "is not whole" in str(body) or "was moved or removed" in str(body)
+
+
 def test_the_latest_rows_are_those_of_the_table(replayed: Path, view: FolderView) -> None:
     assert view.tables is not None
     every = sorted(
