@@ -332,6 +332,17 @@ def consumers_of_key_shared_that_come_and_go(run: Direct, n: int) -> None:
 
 
 @load()
+def consumers_of_key_shared_on_a_lost_connection(run: Direct, n: int) -> None:
+    """With messages of as many keys that they have not acknowledged."""
+    run.subscribe("s", "Key_Shared", id_=n, connection="another")
+    for id_ in range(n):
+        run.subscribe("s", "Key_Shared", id_=id_, connection="c", permits=1000)
+    for number in range(n):
+        run.publish(number, key=f"k{number}")
+    run.lose("c")
+
+
+@load()
 def consumers_of_failover(run: Direct, n: int) -> None:
     for id_ in range(n // 10):
         run.subscribe("s", "Failover", id_=id_, consumer_name=f"{n}-{id_}")

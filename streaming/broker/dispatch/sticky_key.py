@@ -11,7 +11,7 @@ every event that could change the outcome starts them again.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from sys import maxsize
@@ -108,7 +108,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Give the consumer its hash slots. Hashes it takes from others drain first."""
         super().add_consumer(sub, consumer)
-        self._reassign(sub, sub.consumers, lambda: self.selector.add(consumer))
+        self._take_over(sub, consumer)
         self.stuck = False
         if self._polls:
             self.dispatch(sub)  # one more consumer allows a longer look-ahead
@@ -116,8 +116,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Give the consumer's hash slots to the others. None of its hashes drain any more."""
         self.draining.forget(consumer.handle)
-        others = [other for other in sub.consumers if other is not consumer]
-        self._reassign(sub, others, lambda: self.selector.remove(consumer.handle))
+        self._give_up(sub, consumer)
         self.stuck = False
         return super().remove_consumer(sub, consumer) or self._polls
 
@@ -125,26 +124,31 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _polls(self) -> bool:  # whether Pulsar may be retrying: not while a read waits or is not allowed
         return not self.pending_read and not self.blocked
 
-    def _reassign(
-        self, sub: SubscriptionContext, consumers: list[Consumer], change: Callable[[], None]
-    ) -> None:
-        """Change the selector. A hash with unacked entries drains once its consumer loses it, until it gets it back."""
+    def _take_over(self, sub: SubscriptionContext, joining: Consumer) -> None:
+        """Add a consumer to the selector. A hash with unacked entries drains once its consumer loses it."""
         self.__dict__.pop("_queues", None)
         if not self._drains:
-            change()
+            self.selector.add(joining)
             return
         select = self.selector.select
-        unacked = [
-            (consumer.handle, Counter(consumer.hashes.values())) for consumer in consumers if consumer.hashes
-        ]
-        before = [{hash_: select(hash_) == handle for hash_ in entries} for handle, entries in unacked]
-        change()
-        for (handle, entries), had in zip(unacked, before, strict=True):
-            for hash_, count in entries.items():
-                has = select(hash_) == handle
-                if had[hash_] and not has:
-                    self.draining.add(handle, hash_, count)
-                elif has and not had[hash_] and self.draining.reduce(handle, hash_, count):
+        unacked = [(each.handle, Counter(each.hashes.values())) for each in sub.consumers if each.hashes]
+        had = [{hash_ for hash_ in entries if select(hash_) == handle} for handle, entries in unacked]
+        self.selector.add(joining)
+        for (handle, entries), hashes in zip(unacked, had, strict=True):
+            for hash_ in entries:
+                if hash_ in hashes and select(hash_) != handle:
+                    self.draining.add(handle, hash_, entries[hash_])
+
+    def _give_up(self, sub: SubscriptionContext, leaving: Consumer) -> None:
+        """Remove a consumer from the selector. The others only gain by that: a hash no longer drains once its consumer gets it back."""
+        self.__dict__.pop("_queues", None)
+        select, draining = self.selector.select, self.draining.hashes
+        lost = [(hash_, each.owner) for hash_, each in draining.items() if select(hash_) != each.owner]
+        self.selector.remove(leaving.handle)
+        for hash_, owner in lost:
+            if select(hash_) == owner:
+                entries = [*sub.subscription.consumer(*owner).hashes.values()].count(hash_)
+                if entries and self.draining.reduce(owner, hash_, entries):
                     self._read_soon(sub)
 
     @property
@@ -262,11 +266,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _hold(self, position: Position, hash_: int) -> None:
         """Remember the hash of a position in the replay set."""
         if position not in self.hashes:
-            self._queue(position).discard(position)
+            self._leave_queue(position)
             self.hashes[position] = hash_
             self.held[hash_] = self.held.get(hash_, 0) + 1
             if position in self.replay:
-                self._queue(position).add(position)
+                self._join_queue(position)
 
     @cached_property
     def _queues(self) -> dict[Handle | None, Positions]:
@@ -280,20 +284,25 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         hash_ = self.hashes.get(position)
         return None if hash_ is None else self.selector.select(hash_)
 
-    def _queue(self, position: Position) -> Positions:
-        return self._queues.setdefault(self._consumer_of(position), Positions())
+    def _join_queue(self, position: Position) -> None:
+        if "_queues" in self.__dict__:  # else it will be there when somebody asks
+            self._queues.setdefault(self._consumer_of(position), Positions()).add(position)
+
+    def _leave_queue(self, position: Position) -> None:
+        if "_queues" in self.__dict__:
+            self._queues.setdefault(self._consumer_of(position), Positions()).discard(position)
 
     def remember(self, positions: list[Position]) -> None:
         """Add positions to the replay set."""
         super().remember(positions)
         for position in positions:
-            self._queue(position).add(position)
+            self._join_queue(position)
 
     def forget(self, positions: Iterable[Position]) -> None:
         """Remove entries from the replay set, with their hashes."""
         for position in positions:
             self.replay.discard(position)
-            self._queue(position).discard(position)
+            self._leave_queue(position)
             self._forget_hash(position)
             self.stuck = False
 
@@ -318,7 +327,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return
         self.stuck = False
         for each in gone:
-            self._queue(each).discard(each)
+            self._leave_queue(each)
         first = bisect_left(gone, Position(position.ledger, 0))
         following = self.replay.at_or_after(position)
         if (

@@ -196,10 +196,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if position not in self.hashes:
             super()._hold(position, hash_)
             return
-        self._queue(position).discard(position)
+        self._leave_queue(position)
         self.hashes[position] = hash_
         if position in self.replay:
-            self._queue(position).add(position)
+            self._join_queue(position)
 
     def forget_to(self, position: Position) -> None:
         """Remove entries up to and including `position` from the replay set, with their hashes."""
