@@ -15,6 +15,7 @@ from schemas import commands as c
 from schemas.commands import AnyCommand, MessageIdData, Publish
 from streaming.broker import admin
 from streaming.broker.config import BadSetting, configuration
+from streaming.broker.names import is_topic_name
 from streaming.broker.position import Position
 from streaming.log.yaml_files import NotYaml, read_yaml
 
@@ -121,7 +122,7 @@ def scenario_of(document: Any) -> Scenario:
     if unknown := fields.keys() - _FILE:
         raise ScenarioError(f"{', '.join(sorted(unknown))}: expected {', '.join(sorted(_FILE))}")
     config = _configuration(fields)
-    builder = _Builder(full_topic_name(str(fields.get("topic", "t"))))
+    builder = _Builder(_topic("topic", fields.get("topic", "t")))
     setup = tuple(
         step
         for number, each in enumerate(_list("setup", fields))
@@ -145,7 +146,10 @@ def scenario_of(document: Any) -> Scenario:
     waits = [_milliseconds(f"time, step {n + 1}", each) for n, each in enumerate(_list("time", fields))]
     if waits:
         actors.append(Actor("time", tuple(Step("TICK", None, c.Tick(), wait=each) for each in waits)))
-    if fields.get("symmetry", True):
+    builder.check()
+    if not isinstance(symmetry := fields.get("symmetry", True), bool):
+        raise ScenarioError(f"symmetry is {symmetry!r}: expected true or false")
+    if symmetry:
         actors = _symmetric(actors, {str(name): steps for name, steps in clients.items()}, named)
     if not actors:
         raise ScenarioError("nothing happens: give clients, time or faults")
@@ -230,6 +234,16 @@ class _Builder:
         self._requests: dict[str, int] = {}
         self._sequence: dict[tuple[str, int], int] = {}
         self._producers: dict[tuple[str, int], str] = {}
+        self._opened: set[str] = set()
+        self._used: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Whether each connection that a command uses is one on which something is opened. Raises `ScenarioError`."""
+        for connection, place in self._used.items():
+            if connection not in self._opened:
+                raise ScenarioError(
+                    f"{place}: nothing is opened on the connection {connection!r}: expected {', '.join(sorted(self._opened)) or 'a SUBSCRIBE'}"
+                )
 
     def steps(self, place: str, client: str | None, given: Any) -> Iterator[Step]:
         """The steps that one item of a list gives. Raises `ScenarioError`."""
@@ -253,7 +267,7 @@ class _Builder:
             raise ScenarioError(
                 f"{place}: {name} is not a command: expected {', '.join(sorted([*_COMMANDS, _SHORT_FORM]))}"
             )
-        topic: str | None = full_topic_name(str(fields.pop("topic", self._topic)))
+        topic: str | None = _topic(place, fields.pop("topic", self._topic))
         ids = None
         if name == _SHORT_FORM:
             producer = fields.setdefault("producer", client or "producer")
@@ -262,6 +276,10 @@ class _Builder:
         type_ = _COMMANDS[name]
         fields.setdefault("connection", client or ("" if name in _GLOBAL else "admin"))
         connection = str(fields["connection"])
+        if name in _OPENING:
+            self._opened.add(connection)
+        elif connection and name not in _ANYBODYS:
+            self._used.setdefault(connection, place)
         for each in ("consumer_id", "producer_id"):
             if each in type_.__struct_fields__:
                 fields.setdefault(each, 0)
@@ -288,7 +306,9 @@ class _Builder:
                 fields.setdefault("ack_type", "Individual")
         elif name == "ADMIN":
             path = str(fields.get("path", ""))
-            fields["path"] = path.replace("{topic}", "/" + self._topic.replace("://", "/"))
+            fields["path"] = path = path.replace("{topic}", "/" + self._topic.replace("://", "/"))
+            if "{" in path:
+                raise ScenarioError(f"{place}: {path}: only {{topic}} stands for something")
             topic = admin.topic_of(fields["path"])
         if name in _GLOBAL:
             topic = None
@@ -313,6 +333,21 @@ class _Builder:
         found = self._sequence[name, number] = self._sequence.get((name, number), -1) + 1
         return found
 
+
+_OPENING = frozenset({"CONNECT", "SUBSCRIBE", "PRODUCER"})
+_ANYBODYS = frozenset(
+    {
+        "ADMIN",
+        "RESTART",
+        "RUN_CHECK",
+        "FAULT",
+        "PARTITIONED_METADATA",
+        "LOOKUP",
+        "GET_SCHEMA",
+        "GET_OR_CREATE_SCHEMA",
+    }
+)
+"""What a connection may send on which nothing is opened."""
 
 _GLOBAL = frozenset({"RESTART", "RUN_CHECK", "CONNECTION_LOST", "CONNECT"})
 
@@ -352,6 +387,12 @@ def _items(place: str, given: Any) -> list[Any]:
 
 def _list(name: str, fields: Mapping[str, Any]) -> list[Any]:
     return _items(name, fields.get(name, []))
+
+
+def _topic(place: str, given: Any) -> str:
+    if not isinstance(given, str) or not is_topic_name(name := full_topic_name(given)):
+        raise ScenarioError(f"{place}: {given!r} is not the name of a topic, such as orders")
+    return name
 
 
 def full_topic_name(name: str) -> str:

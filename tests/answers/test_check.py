@@ -23,6 +23,7 @@ from streaming.cli.app import app
 from streaming.log.files import read_log
 from streaming.replay import replay_in_process
 
+SUBSCRIBE = {"SUBSCRIBE": {"subscription": "s", "subType": "Shared"}}
 SCENARIOS = Path(__file__).parents[2] / "docs" / "scenarios"
 WORKER = [{"SUBSCRIBE": {"subscription": "s", "subType": "Shared"}}, {"FLOW": {"messagePermits": 2}}, "ACK"]
 
@@ -297,6 +298,27 @@ def test_the_broker_of_a_world_gets_the_commands_of_the_log() -> None:
         ({"settings": {"wings": 2}}, "unknown broker settings: wings"),
         ({"profile": "3.x"}, "profile and settings: Invalid enum value '3.x'"),
         ({"time": ["soon"]}, "time, step 1: 'soon': expected a number and a unit"),
+        # What would be a scenario in which nothing goes wrong, because nothing happens.
+        ({"topic": "a/b", "clients": {"a": ["PUBLISH"]}}, "topic: 'a/b' is not the name of a topic"),
+        ({"topic": "", "clients": {"a": ["PUBLISH"]}}, "topic: '' is not the name of a topic"),
+        ({"clients": {"a": [{"PUBLISH": {"topic": 7}}]}}, "a, step 1: 7 is not the name of a topic"),
+        ({"symmetry": "maybe", "clients": {"a": ["PUBLISH"]}}, "symmetry is 'maybe': expected true or false"),
+        (
+            {"setup": [{"CLOSE_CONSUMER": {"connection": "b"}}], "clients": {"a": [SUBSCRIBE]}},
+            "setup, step 1: nothing is opened on the connection 'b': expected a",
+        ),
+        (
+            {"clients": {"a": [SUBSCRIBE]}, "faults": [{"CONNECTION_LOST": "b"}]},
+            "faults, step 1: nothing is opened on the connection 'b'",
+        ),
+        (
+            {"clients": {"a": ["ACK"]}},
+            "a, step 1: nothing is opened on the connection 'a': expected a SUBSCRIBE",
+        ),
+        (
+            {"clients": {"a": [{"ADMIN": {"method": "PUT", "path": "{topc}/unload"}}]}},
+            "{topc}/unload: only {topic} stands for something",
+        ),
     ],
 )
 def test_mistakes_in_scenarios(document: Any, said: str) -> None:
