@@ -685,7 +685,9 @@ class Connection(asyncio.Protocol):
         most = self._limits.waiting + 1
         if asked.cmd == "FLOW":
             return min(int(asked.fields["messagePermits"]), most)
-        return most if asked.cmd == "REDELIVER_UNACKNOWLEDGED_MESSAGES" else 0
+        if asked.cmd == "REDELIVER_UNACKNOWLEDGED_MESSAGES":  # of these, or of all
+            return min(len(asked.fields.get("message_ids", ())) or most, most)
+        return 0
 
     def _post(self, topic: str | None, value: bytes, size: int, answers: int = 0) -> None:
         self._answers += answers
