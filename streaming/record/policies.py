@@ -13,6 +13,10 @@ SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
 
 
+_NOT_RECORDED = {"namespacesMustExist"}
+"""Settings of `magnetar serve` that a log can't have: it lacks the calls that created what was there before."""
+
+
 class Call(NamedTuple):
     """An admin call: its path below ``/admin/v2``, and its body as JSON."""
 
@@ -29,7 +33,7 @@ def settings_of(rest: Rest) -> tuple[dict[str, str], list[str]]:
     known, defaults = ServiceConfiguration.__struct_fields__, ServiceConfiguration()
     found, refused = {}, []
     for name, value in rest.get("/brokers/configuration/runtime").items():
-        if name in known and value:  # Java shows null as nothing
+        if name in known and name not in _NOT_RECORDED and value:  # Java shows null as nothing
             if value.startswith("[") and value.endswith("]"):  # a set, as Java shows it
                 value = value[1:-1].replace(" ", "")
             try:

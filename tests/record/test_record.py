@@ -21,16 +21,18 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.cli.app import app
+from streaming.cli.serve import STANDALONE_SETTINGS
 from streaming.protocol.codec import FrameReader, decode, encode, entry
 from streaming.record.proxy import BadUrl, broker_address
 from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE, InTheWay, Recording
 from streaming.record.rest import BadAdminUrl, Rest
 from streaming.replay import replay_in_process
+from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.traces.trace import TraceError, payload_of, read_trace
 from streaming.traces.ungated import NOT_SUPPORTED, OLDER, ORDER, OTHER_CONSUMER
 from tests.record.kit import Proxied, proxied
-from tests.server.conftest import Running, running
+from tests.server.conftest import Running, running, running_on
 
 pytestmark = pytest.mark.feature("K3")
 
@@ -198,6 +200,27 @@ def test_a_recording_replays_to_the_answers_of_the_broker(
     answered = Counter(each["cmd"] for each in proxy.trace.records if each["dir"] == "out")
     for kind in ("SEND_RECEIPT", "MESSAGE", "PRODUCER_SUCCESS"):
         assert replayed.rows.get(kind, 0) == answered[kind], kind
+
+
+def test_what_serve_has_from_its_start_is_there_in_the_replay(tmp_path: Path) -> None:
+    """Its namespaces were created before the recording began, so the log does not demand that they were created."""
+
+    def engine() -> EmbeddedEngine:
+        return EmbeddedEngine(begins_with=STANDALONE, settings=STANDALONE_SETTINGS)
+
+    with (
+        running_on(engine) as standalone,
+        proxied(tmp_path / "log", standalone.service_url, str(standalone.server.admin_url)) as proxy,
+        proxy.client() as client,
+    ):
+        each_type(proxy, client, "persistent://public/default/t")
+        namespace = "/namespaces/public/later"
+        assert proxy.call("PUT", namespace)[0] == 204
+        each_type(proxy, client, "persistent://public/later/t")
+    _, verdict = command_log(proxy.folder / TRACE)
+    assert verdict.differences == []
+    replayed = replay_in_process(proxy.folder / COMMANDS, tmp_path / "replayed")
+    assert (replayed.rows["SEND_RECEIPT"], replayed.rows["MESSAGE"]) == (24, 96)
 
 
 def test_another_answer_of_the_broker_is_shown(proxy: Proxied) -> None:
