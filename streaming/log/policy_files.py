@@ -113,9 +113,7 @@ def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) ->
         base = f"/{domain}/{namespace}/{quote(local, safe='')}/"
     for policy, value in policies.items():
         line = _line(policies, policy)
-        if policy not in POLICIES:
-            mistakes.append(f"line {line}: {policy} is not a policy of Pulsar's admin API")
-        elif policy in (_QUOTA, _RATES):
+        if policy in (_QUOTA, _RATES):
             if not isinstance(value, CommentedMap):
                 mistakes.append(
                     f"line {line}: {policy} must have {'types' if policy == _QUOTA else 'subscriptions'}"

@@ -381,6 +381,12 @@ def test_the_schema_accepts_files_that_are_read_and_refuses_misspelled_names() -
         ("broker: 5\n", "line 1: broker must have names"),
         ("topics:\n  persistent://a/b/t: 5\n", "line 2: persistent://a/b/t must have policies"),
         ("topics:\n  persistent://a/b/t:\n    messageTtl: 5\n", "line 3: messageTtl is not a policy"),
+        ("topics:\n  persistent://a/b/t:\n    messageTtl: 5\n", "perhaps messageTTL is meant"),
+        ("topics:\n  persistent://a/b/t:\n    unload: 5\n", "policies are autoSubscriptionCreation, "),
+        (
+            "topics:\n  persistent://a/b/t:\n    compactionThreshold: 5\n",
+            "line 3: Magnetar keeps compactionThreshold without acting on it",
+        ),
         ("topics:\n  persistent://a/b/t:\n    backlogQuota: 5\n", "line 3: backlogQuota must have types"),
         ("topics:\n  persistent://a/b/t:\n    messageTTL: 2020-01-01\n", "in quotes"),
         ("topics:\n  persistent://a/b/t:\n    messageTTL: -5\n", "line 3: "),
@@ -397,6 +403,16 @@ def test_mistakes_in_a_file_are_named_by_line(text: str, says: str, tmp_path: Pa
     policies.write_text(text)
     with pytest.raises((LogError, PolicyError), match=says.replace("(", r"\(")):
         whatif(table(FIVE), [policies], partitions=2)
+
+
+@pytest.mark.parametrize("section", ["namespaces:\n  a/b", "topics:\n  persistent://a/b/t"])
+@pytest.mark.parametrize("name", ["deduplication", "deduplicationEnabled"])
+def test_a_policy_has_each_of_its_names_in_the_admin_api(section: str, name: str, tmp_path: Path) -> None:
+    policies = tmp_path / "p.yaml"
+    policies.write_text(f"{section}:\n    {name}: true\n")
+    twice = table([*FIVE, publish(2, 0, key="k0")])
+    backlogs = whatif(twice, [policies], partitions=1).summary["backlog"].drop_null().to_pylist()
+    assert backlogs == [6, 5] * 2  # of the subscription, and in all
 
 
 def test_a_configuration_of_the_log_that_is_refused_counts_for_nothing(tmp_path: Path) -> None:
