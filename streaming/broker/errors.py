@@ -2,7 +2,7 @@
 
 
 class BrokerError(Exception):
-    """The broker refuses a request. `code` is the name of the ServerError for the client (protocol.md §8)."""
+    """The broker refuses a request. `code` is the name of the ServerError for the client (docs/rules/protocol.md §22)."""
 
     def __init__(self, code: str, cause: str) -> None:
         super().__init__(cause)

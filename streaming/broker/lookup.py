@@ -1,4 +1,4 @@
-"""What clients ask before they use a topic: its partitions, its broker, its schema (protocol.md §4, §7)."""
+"""What clients ask before they use a topic: its partitions, its broker, its schema (docs/rules/protocol.md §7, §8, §20)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Positions: (ledger, entry), ordered lexicographically (spec README, Conventions)."""
+"""Positions: (ledger, entry), ordered lexicographically (docs/rules/ledgers.md §1)."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ LATEST = Position(MAX, MAX)
 
 
 def from_wire(ledger_id: int, entry_id: int) -> Position:
-    """A position from a MessageIdData: unsigned 64-bit −1 is −1 (protocol.md §1)."""
+    """A position from a MessageIdData: unsigned 64-bit −1 is −1 (docs/rules/protocol.md §2)."""
     if ledger_id > MAX:
         ledger_id -= _UINT64
     if entry_id > MAX:

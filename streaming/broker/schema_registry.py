@@ -1,4 +1,5 @@
-"""The schemas of topics, numbered from 0 and kept (protocol.md §7; mirrors `SchemaRegistryServiceImpl`, `SchemasResource`).
+"""The schemas of topics, numbered from 0 and kept (docs/rules/protocol.md §20; mirrors `SchemaRegistryServiceImpl`,
+`SchemasResource`).
 
 `schema_compatibility` says which schemas may follow which. The partitions of a topic share its schemas; those in other ingress
 partitions number theirs on their own.

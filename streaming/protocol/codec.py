@@ -1,4 +1,4 @@
-"""Frames of Pulsar's binary protocol as bytes, and back (protocol.md §1).
+"""Frames of Pulsar's binary protocol as bytes, and back (docs/rules/protocol.md §1).
 
 A frame is ``total size | command size | command`` and, for SEND and MESSAGE, a tail: ``0e01 | CRC32C | metadata size |
 metadata | payload``. Sizes are 4 bytes, big-endian. A broker may put its own metadata, ``0e02 | size | metadata``, in front

@@ -230,7 +230,7 @@ def topics_hash(topics: Sequence[str]) -> str:
 
 
 def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """The answer to GET_TOPICS_OF_NAMESPACE and its fields (protocol.md §4). `topics`: those of the namespace."""
+    """The answer to GET_TOPICS_OF_NAMESPACE and its fields (docs/rules/protocol.md §9). `topics`: those of the namespace."""
     mode = fields.get("mode", "PERSISTENT")
     found = sorted(
         topic
@@ -262,7 +262,10 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[
 def connected(
     fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE, *, watches_topics: bool = False
 ) -> dict[str, Any]:
-    """The fields of CONNECTED that answer those of a CONNECT (protocol.md §2). `watches_topics`: WATCH_TOPIC_LIST is answered."""
+    """The fields of CONNECTED that answer those of a CONNECT (docs/rules/protocol.md §4).
+
+    `watches_topics`: WATCH_TOPIC_LIST is answered.
+    """
     flags = {"supports_get_partitioned_metadata_without_auto_creation": True}
     return {
         "server_version": "Magnetar",

@@ -464,7 +464,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def keep_alive(self) -> None:
-        """A keep-alive interval is over (protocol.md §2)."""
+        """A keep-alive interval is over (docs/rules/protocol.md §5)."""
         if self._closing:
             if self._overdue:
                 self._transport.abort()  # the client does not read what was written before

@@ -1,6 +1,6 @@
-"""The worked cases of spec/protocol.md, by number, and what the broker answers besides.
+"""The worked cases of docs/rules/protocol.md §25, by number, and what the broker answers besides.
 
-Left out, as they are bytes on the wire, which are the gateway's affair: 1 and 2. Of 8, that C++ clients aren't told.
+Left out, as they are bytes on the wire: 1 and 2, which are in tests/protocol/test_codec.py.
 """
 
 import base64
@@ -15,6 +15,7 @@ from schemas.commands import (
     GetOrCreateSchema,
     GetSchema,
     Lookup,
+    MessageIdData,
     MessageMetadata,
     PartitionedMetadata,
     SchemaData,
@@ -234,7 +235,22 @@ def test_protocol_case_12_an_ack_is_answered_if_it_asks_for_it() -> None:
     assert run.ack("s", (1, 1), id_=3) == []
 
 
-# -- consumers (§6) -----------------------------------------------------------------------------------------------
+# -- producers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("K1")
+def test_a_message_that_names_an_id_is_refused() -> None:
+    """Only shadow topics take such messages, and there are none."""
+    run = Run()
+    run.create_producer()
+    metadata = MessageMetadata("p", 0, START)
+    sent = Send(
+        connection="client", producer_id=1, sequence_id=0, metadata=metadata, message_id=MessageIdData(1, 0)
+    )
+    assert one(run.do(sent), SendError).error == "NotAllowedError"
+
+
+# -- consumers (docs/rules/protocol.md §13–§17) -------------------------------------------------------------------
 
 
 @pytest.mark.feature("D3")
@@ -622,7 +638,7 @@ def test_an_entry_is_got_by_its_id() -> None:
         assert called(run.admin("GET", f"/ledger/{position}"))[0] == code
 
 
-# -- what is asked before a topic is used (§4, §7) ----------------------------------------------------------------
+# -- what is asked before a topic is used (docs/rules/protocol.md §7, §8, §20) ------------------------------------
 
 
 @pytest.mark.feature("K1")

@@ -1,4 +1,4 @@
-"""Which schemas may follow which (protocol.md §7; I3): Avro's schema resolution, by strategy."""
+"""Which schemas may follow which (docs/rules/protocol.md §20; I3): Avro's schema resolution, by strategy."""
 
 import json
 from typing import Any

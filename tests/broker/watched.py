@@ -225,7 +225,7 @@ class Watched:
     # -- what a command says --------------------------------------------------------------------------------------
 
     def is_dropped(self, name: str, command: AnyCommand | Publish) -> bool:
-        """An ACK by an unknown consumer gets no response (protocol.md §6)."""
+        """An ACK by an unknown consumer gets no response (docs/rules/protocol.md §15)."""
         if not isinstance(command, Ack):
             return False
         return (command.connection, command.consumer_id) not in self.accounts[name].consumers

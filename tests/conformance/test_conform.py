@@ -253,7 +253,7 @@ def test_frames_of_ids_that_were_never_opened() -> None:
 
 
 def hash_of(topics: list[str]) -> str:
-    """As the spec has it (protocol.md §4)."""
+    """As Pulsar computes it (docs/rules/protocol.md §9)."""
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 

@@ -101,6 +101,13 @@ def test_a_wrong_checksum_is_noticed() -> None:
     assert not decode(data).intact
 
 
+def test_a_message_needs_no_checksum() -> None:
+    head = len(SEND) - 22
+    tail = SEND[head + 6 :]
+    (data,) = frames((int.from_bytes(SEND[:4]) - 6).to_bytes(4) + SEND[4:head] + tail)
+    assert decode(data, "c") == Frame("c", "SEND", FIELDS, METADATA, b"hello", 16)
+
+
 def test_metadata_of_the_broker_is_cut_off() -> None:
     head = len(SEND) - 22
     tail = b"\x0e\x02\x00\x00\x00\x02\x08\x05" + SEND[head:]

@@ -182,7 +182,7 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
 
 
 def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
-    """FLOW: permits for messages to come. Those of an unknown consumer are lost (protocol.md §6)."""
+    """FLOW: permits for messages to come. Those of an unknown consumer are lost (docs/rules/protocol.md §13)."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         subscription, consumer = found
         if (excess := consumer.exceeds(command.messagePermits)) is not None:

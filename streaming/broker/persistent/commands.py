@@ -86,7 +86,7 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
     if command.messagePermits <= 0:
         cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
         ctx.close_connection(topic.name, command.connection, cause)
-    elif name is not None:  # the FLOW of an unknown consumer is lost (protocol.md §6)
+    elif name is not None:  # the FLOW of an unknown consumer is lost (docs/rules/protocol.md §13)
         subscription = topic.subscriptions[name]
         consumer = subscription.consumer(command.connection, command.consumer_id)
         if (excess := consumer.exceeds(command.messagePermits)) is not None:
@@ -100,7 +100,7 @@ def _flow(ctx: Context, topic: PersistentTopic, command: c.Flow) -> None:
 def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
     name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
-        return  # dropped without an answer, even with a request id (protocol.md §6)
+        return  # dropped without an answer, even with a request id (docs/rules/protocol.md §15)
     subscription = topic.subscriptions[name]
     if (command.txnid_least_bits or command.txnid_most_bits) and (
         command.ack_type == "Individual" or subscription.type not in INDIVIDUAL_TYPES

@@ -1,5 +1,5 @@
 """Closing consumers and deleting subscriptions: CLOSE_CONSUMER, UNSUBSCRIBE, lost connections (rules:
-subscriptions.md §6, §7, protocol.md §6)."""
+subscriptions.md §6, §7, docs/rules/protocol.md §16)."""
 
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success

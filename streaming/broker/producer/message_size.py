@@ -1,4 +1,4 @@
-"""The stored size of an entry: the bytes that Pulsar writes for its metadata and payload (protocol.md §1).
+"""The stored size of an entry: the bytes that Pulsar writes for its metadata and payload (docs/rules/protocol.md §1).
 
 2 magic + 4 checksum + 4 metadata size + MessageMetadata + payload. Sizes, quotas and estimates count these bytes.
 """

@@ -113,7 +113,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
     def check_end_of_topic(self) -> None:
         """Send REACHED_END_OF_TOPIC to the consumers if the topic is terminated and there is no backlog.
 
-        C++ clients fail on that command, so the gateway must not pass it on to them (protocol.md §2).
+        C++ clients close their connection because of that command (docs/rules/protocol.md §19).
         """
         if self.ledger.terminated and self.cursor.backlog(self.ledger) == 0:
             for consumer in self.consumers:
