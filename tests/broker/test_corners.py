@@ -47,7 +47,7 @@ def status(effects: list[Any]) -> int:
     return code
 
 
-# -- writes under way (ledger.md §2, dedup.md §5) -----------------------------------------------------------------
+# -- writes under way (ledger.md §2, docs/rules/deduplication.md §10) ---------------------------------------------
 
 
 def test_writes_behind_a_full_ledger_wait_for_the_next_one() -> None:

@@ -159,7 +159,7 @@ def _receipt(
     ctx.emit(from_tuple(SendReceipt, receipt))
 
 
-# -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
+# -- faults come as commands, so that a log repeats them (docs/rules/deduplication.md §10) ------------------------
 
 
 def handle_fault(ctx: Context, topic: PersistentTopic, command: Fault) -> None:
