@@ -105,7 +105,7 @@ def test_a_snapshot_does_not_go_back_behind_a_truncation() -> None:
     assert run.cursor(DEDUP_CURSOR).properties == {"p": 2}
 
 
-# -- who may produce and consume (producer.md §4, subscriptions.md §1) --------------------------------------------
+# -- who may produce and consume (docs/rules/producers.md §3, §11, subscriptions.md §1) ---------------------------
 
 
 def test_a_generated_name_is_one_that_nobody_has() -> None:
