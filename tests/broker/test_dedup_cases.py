@@ -443,3 +443,17 @@ def test_a_truncation_empties_the_snapshot() -> None:
     assert (run.mark_delete(DEDUP_CURSOR), run.cursor(DEDUP_CURSOR).properties) == ((1, 1), {"p1": 1})
     run.admin("DELETE", "/truncate")
     assert (run.mark_delete(DEDUP_CURSOR), run.cursor(DEDUP_CURSOR).properties) == ((1, 2), {})
+
+
+@pytest.mark.feature("A4", "C3")
+def test_the_cursor_keeps_ledgers_until_a_snapshot_moves_it() -> None:
+    run = deduplicating(managedLedgerMaxEntriesPerLedger=2, brokerDeduplicationEntriesInterval=5)
+    run.subscribe("s")
+    for id_ in range(4):
+        p1(run, id_)
+    run.ack("s", (2, 1), cumulative=True)
+    run.admin("POST", "/trim")
+    assert list(run.topic.ledger.ledgers) == [1, 2, 3]
+    p1(run, 4)
+    assert run.mark_delete(DEDUP_CURSOR) == (3, 0)
+    assert list(run.topic.ledger.ledgers) == [3]
