@@ -1,8 +1,8 @@
-"""The worked cases of spec/client_side.md, by number: what the broker does when clients behave so.
+"""The worked cases of docs/rules/clients.md §12, by number: what the broker does when clients behave so.
 
 Left out, because the broker has no part in them:
 
-* 1, 2: a producer chooses the partition.
+* 2: a producer without keys chooses the partition. (It has no part in 1 either: that is a look at what a client did.)
 * 3: how many messages a producer keeps pending.
 * 9: when a client redelivers.
 
@@ -14,7 +14,10 @@ from collections import Counter
 import pytest
 
 from schemas.effects import Effect, Message
+from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.ledger.ack_set import to_bits
+from streaming.traces import RECORDED
+from streaming.traces.trace import read_trace
 from tests.broker.kit import Run, of, one, sent
 
 DLQ = "persistent://public/default/t-s-DLQ"
@@ -32,6 +35,32 @@ def client(type_: str, *, messages: int, permits: int = 1000, **settings: bool) 
 
 def received(effects: list[Effect]) -> list[Message]:
     return of(effects, Message)
+
+
+def java_string_hash(key: str) -> int:
+    """That of an ASCII string."""
+    found = 0
+    for byte in key.encode("ascii"):
+        found = (31 * found + byte) % 2**32
+    return found & 0x7FFFFFFF
+
+
+@pytest.mark.feature("K2")
+def test_client_side_case_01_keys_choose_partitions() -> None:
+    """The recorded Java client has a producer for each partition, p's with JavaStringHash and q's with Murmur3_32Hash."""
+    partitions, chosen = {}, []
+    for record in read_trace(RECORDED / "part_keys.jsonl").records:
+        fields = record.get("fields", {})
+        if record.get("cmd") == "PRODUCER":
+            partitions[fields["producer_id"]] = int(fields["topic"].rpartition("-")[2])
+        elif record.get("cmd") == "SEND":
+            metadata = record["metadata"]
+            by = (
+                java_string_hash if metadata["producer_name"] == "p" else lambda key: murmur3_31(key.encode())
+            )
+            chosen.append(partitions[fields["producer_id"]])
+            assert chosen[-1] == by(metadata["partition_key"]) % 4
+    assert chosen == [1, 3, 2, 1, 2, 1, 2, 0, 3, 2, 2, 0]
 
 
 @pytest.mark.feature("E1")

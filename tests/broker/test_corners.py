@@ -47,7 +47,7 @@ def status(effects: list[Any]) -> int:
     return code
 
 
-# -- writes under way (ledger.md §2, dedup.md §5) -----------------------------------------------------------------
+# -- writes under way (ledger.md §2, docs/rules/deduplication.md §10) ---------------------------------------------
 
 
 def test_writes_behind_a_full_ledger_wait_for_the_next_one() -> None:
@@ -105,7 +105,7 @@ def test_a_snapshot_does_not_go_back_behind_a_truncation() -> None:
     assert run.cursor(DEDUP_CURSOR).properties == {"p": 2}
 
 
-# -- who may produce and consume (producer.md §4, subscriptions.md §1) --------------------------------------------
+# -- who may produce and consume (docs/rules/producers.md §3, §11, subscriptions.md §1) ---------------------------
 
 
 def test_a_generated_name_is_one_that_nobody_has() -> None:

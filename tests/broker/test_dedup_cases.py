@@ -1,4 +1,4 @@
-"""The worked cases of spec/dedup.md, by number.
+"""The worked cases of docs/rules/deduplication.md §17, by number.
 
 All of them are here. Case 8 needs a state that no command reaches (marks kept while deduplication is off) and takes the
 mechanism alone.
@@ -357,3 +357,103 @@ def test_a_topic_that_is_loaded_without_deduplication_knows_no_producer() -> Non
     run.configure(brokerDeduplicationEnabled=False)
     run.unload()
     assert last_sequence_id(run.create_producer("p1")) == -1
+
+
+@pytest.mark.feature("A1", "B2")
+def test_what_is_refused_before_the_check_leaves_its_id_free() -> None:
+    run = deduplicating(delayedDeliveryMaxDelayInMillis=1000)
+    run.admin("POST", "/maxMessageSize", 200)
+    large = run.send(0, name="p1", ordering_key=b"k" * 200)
+    late = run.send(0, name="p1", deliver_at_time=run.now + 1001)
+    assert [one(effects, SendError).error for effects in (large, late)] == ["NotAllowedError"] * 2
+    assert marks(run) == (None, None)
+    assert p1(run, 0) == (1, 0)
+
+
+@pytest.mark.feature("A6")
+def test_a_message_whose_chunks_were_cut_short_by_an_unload_is_lost() -> None:
+    """quirk: recovery takes each chunk for the whole message, so its last one is a duplicate."""
+    run = deduplicating()
+    assert p1(run, 6, chunk_id=0, num_chunks_from_msg=2) == (1, 0)
+    run.unload()
+    assert last_sequence_id(run.create_producer("p1")) == 6
+    assert p1(run, 6, chunk_id=0, num_chunks_from_msg=2) == (2, 0)
+    assert p1(run, 6, chunk_id=1, num_chunks_from_msg=2) == DUPLICATE
+
+
+@pytest.mark.feature("A4")
+def test_a_snapshot_holds_only_so_many_producers() -> None:
+    run = deduplicating(brokerDeduplicationMaxNumberOfProducers=1, brokerDeduplicationEntriesInterval=2)
+    p1(run, 5)
+    p2(run, 6)
+    assert run.cursor(DEDUP_CURSOR).properties == {"p1": 5}
+    run.unload()
+    assert [last_sequence_id(run.create_producer(name, id_)) for id_, name in ((1, "p1"), (2, "p2"))] == [
+        5,
+        -1,
+    ]
+
+
+@pytest.mark.feature("A4")
+def test_the_timer_leaves_the_count_and_the_count_puts_the_timer_off() -> None:
+    run = deduplicating(brokerDeduplicationEntriesInterval=3, brokerDeduplicationSnapshotIntervalSeconds=120)
+    p1(run, 0)
+    run.check("deduplicationSnapshot")
+    assert (run.mark_delete(DEDUP_CURSOR), run.topic.dedup.snapshot_counter) == ((1, 0), 1)
+    run.wait(100)
+    p1(run, 1)
+    p1(run, 2)
+    assert run.mark_delete(DEDUP_CURSOR) == (1, 2)
+    p1(run, 3)
+    run.wait(100)
+    run.check("deduplicationSnapshot")
+    assert run.mark_delete(DEDUP_CURSOR) == (1, 2), "the last snapshot is 100 s old"
+
+
+@pytest.mark.feature("A4", "F1")
+def test_messages_that_expire_leave_the_cursor_where_it_is() -> None:
+    run = deduplicating(ttlDurationDefaultInSeconds=10)
+    run.subscribe("s")
+    p1(run, 0)
+    run.wait(20)
+    run.check("messageExpiry")
+    assert run.mark_delete("s") == (1, 0)
+    assert run.mark_delete(DEDUP_CURSOR) == (1, -1)
+
+
+@pytest.mark.feature("A4")
+def test_a_producer_that_only_recovery_knows_is_never_purged() -> None:
+    """quirk: it has to connect and leave first."""
+    run = deduplicating(brokerDeduplicationProducerInactivityTimeoutMinutes=1)
+    p1(run, 0)
+    p2(run, 0)
+    run.unload()
+    run.create_producer("p2", 2)
+    run.close_producer(2)
+    run.wait(70)
+    run.check("inactiveProducers")
+    assert (marks(run, "p1"), marks(run, "p2")) == ((0, 0), (None, None))
+
+
+@pytest.mark.feature("A4")
+def test_a_truncation_empties_the_snapshot() -> None:
+    run = deduplicating(brokerDeduplicationEntriesInterval=2)
+    for id_ in range(3):
+        p1(run, id_)
+    assert (run.mark_delete(DEDUP_CURSOR), run.cursor(DEDUP_CURSOR).properties) == ((1, 1), {"p1": 1})
+    run.admin("DELETE", "/truncate")
+    assert (run.mark_delete(DEDUP_CURSOR), run.cursor(DEDUP_CURSOR).properties) == ((1, 2), {})
+
+
+@pytest.mark.feature("A4", "C3")
+def test_the_cursor_keeps_ledgers_until_a_snapshot_moves_it() -> None:
+    run = deduplicating(managedLedgerMaxEntriesPerLedger=2, brokerDeduplicationEntriesInterval=5)
+    run.subscribe("s")
+    for id_ in range(4):
+        p1(run, id_)
+    run.ack("s", (2, 1), cumulative=True)
+    run.admin("POST", "/trim")
+    assert list(run.topic.ledger.ledgers) == [1, 2, 3]
+    p1(run, 4)
+    assert run.mark_delete(DEDUP_CURSOR) == (3, 0)
+    assert list(run.topic.ledger.ledgers) == [3]

@@ -568,7 +568,7 @@ def test_unsubscribe() -> None:
     assert run.here.consumer_handles.names == {}
 
 
-# -- in flight (producer.md §5) -----------------------------------------------------------------------------------
+# -- in flight (docs/rules/producers.md §15) ----------------------------------------------------------------------
 
 
 def test_producer_case_13_above_the_limit_a_message_is_dropped() -> None:

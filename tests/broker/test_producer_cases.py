@@ -1,4 +1,4 @@
-"""The worked cases of spec/producer.md, by number.
+"""The worked cases of docs/rules/producers.md §21, by number.
 
 Cases 13 and 16 are about non-persistent topics and aren't here. Case 8 needs a producer whose id its connection doesn't
 know although it is registered, which no command reaches, and takes the mechanism alone.

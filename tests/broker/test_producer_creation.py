@@ -1,4 +1,5 @@
-"""Rules of producer.md beyond its worked cases: the gate's table, the order of checks, quirks, unconfirmed writes."""
+"""Rules of docs/rules/producers.md beyond its worked cases: the gate's table, the order of checks, quirks, unconfirmed
+writes."""
 
 from itertools import product
 from typing import Any, get_args
@@ -85,7 +86,8 @@ def test_refusals_come_in_order() -> None:
 
 @pytest.mark.feature("B2")
 def test_who_was_refused_is_judged_anew() -> None:
-    """It does not get the former error (producer.md §1.3), which ServerCnx.safelyRemoveProducer has removed by then."""
+    """It does not get the former error (docs/rules/producers.md §2), which ServerCnx.safelyRemoveProducer has removed
+    by then."""
     run = Clients()
     run.create("p", connection="a")
     assert run.create("p", connection="b") == "ProducerBusy"
@@ -187,7 +189,7 @@ def test_a_disconnection_is_remembered_although_the_producer_came_back() -> None
     assert of(run.send(0, connection="p"), CloseConnection)
 
 
-# -- §3: epochs, the queue ----------------------------------------------------------------------------------------
+# -- §7–§10: epochs, the queue ------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("B1")

@@ -1,4 +1,4 @@
-"""Commands on a non-persistent topic (A8; rules: producer.md §3 and §5): it passes messages on and stores none.
+"""Commands on a non-persistent topic (A8; docs/rules/producers.md §6, §15): it passes messages on and stores none.
 
 The broker answers a message with 0:0 and delivers it at once, so nothing is ever in flight. Only the fault DelayWrites
 holds messages back, and then a connection can reach its limit of messages in flight. In Pulsar that limit holds for the

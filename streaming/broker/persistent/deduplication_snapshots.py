@@ -1,5 +1,5 @@
 """Deduplication of a topic: switching it on and off, and the snapshots with which it recovers (mirrors
-`MessageDeduplication.checkStatus`, `takeSnapshot` and `recoverSequenceIdsMap`; rules: dedup.md §2, §6, §9).
+`MessageDeduplication.checkStatus`, `takeSnapshot` and `recoverSequenceIdsMap`; docs/rules/deduplication.md §2, §11–§13).
 
 A snapshot is the properties of the cursor ``pulsar.dedup``: the persisted sequence ids as of its mark-delete position.
 """
@@ -39,7 +39,7 @@ def check_status(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def _recover(ctx: Context, topic: PersistentTopic) -> None:
-    """Open the cursor (a new one at Latest), load its snapshot, recover the entries after it (§6)."""
+    """Open the cursor (a new one at Latest), load its snapshot, recover the entries after it (§12)."""
     dedup, ledger = topic.dedup, topic.ledger
     cursor = topic.cursors.get(DEDUP_CURSOR)
     if cursor is None:
@@ -85,7 +85,7 @@ def take_snapshot(ctx: Context, topic: PersistentTopic, position: Position) -> b
 
 
 def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
-    """The periodic snapshot, at the last confirmed entry, if deduplicationSnapshotInterval has passed (§6)."""
+    """The periodic snapshot, at the last confirmed entry, if deduplicationSnapshotInterval has passed (§11)."""
     interval = ctx.policies_of(topic).deduplicationSnapshotInterval
     if topic.dedup.status != "Enabled" or interval <= 0:
         return
@@ -97,7 +97,7 @@ def timed_snapshot(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def purge_inactive_producers(ctx: Context, topic: PersistentTopic) -> None:
-    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§9).
+    """Forget the producers that were inactive for longer than the timeout, and store that in a snapshot (§13).
 
     Those of the short form leave: they were inactive since they published last. The snapshot without them is at the last entry, so
     that none of theirs is recovered.

@@ -1,4 +1,5 @@
-"""The sequence ids that a topic has seen, and the verdict on a new one (mirrors `MessageDeduplication`; rules: dedup.md).
+"""The sequence ids that a topic has seen, and the verdict on a new one (mirrors `MessageDeduplication`;
+docs/rules/deduplication.md §1, §4, §9, §13).
 
 There are two marks per producer name: *pushed*, the highest id accepted for writing, and *persisted*, the highest id
 whose write was confirmed. They differ only while a write is unconfirmed, so `ahead` keeps the pushed ids of just those
@@ -20,7 +21,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
     """`inactive`: producer name → when it disconnected (ms). `snapshot_counter`: entries since the last snapshot by count.
     `last_snapshot` in ms. `every_chunk`: the setting deduplicationChecksLastChunkOnly is off. `inactive_short_form`: the same as
     `inactive` for producers of the short form. Pulsar has none. They stay inactive when the topic is loaded again, since they have no
-    connection that could be lost. Others whose ids were recovered are not inactive until they connect and disconnect (§9, a quirk).
+    connection that could be lost. Others whose ids were recovered are not inactive until they connect and disconnect (§13, a quirk).
     """
 
     status: Status = "Initialized"
@@ -39,12 +40,12 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         return self.persisted.get(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """The last sequence id in PRODUCER_SUCCESS: pushed, or −1 (dedup.md §4)."""
+        """The last sequence id in PRODUCER_SUCCESS: pushed, or −1 (docs/rules/deduplication.md §8)."""
         mark = self.pushed(name)
         return -1 if mark is None else mark
 
     def check(self, name: str, lowest: int, highest: int, metadata: MessageMetadata) -> Verdict:
-        """Judge a message by its lowest id. If it is new, its highest id becomes pushed (§3)."""
+        """Judge a message by its lowest id. If it is new, its highest id becomes pushed (§4)."""
         if self.status != "Enabled" or metadata.marker_type is not None:
             return "NotDup"
         if not (self.every_chunk or is_last_chunk(metadata)):
@@ -57,7 +58,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         return "Dup" if persisted is not None and lowest <= persisted else "Unknown"
 
     def record_persisted(self, name: str, highest: int, metadata: MessageMetadata) -> None:
-        """A write was confirmed (§5) while deduplication is enabled. This assigns the id, even a lower one."""
+        """A write was confirmed (§9) while deduplication is enabled. This assigns the id, even a lower one."""
         if metadata.marker_type is not None:
             return
         if self.every_chunk or is_last_chunk(metadata):
@@ -70,7 +71,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         self.snapshot_counter += 1  # for every chunk
 
     def roll_back(self) -> None:
-        """After a failed write, once no write is pending: pushed := persisted."""
+        """After a failed write, once no write is pending: pushed := persisted (§10)."""
         self.ahead.clear()
 
     def clear(self) -> None:
@@ -78,7 +79,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         self.persisted.clear()
         self.ahead.clear()
 
-    # -- recovery (§6) --------------------------------------------------------------------------------------------
+    # -- recovery (§12) -------------------------------------------------------------------------------------------
 
     def recover_entry(self, metadata: MessageMetadata) -> None:
         """Apply one entry after the snapshot. Entries come in log order, and every chunk counts."""
@@ -89,7 +90,7 @@ class MessageDeduplication(msgspec.Struct, array_like=True):
         """The persisted ids of up to `limit` names, for the cursor. Pulsar does not specify which; here, the first ones."""
         return dict(islice(self.persisted.items(), limit))
 
-    # -- bookkeeping (§9) -----------------------------------------------------------------------------------------
+    # -- bookkeeping (§13) ----------------------------------------------------------------------------------------
 
     def producer_added(self, name: str) -> None:
         """A producer connected."""

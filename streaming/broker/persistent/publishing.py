@@ -1,5 +1,5 @@
 """Publishing to a topic that stores its messages: check, append, confirm (mirrors `PersistentTopic.publishMessage`;
-rules: producer.md §5, dedup.md).
+docs/rules/producers.md §13, §14, docs/rules/deduplication.md §3).
 
 The broker confirms a write at once, since a micro-batch commits its entries before its receipts leave. Only a fault
 delays a write or makes it fail.
@@ -159,7 +159,7 @@ def _receipt(
     ctx.emit(from_tuple(SendReceipt, receipt))
 
 
-# -- faults (dedup.md §5, design decision 8) ----------------------------------------------------------------------
+# -- faults come as commands, so that a log repeats them (docs/rules/deduplication.md §10) ------------------------
 
 
 def handle_fault(ctx: Context, topic: PersistentTopic, command: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Exclusive access to a topic: who may produce, who waits for it, and the topic epoch (producer.md §3).
+"""Exclusive access to a topic: who may produce, who waits, and the topic epoch (docs/rules/producers.md §6–§10).
 
 Theory of operation. A topic is in one or several of these situations: it has an ``owner`` (Pulsar's
 hasExclusiveProducer), ``waiting`` producers, or registered ``producers``. `GATE` lists rows for each access mode. The

@@ -1,5 +1,5 @@
 """The steps of creating a producer, which both kinds of topics take in Pulsar's order (mirrors `ServerCnx.handleProducer`;
-rules: producer.md §1, §2, §6).
+docs/rules/producers.md §1–§5, §17).
 """
 
 from collections.abc import Container, Iterator
@@ -31,7 +31,7 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
 
 
 def _answer_known_id(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -> bool:
-    """Answer a request whose producer id is already in use on its connection (§1.3)."""
+    """Answer a request whose producer id is already in use on its connection (§2)."""
     connection, id_ = command.connection, command.producer_id
     if (name := topic.producer_handles.get(connection, id_)) is not None:
         # quirk: this answer does not carry the last sequence id
@@ -67,7 +67,7 @@ def refusals_answered(ctx: Context, topic: AbstractTopic, command: ProducerComma
 
 
 def check_max_producers(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
-    """maxProducersPerTopic, which does not count replicators (§1). Raises `BrokerError`."""
+    """maxProducersPerTopic, which does not count replicators (§4). Raises `BrokerError`."""
     limit = ctx.policies_of(topic).maxProducersPerTopic
     if limit > 0 and not producer.is_remote:
         if len(topic.producers) < limit:
@@ -103,7 +103,7 @@ def admit(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: in
 
 
 def add(ctx: Context, topic: AbstractTopic, producer: Producer, request_id: int = 0) -> bool:
-    """addProducer (§2): through the gate, then on the topic. False: the producer has to wait for exclusive access.
+    """addProducer (§5, §6): through the gate, then on the topic. False: the producer has to wait for exclusive access.
 
     Raises `BrokerError`. quirk: what passing the gate changed stays when the producer is refused after it.
     """

@@ -27,6 +27,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
         return self.name.startswith(REPLICATOR_PREFIX)
 
     def is_successor_to(self, other: "Producer") -> bool:
-        """May it replace the producer of the same name? Only as a later attempt of the same client (producer.md §4)."""
+        """May it replace the producer of the same name? Only as a later attempt of the same client
+        (docs/rules/producers.md §5)."""
         same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         return same and self.epoch > other.epoch

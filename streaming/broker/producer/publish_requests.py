@@ -1,5 +1,5 @@
 """SEND and the short form up to where the kinds of topics differ: the request as a write, and the checks that all topics
-make (mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; rules: producer.md §5).
+make (mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; docs/rules/producers.md §11–§13).
 """
 
 from schemas.commands import MessageMetadata, Publish, Send

@@ -1,5 +1,5 @@
 """Producers on a topic: they register, leave, are disconnected or fenced out, and waiting ones get their turn (mirrors
-`AbstractTopic.addProducer`, `removeProducer` and `Producer.close`; rules: producer.md §2–§5, §8).
+`AbstractTopic.addProducer`, `removeProducer` and `Producer.close`; docs/rules/producers.md §5, §8–§10, §18).
 """
 
 from msgspec import UNSET
@@ -16,7 +16,7 @@ from streaming.broker.producer.producer import Producer
 
 
 def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
-    """Add a producer that passed the gate (§2, §4). Raises `BrokerError`; the topic is then unchanged."""
+    """Add a producer that passed the gate (§5). Raises `BrokerError`; the topic is then unchanged."""
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "Topic is temporarily unavailable")
     if topic.terminated:
@@ -97,7 +97,7 @@ def write_done(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
 
 
 def fence_out(ctx: Context, topic: AbstractTopic, cause: str) -> None:
-    """Refuse the waiting producers and close the registered ones: ExclusiveWithFencing takes over (§3).
+    """Refuse the waiting producers and close the registered ones: ExclusiveWithFencing takes over (§8).
 
     quirk: the broker sends no CLOSE_PRODUCER. A client notices when its next message closes its connection.
     """
@@ -110,7 +110,7 @@ def fence_out(ctx: Context, topic: AbstractTopic, cause: str) -> None:
 
 
 def disconnect(ctx: Context, topic: AbstractTopic, producer: Producer, cause: str) -> None:
-    """The broker closes a producer. It ignores what the client still sends for a keep-alive interval (§5.1)."""
+    """The broker closes a producer. It ignores what the client still sends for a keep-alive interval (§11)."""
     _unregister(ctx, topic, producer)
     if producer.producer_id is not None:
         # In the order of their ends, whether or not those whose time was over were forgotten before.
@@ -167,7 +167,7 @@ def leave_silent(ctx: Context, topic: AbstractTopic, before: int) -> dict[str, i
     return left
 
 
-# -- exclusive access (§3) ----------------------------------------------------------------------------------------
+# -- exclusive access (§9) ----------------------------------------------------------------------------------------
 
 
 def _pass_access_on(ctx: Context, topic: AbstractTopic) -> None:
