@@ -555,6 +555,18 @@ def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
     assert list(run.topic.cursors) == ["keeper"]
 
 
+@pytest.mark.feature("D6", "E1")
+@pytest.mark.parametrize(("expiration", "minutes"), [(0, 360), (10, 10), (500, 360)])
+def test_a_reader_that_never_came_back_goes_after_six_hours(expiration: int, minutes: int) -> None:
+    run = Run(subscriptionExpirationTimeMinutes=expiration)
+    run.subscribe("r", durable=False)
+    run.seek("r", EARLIEST)
+    run.wait(60 * minutes)
+    assert of(run.check("inactiveSubscriptions"), SubscriptionEvent) == []
+    run.wait(0.001)
+    assert one(run.check("inactiveSubscriptions"), SubscriptionEvent).subscription == "r"
+
+
 @pytest.mark.feature("C3")
 def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2)
