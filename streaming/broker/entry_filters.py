@@ -1,4 +1,4 @@
-"""Entry filters decide by an entry's metadata whether a subscription gets it (E7, dispatch_shared.md §8).
+"""Entry filters decide by an entry's metadata whether a subscription gets it (E7, docs/rules/shared.md §11).
 
 Pulsar loads filters from Java archives. Here they are named functions, and every run that replays a log must register
 the same ones. The setting ``entryFilterNames`` lists those in force. Filters must depend only on their arguments.

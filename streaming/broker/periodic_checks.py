@@ -43,8 +43,8 @@ def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
-    """Delete the subscriptions that were unused for subscriptionExpirationTime (subscriptions.md §7), and what is left of those whose
-    reader did not come back."""
+    """Delete the subscriptions that were unused for subscriptionExpirationTime (docs/rules/subscriptions.md §11), and what is
+    left of those whose reader did not come back (docs/rules/subscriptions.md §4)."""
     for subscription in [each for each in topic.subscriptions.values() if not each.consumers]:
         minutes = next_effect.expires_after(ctx, topic, subscription)
         if minutes > 0 and ctx.clock - subscription.last_active > minutes * 60_000:

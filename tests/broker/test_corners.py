@@ -105,7 +105,7 @@ def test_a_snapshot_does_not_go_back_behind_a_truncation() -> None:
     assert run.cursor(DEDUP_CURSOR).properties == {"p": 2}
 
 
-# -- who may produce and consume (docs/rules/producers.md §3, §11, subscriptions.md §1) ---------------------------
+# -- who may produce and consume (docs/rules/producers.md §3, §11, docs/rules/subscriptions.md §1) ----------------
 
 
 def test_a_generated_name_is_one_that_nobody_has() -> None:
@@ -209,7 +209,7 @@ def test_closing_a_consumer_that_is_not_there_succeeds() -> None:
         assert one(run.close_consumer("s", id_=7, topic=topic), Success).request_id == run.requests
 
 
-# -- single active consumers (subscriptions.md §8) ----------------------------------------------------------------
+# -- single active consumers (docs/rules/subscriptions.md §14) ----------------------------------------------------
 
 
 def test_a_single_active_consumer_is_read_for_in_entries_of_its_average() -> None:
@@ -261,7 +261,7 @@ def test_who_takes_over_is_not_read_for_before() -> None:
     assert sent(run.wait(1), 2) == [1]
 
 
-# -- Shared dispatch (dispatch_shared.md) -------------------------------------------------------------------------
+# -- Shared dispatch (docs/rules/shared.md §3–§12) ----------------------------------------------------------------
 
 
 def test_a_consumer_of_a_higher_priority_that_comes_later_is_served_first() -> None:
@@ -392,7 +392,7 @@ def test_a_delayed_entry_sent_again_before_its_time_is_kept_once() -> None:
     assert sent(run.wait(61)) == [0, 1]
 
 
-# -- Key_Shared (dispatch_key_shared.md) --------------------------------------------------------------------------
+# -- Key_Shared (docs/rules/key-shared.md §9) ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hashing", [False, True])
@@ -482,7 +482,7 @@ def test_a_bound_on_holes_that_falls_between_ledgers() -> None:
     assert str(holes) == "[(1:0..1:1],(1:2..1:3]]"
 
 
-# -- chunks (dispatch_shared.md §9) -------------------------------------------------------------------------------
+# -- chunks (docs/rules/shared.md §12) ----------------------------------------------------------------------------
 
 
 def test_a_chunk_that_nobody_can_take_now_comes_later() -> None:

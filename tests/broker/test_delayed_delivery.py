@@ -1,4 +1,4 @@
-"""Delayed delivery on Shared subscriptions (dispatch_shared.md §7), through the whole broker.
+"""Delayed delivery on Shared subscriptions (docs/rules/shared.md §9, §10), through the whole broker.
 
 Times are ms after `BASE`, at which the clock starts."""
 
@@ -13,7 +13,7 @@ from tests.broker.kit import Run, Stored, of, one, sent
 pytestmark = pytest.mark.feature("E6")
 
 ROUNDED: dict[str, Any] = {"delayedDeliveryRoundsTimes": True}
-"""The spec's rule, of the development line."""
+"""The rule of versions after 4.0."""
 
 BASE = 2**40
 """A multiple of every bucket's width."""

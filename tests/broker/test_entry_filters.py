@@ -1,4 +1,4 @@
-"""What is left out before an entry is sent (dispatch_shared.md §8): entry filters, and markers for brokers only."""
+"""What is left out before an entry is sent (docs/rules/shared.md §11): entry filters, and markers for brokers only."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""The worked cases of spec/dispatch_key_shared.md, by number; the vectors of its §1–§2, rules beyond the cases, and
+"""The worked cases of docs/rules/key-shared.md §14, by number; the vectors of its §2, §3, rules beyond the cases, and
 random lives of a subscription.
 
 Left out: 13, the backoff of rounds that sent nothing. Here rounds go on until another one could change nothing, and
@@ -52,9 +52,9 @@ pytestmark = pytest.mark.feature("E4")
 
 KEYS = [f"k{i}" for i in range(10)]
 WITH_TWO = ["c1", "c2", "c2", "c1", "c2", "c2", "c2", "c1", "c1", "c2"]
-"""Who has `KEYS` when c1 and c2 are there, and when c3 has joined them (§2).
+"""Who has `KEYS` when c1 and c2 are there, and when c3 has joined them (docs/rules/key-shared.md §3).
 
-The list in §2 gives k8 to c2. But its slot is 47285, the next point is 47586, and that is a point of c1's.
+k8 has slot 47285, and the next point, 47586, is one of c1's.
 """
 WITH_THREE = ["c1", "c3", "c2", "c1", "c3", "c3", "c3", "c1", "c3", "c2"]
 MOVES = "k1"
@@ -355,7 +355,7 @@ def test_key_shared_case_12_one_callback_for_a_batch_of_acks() -> None:
     assert dispatcher(run).unblocks_at == -1
 
 
-# -- vectors (§1, §2) -------------------------------------------------------------------------------------------------
+# -- vectors (docs/rules/key-shared.md §1–§5) -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -740,7 +740,7 @@ def test_nothing_is_searched_for_new_entries_while_nothing_can_move() -> None:
     assert sent(run.flow("s", 1, id_=1)) == [1]
 
 
-# -- before 4.0 (§9) --------------------------------------------------------------------------------------------------
+# -- before 4.0 (docs/rules/key-shared.md §12) ------------------------------------------------------------------------
 
 
 def classic() -> Run:

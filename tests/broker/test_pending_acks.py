@@ -197,7 +197,8 @@ def test_two_ids_of_one_entry_in_an_ack_both_count_as_the_first(
 
 @pytest.mark.parametrize("again", [False, True])
 def test_later_versions_count_what_the_pending_ack_has_left(again: bool) -> None:
-    """subscriptions.md §5, dispatch_shared.md §6: unacked −= remaining, also if the cursor knows of other acks in the batch."""
+    """docs/rules/subscriptions.md §6, docs/rules/shared.md §8: unacked −= remaining, also if the cursor knows of other
+    acks in the batch."""
     run = Run(acknowledgmentAtBatchIndexLevelEnabled=True, removePendingAcksOnMarkDeleteMove=True)
     run.subscribe("s", "Shared", permits=1)
     run.create_producer()

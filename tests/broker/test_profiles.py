@@ -412,7 +412,7 @@ def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> No
             "B",
         )
 
-    # the ring puts t1 on B (subscriptions.md, worked case 2)
+    # the ring puts t1 on B (docs/rules/subscriptions.md §20, case 2)
     assert both(log, activeConsumerFailoverDelayTimeMillis=0) == ("A", "B")
 
 

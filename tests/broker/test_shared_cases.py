@@ -1,7 +1,4 @@
-"""The worked cases of spec/dispatch_shared.md, by number, and the sequences of its §5.
-
-In case 11 the two new messages don't come: with the three redelivered ones the consumer has its ten unacked again.
-"""
+"""The worked cases of docs/rules/shared.md §14, by number."""
 
 from typing import Any
 
@@ -390,7 +387,7 @@ def test_shared_case_12_cross_consumer_ack() -> None:
     assert sent([*run.redeliver("s", id_=1), *run.redeliver("s", id_=2)]) == []
 
 
-# -- §5 ---------------------------------------------------------------------------------------------------------------
+# -- docs/rules/shared.md §4, §5 --------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("E2")

@@ -1,4 +1,4 @@
-"""The worked cases of spec/subscriptions.md, by number (none is left out), and what they don't reach.
+"""The worked cases of docs/rules/subscriptions.md §20, by number (none is left out), and what they don't reach.
 
 Case 1 adds one consumer object twice, which no command can: two consumers of one name stand for it. Case 12 ends in
 the client, which drops the first entry; the broker's half is tested.
@@ -329,7 +329,7 @@ def test_subscriptions_case_14_seek(target: tuple[int, int], backlog: int, after
     assert sent(run.subscribe("s", "Shared", permits=1000)) == [*range(10 - backlog, 10)]
 
 
-# -- SUBSCRIBE (§1–3) ---------------------------------------------------------------------------------------------
+# -- SUBSCRIBE (docs/rules/subscriptions.md §1–§3) ----------------------------------------------------------------
 
 
 @pytest.mark.feature("D1")
@@ -480,7 +480,7 @@ def test_a_rollback_duration_disconnects_who_was_there() -> None:
     assert sent(effects, 2) == [0, 1, 2]
 
 
-# -- readers (§3) -------------------------------------------------------------------------------------------------
+# -- readers (docs/rules/subscriptions.md §4) ---------------------------------------------------------------------
 
 
 @pytest.mark.feature("D2")
@@ -555,6 +555,18 @@ def test_a_reader_that_never_came_back_goes_with_the_topic() -> None:
     assert list(run.topic.cursors) == ["keeper"]
 
 
+@pytest.mark.feature("D6", "E1")
+@pytest.mark.parametrize(("expiration", "minutes"), [(0, 360), (10, 10), (500, 360)])
+def test_a_reader_that_never_came_back_goes_after_six_hours(expiration: int, minutes: int) -> None:
+    run = Run(subscriptionExpirationTimeMinutes=expiration)
+    run.subscribe("r", durable=False)
+    run.seek("r", EARLIEST)
+    run.wait(60 * minutes)
+    assert of(run.check("inactiveSubscriptions"), SubscriptionEvent) == []
+    run.wait(0.001)
+    assert one(run.check("inactiveSubscriptions"), SubscriptionEvent).subscription == "r"
+
+
 @pytest.mark.feature("C3")
 def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2)
@@ -570,7 +582,7 @@ def test_trimming_pushes_a_reader_that_holds_nothing_back() -> None:
     assert [(m.ledger_id, m.entry_id) for m in of(run.flow("r", 10), Message)] == [(3, 0)]
 
 
-# -- leaving (§7) -------------------------------------------------------------------------------------------------
+# -- leaving (docs/rules/subscriptions.md §9–§11) -----------------------------------------------------------------
 
 
 @pytest.mark.feature("D4")
@@ -622,7 +634,7 @@ def test_the_expiry_check_runs_by_itself() -> None:
     assert one(run.wait(1), SubscriptionEvent).subscription == "s"
 
 
-# -- Failover (§8) ------------------------------------------------------------------------------------------------
+# -- Failover (docs/rules/subscriptions.md §12–§17) ---------------------------------------------------------------
 
 
 @pytest.mark.feature("E3")

@@ -1,4 +1,4 @@
-"""maxUnackedMessagesPerBroker (subscriptions.md §5): the broker is an ingress partition, with all its topics.
+"""maxUnackedMessagesPerBroker (docs/rules/subscriptions.md §7): the broker is an ingress partition, with all its topics.
 
 The numbers: a limit of 100, of which one subscription may owe 16 while the broker is blocked.
 """

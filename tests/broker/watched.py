@@ -278,7 +278,8 @@ class Watched:
             cumulative(topic, account, subscription, position, left)
 
     def credited(self, held: list[Held], cursor: ManagedCursor, position: Position, left: int | None) -> None:
-        """subscriptions.md §5: an ack counts for the consumer that has the entry pending, by what the cursor knows of it."""
+        """docs/rules/subscriptions.md §6: an ack counts for the consumer that has the entry pending, by what the cursor
+        knows of it."""
         owner = next((each for each in held if position in each.pending), None)
         if owner is None:
             return

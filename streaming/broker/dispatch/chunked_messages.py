@@ -1,5 +1,5 @@
 """Chunked messages on Shared subscriptions: one consumer gets all chunks of a message (mirrors
-`SharedConsumerAssignor`; rules: dispatch_shared.md §9)."""
+`SharedConsumerAssignor`; rules: docs/rules/shared.md §12)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection

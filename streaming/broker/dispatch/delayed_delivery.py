@@ -1,8 +1,8 @@
 """Delayed delivery: positions that wait for their delivery time (mirrors `InMemoryDelayedDeliveryTracker`; rules:
-dispatch_shared.md §7).
+docs/rules/shared.md §9, §10).
 
-The spec rounds delivery times to buckets, as versions after 4.0 do. A recorded trace (delayed_order) shows that
-4.0.7 keeps exact times. The setting `delayedDeliveryRoundsTimes` selects one of the two.
+Versions after 4.0 round delivery times to buckets. A recorded trace (delayed_order) shows that 4.0.7 keeps exact times.
+The setting `delayedDeliveryRoundsTimes` selects one of the two.
 """
 
 from sys import maxsize

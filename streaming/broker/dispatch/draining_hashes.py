@@ -1,5 +1,5 @@
 """Hashes that move to another consumer once no unacked entries of theirs remain (mirrors `DrainingHashesTracker`; rules:
-dispatch_key_shared.md §5)."""
+docs/rules/key-shared.md §7)."""
 
 import msgspec
 

@@ -1,4 +1,5 @@
-"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: dispatch_shared.md).
+"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules:
+docs/rules/shared.md §1–§11).
 
 `deal` decides which consumer gets which of the entries read. `chunked_messages` does so for chunks, and the Key_Shared
 subclass by key.
@@ -61,7 +62,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     asleep: dict[int, list[Position]] = msgspec.field(default_factory=dict)
     passed_from: Position | None = None
 
-    # -- consumers (§2) -------------------------------------------------------------------------------------------
+    # -- consumers (docs/rules/shared.md §1) ----------------------------------------------------------------------
 
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Add the consumer by priority level. The first one starts reading behind the mark-delete position again."""
@@ -101,7 +102,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """The connections of consumers that left before the last chunk of their messages."""
         return self.chunk_owners.remembered()
 
-    # -- triggers (§3, §6) ----------------------------------------------------------------------------------------
+    # -- triggers (docs/rules/shared.md §2, §6) -------------------------------------------------------------------
 
     def flow(self, sub: SubscriptionContext, consumer: Consumer, permits: int) -> None:
         """Add permits and dispatch. A consumer at its unacked limit keeps them until it is unblocked."""
@@ -223,7 +224,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self.asleep.clear()
         subscription.asleep_messages.clear()
 
-    # -- acks (subscriptions.md §5) -------------------------------------------------------------------------------
+    # -- acks (docs/rules/subscriptions.md §6, §7) ----------------------------------------------------------------
 
     def _owner(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> Consumer | None:
         if position in consumer.pending:
@@ -338,7 +339,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self.passed_from = before if self.passed_from is None else min(before, self.passed_from)
 
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
-        """After 4.0, drop entries up to the mark-delete position from the pending acks (§6)."""
+        """After 4.0, drop entries up to the mark-delete position from the pending acks (docs/rules/shared.md §8)."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             self.after_acks(sub, self._forget_passed(sub), mark_delete_moved=False)
         elif self._retries(sub):
@@ -528,7 +529,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         mark_delete = sub.cursor.mark_delete
         self.remember([position for position in positions if position > mark_delete])
 
-    # -- dispatch (§4, §5) ----------------------------------------------------------------------------------------
+    # -- dispatch (docs/rules/shared.md §3–§5) --------------------------------------------------------------------
 
     def dispatch(self, sub: SubscriptionContext) -> None:
         """Run rounds until nothing more can be sent. Then, if a consumer has permits, a read waits.
@@ -731,7 +732,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def next_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """The next consumer that can receive, or None.
 
-        Round robin within a priority level, higher levels (lower numbers) first (§5).
+        Round robin within a priority level, higher levels (lower numbers) first (docs/rules/shared.md §5).
         """
         if self.round_robin >= len(consumers):
             self.round_robin = 0

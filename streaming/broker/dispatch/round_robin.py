@@ -1,5 +1,5 @@
 """Round robin over consumers with priorities (mirrors `AbstractDispatcherMultipleConsumers.getNextConsumer`; rules:
-dispatch_shared.md §5).
+docs/rules/shared.md §5).
 """
 
 from bisect import bisect_left, bisect_right

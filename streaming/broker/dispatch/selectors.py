@@ -1,6 +1,6 @@
 """Key_Shared selectors: three ways to divide the hash slots among consumers (mirrors
 `ConsistentHashingStickyKeyConsumerSelector`, `HashRangeAutoSplitStickyKeyConsumerSelector` and
-`HashRangeExclusiveStickyKeyConsumerSelector`; rules: dispatch_key_shared.md §1–§4).
+`HashRangeExclusiveStickyKeyConsumerSelector`; rules: docs/rules/key-shared.md §2–§5).
 
 A slot is never 0, since 0 means "no hash" on the wire and in Pulsar's stats.
 """

@@ -35,7 +35,7 @@ def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
 def filter_entries(
     sub: SubscriptionContext, found: Found, delayed: DelayedDeliveryTracker | None
 ) -> tuple[Found, list[Position]]:
-    """The entries to send now, and the positions that a filter rescheduled (dispatch_shared.md §8).
+    """The entries to send now, and the positions that a filter rescheduled (docs/rules/shared.md §11).
 
     Acks rejected entries and markers. Entries with a later delivery time go to `delayed`, or are sent at once if it is
     None.

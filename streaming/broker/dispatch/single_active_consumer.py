@@ -1,5 +1,5 @@
 """Dispatch to one active consumer: Exclusive and Failover (mirrors `PersistentDispatcherSingleActiveConsumer`;
-rules: subscriptions.md §8)."""
+rules: docs/rules/subscriptions.md §12–§16)."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator

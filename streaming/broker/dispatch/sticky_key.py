@@ -1,5 +1,5 @@
 """Dispatch by key: Key_Shared (mirrors `PersistentStickyKeyDispatcherMultipleConsumers`, PIP-379; rules:
-dispatch_key_shared.md §5–§8).
+docs/rules/key-shared.md §6–§11).
 
 A selector assigns each hash to a consumer. An entry that its consumer can't take now waits in the replay set with its
 hash, and later entries with the same hash wait behind it. When a consumer that joins or leaves moves a hash to another
@@ -95,7 +95,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """How many slots the ring of consistent hashing has."""
         return RANGE_SIZE - 1
 
-    # -- consumers (§4, §5) ---------------------------------------------------------------------------------------
+    # -- consumers (docs/rules/key-shared.md §6, §7) --------------------------------------------------------------
 
     def mismatch(self, meta: KeySharedMeta | None) -> str | None:
         """Mode and `allowOutOfOrderDelivery` must equal those of the connected consumers."""
@@ -359,7 +359,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _select(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
         """Up to `wanted` positions to replay.
 
-        A position with a known hash needs a consumer that can take it (§6), unless out-of-order delivery is allowed.
+        A position with a known hash needs a consumer that can take it (docs/rules/key-shared.md §9), unless out-of-order
+        delivery is allowed.
         """
         if self.out_of_order or not self.replay.length:
             return self.replay.first(wanted)
@@ -452,7 +453,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         found = super().stats(consumers)
         return {**found, "keySharedMode": self.mode, "allowOutOfOrderDelivery": self.out_of_order}
 
-    # -- dispatch (§6, §7) ----------------------------------------------------------------------------------------
+    # -- dispatch (docs/rules/key-shared.md §8–§10) ---------------------------------------------------------------
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor
@@ -490,7 +491,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             super()._wait(sub, min(wanted, self._look_ahead(sub)))
 
     def _look_ahead(self, sub: SubscriptionContext) -> int:
-        """How many positions to replay stop the reading of new entries (§7)."""
+        """How many positions to replay stop the reading of new entries (docs/rules/key-shared.md §10)."""
         config = sub.ctx.config
         of_all = config.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(sub.consumers)
         of_one = config.keySharedLookAheadMsgInReplayThresholdPerSubscription
@@ -518,7 +519,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         return bool(self.draining.hashes) and self._drains and self.draining.blocks(handle, hash_)
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
-        """Deal each entry to the consumer of its key (§6). Returns the positions that must wait and keeps their hashes."""
+        """Deal each entry to the consumer of its key (docs/rules/key-shared.md §8). Returns the positions that must wait and
+        keeps their hashes."""
         held_by_gone, budgets, select = bool(self._stale), budgets_of(sub), self.selector.select
         slots: dict[Position, int] = {}
         runs: dict[Handle, Found] = {}

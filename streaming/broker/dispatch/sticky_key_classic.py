@@ -1,5 +1,5 @@
 """Key_Shared before Pulsar 4.0 (mirrors `PersistentStickyKeyDispatcherMultipleConsumersClassic`; rules:
-dispatch_key_shared.md §9, as recorded).
+docs/rules/key-shared.md §12).
 
 Hashes do not drain. Instead, a consumer that joins while entries are unacked gets only entries before the read position
 at that time, until all of them are acked. While only such consumers have permits, nothing new is read. A read is divided

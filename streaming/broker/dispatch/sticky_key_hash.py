@@ -1,4 +1,4 @@
-"""The sticky key of an entry, which decides its consumer on Key_Shared (dispatch_key_shared.md §1)."""
+"""The sticky key of an entry, which decides its consumer on Key_Shared (docs/rules/key-shared.md §1)."""
 
 import base64
 

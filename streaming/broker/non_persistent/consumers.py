@@ -51,8 +51,9 @@ def subscribe(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> No
 
 
 def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
-    """The refusals of subscriptions.md §1 and §2, without those that Pulsar has for persistent topics only: a subscription
-    may always be created, their number is not limited, and durable or not makes no difference. Raises `BrokerError`.
+    """The refusals of docs/rules/subscriptions.md §1, §2, without those that Pulsar has for persistent topics only: a
+    subscription may always be created, their number is not limited, and durable or not makes no difference. Raises
+    `BrokerError`.
     """
     name = command.subscription
     policies = schema_registry.policies_of(ctx, topic)
@@ -163,7 +164,8 @@ def close(ctx: Context, topic: NonPersistentTopic, command: CloseConsumer) -> No
 
 
 def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -> None:
-    """UNSUBSCRIBE by the only consumer, or by any consumer with force: the others are closed (subscriptions.md §7)."""
+    """UNSUBSCRIBE by the only consumer, or by any consumer with force: the others are closed
+    (docs/rules/subscriptions.md §10)."""
     found = _find(topic, command.connection, command.consumer_id)
     if found is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")

@@ -1,5 +1,5 @@
 """Closing consumers and deleting subscriptions: CLOSE_CONSUMER, UNSUBSCRIBE, lost connections (rules:
-subscriptions.md §6, §7, docs/rules/protocol.md §16)."""
+docs/rules/subscriptions.md §9, §10, docs/rules/protocol.md §16)."""
 
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
@@ -104,7 +104,7 @@ def count_as_gone(topic: PersistentTopic, subscription: PersistentSubscription) 
 
 
 def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> None:
-    """UNSUBSCRIBE, by the only consumer or, with force, by any (subscriptions.md §7)."""
+    """UNSUBSCRIBE, by the only consumer or, with force, by any (docs/rules/subscriptions.md §10)."""
     name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         ctx.emit(

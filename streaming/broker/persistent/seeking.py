@@ -1,4 +1,5 @@
-"""SEEK, and GET_LAST_MESSAGE_ID (rules: subscriptions.md, cursor.md §7, docs/rules/protocol.md §17, §18)."""
+"""SEEK, and GET_LAST_MESSAGE_ID (rules: docs/rules/subscriptions.md §17, cursor.md §7, docs/rules/protocol.md §17,
+§18)."""
 
 from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition

@@ -1,5 +1,5 @@
 """SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
-subscriptions.md §1, §2)."""
+docs/rules/subscriptions.md §1–§4)."""
 
 from schemas.commands import IntRange, Subscribe, SubType
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
@@ -33,7 +33,8 @@ def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
 
 
 def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
-    """The checks of subscriptions.md §1, in that order, and those for unsupported features. Raises `BrokerError`."""
+    """The checks of docs/rules/subscriptions.md §1, §2, in that order, and those for unsupported features. Raises
+    `BrokerError`."""
     name, config = command.subscription, ctx.config
     existing = topic.subscriptions.get(name)
     idle = not topic.producers and not topic.ledger.total_size

@@ -1,5 +1,5 @@
 """A subscription of a persistent topic: consumers, their dispatcher, and acknowledgement (mirrors
-`PersistentSubscription`; rules: subscriptions.md §2, §4, §5). Its cursor has the same name.
+`PersistentSubscription`; rules: docs/rules/subscriptions.md §2, §5–§7). Its cursor has the same name.
 """
 
 from schemas.commands import Ack, MessageIdData

@@ -1,5 +1,5 @@
 """maxUnackedMessagesPerBroker: subscriptions with the most unacked messages get no new ones (mirrors the unacked
-messages monitor of `BrokerService`; rules: subscriptions.md §5).
+messages monitor of `BrokerService`; rules: docs/rules/subscriptions.md §7).
 
 Here a broker is an ingress partition, which counts only its own topics. Pulsar's monitor runs concurrently with dispatch.
 This one runs after every command, timer and check, so what one of them sends may exceed the limit.

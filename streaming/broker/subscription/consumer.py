@@ -1,4 +1,4 @@
-"""The broker's state of a consumer (mirrors `Consumer`; rules: subscriptions.md §5)."""
+"""The broker's state of a consumer (mirrors `Consumer`; rules: docs/rules/subscriptions.md §6)."""
 
 import msgspec
 
@@ -84,7 +84,7 @@ class Consumer(msgspec.Struct, array_like=True):
         )
 
     def sent(self, messages: int, entries: int, size: int, now: int) -> None:
-        """Update the average and the counters after a send at `now` (ms; dispatch_shared.md §4, the avg statistic).
+        """Update the average and the counters after a send at `now` (ms; docs/rules/subscriptions.md §6, avgMessagesPerEntry).
 
         The average equals Pulsar's to the last bit, so that it rounds the same way.
         """
