@@ -17,7 +17,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """The entry's time (ms): the broker's if it was configured to note one, else the client's (ttl.md §2)."""
+        """The entry's time (ms): the broker's if it was configured to note one, else the client's (docs/rules/ttl.md §2)."""
         return self.metadata.publish_time if self.broker_timestamp is None else self.broker_timestamp
 
     @property
