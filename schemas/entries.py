@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def messages(self) -> int:
-        """Messages in it, at least 1 (batching.md §1)."""
+        """Messages in it, at least 1 (docs/rules/batching.md §1)."""
         messages = self.metadata.num_messages_in_batch
         return 1 if messages is None or messages < 1 else messages
 

@@ -711,7 +711,7 @@ def test_a_search_by_time_ends_before_the_last_ledger_of_a_terminated_topic_that
         run.subscribe("s")
 
 
-# -- a batch that a seek goes into (batching.md §3) ---------------------------------------------------------------
+# -- a batch that a seek goes into (docs/rules/batching.md §5) ----------------------------------------------------
 
 
 def test_a_seek_into_a_batch_sends_what_is_left_of_it() -> None:
