@@ -17,12 +17,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """The entry's time (ms): the broker's if it was configured to note one, else the client's (ttl.md §2)."""
+        """The entry's time (ms): the broker's if it was configured to note one, else the client's (docs/rules/ttl.md §2)."""
         return self.metadata.publish_time if self.broker_timestamp is None else self.broker_timestamp
 
     @property
     def messages(self) -> int:
-        """Messages in it, at least 1 (batching.md §1)."""
+        """Messages in it, at least 1 (docs/rules/batching.md §1)."""
         messages = self.metadata.num_messages_in_batch
         return 1 if messages is None or messages < 1 else messages
 

@@ -131,8 +131,8 @@ HEAD = """\
 {summary}
 The [README](../README.md#what-it-does-not-do) lists what is out of scope.
 
-* **Tests** are files in `tests/`. A number is a worked case, computed by hand. A seed is an article on Pulsar with
-  an example, see [profiles.md](profiles.md).
+* **Tests** are files in `tests/`. A number is a worked case, computed by hand. An article is one of those on older
+  Pulsar with an example, see [articles.md](rules/articles.md).
 * **Traces** are recordings of a real Pulsar 4.0.7 with its official clients (`streaming/traces/recorded/`).
   `magnetar conform` compares them frame by frame, and so do the tests.
 
@@ -225,7 +225,7 @@ def _summary(known: Features, marks: Marks) -> str:
 
 
 def _tests(names: Iterable[str]) -> str:
-    """Each test file with its worked cases and seeds."""
+    """Each test file with its worked cases and articles."""
     cells = []
     for file, group in groupby(sorted(names), key=lambda name: name.partition("::")[0]):
         functions = [name.rpartition("::")[2] for name in group]
@@ -234,8 +234,8 @@ def _tests(names: Iterable[str]) -> str:
         for spec, numbers in groupby(sorted(cases), key=lambda case: case[0]):
             own = file.endswith(f"/test_{spec}_cases.py")
             text += f" {_ranges(int(number) for _, number in numbers)}" + f" of {spec}" * (not own)
-        seeds = {found[1] for name in functions if (found := re.match(r"test_seed_(\d+)", name))}
-        cells.append(text + f" (seed {', '.join(sorted(seeds))})" * bool(seeds))
+        articles = {found[1] for name in functions if (found := re.match(r"test_seed_(\d+)", name))}
+        cells.append(text + f" (article {', '.join(sorted(articles))})" * bool(articles))
     return "; ".join(cells)
 
 

@@ -1,6 +1,6 @@
-"""The worked cases of spec/backlog_quota.md, by number.
+"""The worked cases of docs/rules/quotas.md §11, by number.
 
-All of them are here. Case 2 is told of a Key_Shared subscription, which isn't built; Shared keeps the same pending acks.
+All of them are here. Case 2 is told of a Key_Shared subscription; here it is Shared, which keeps the same pending acks.
 """
 
 from typing import Any

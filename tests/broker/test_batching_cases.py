@@ -1,4 +1,4 @@
-"""The worked cases of spec/batching.md, by number.
+"""The worked cases of docs/rules/batching.md §9, by number.
 
 Left out: 1, the bytes of a record inside a batch, which the broker never looks at. What clients do in 4, 6 and 7
 (nack, time out, put chunks together) is played by the tests.

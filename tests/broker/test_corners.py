@@ -10,6 +10,7 @@ from schemas.commands import Admin, ConnectionLost, Fault, MessageMetadata
 from schemas.effects import (
     AdminResponse,
     CloseConnection,
+    CloseProducer,
     Error,
     Evicted,
     Expired,
@@ -495,7 +496,7 @@ def test_a_chunk_that_nobody_can_take_now_comes_later() -> None:
     assert sent(run.flow("s", 1)) == [1]
 
 
-# -- backlog quotas (backlog_quota.md) ----------------------------------------------------------------------------
+# -- backlog quotas (docs/rules/quotas.md §1–§5) ------------------------------------------------------------------
 
 
 def limited_age(run: Run, policy: str = "producer_exception", seconds: int = 10) -> None:
@@ -532,6 +533,20 @@ def test_the_age_of_what_is_in_the_open_ledger_is_unknown(kept: bool) -> None:
     assert (run.topic.oldest is not None) == kept
 
 
+def test_a_round_that_acts_on_the_size_does_not_look_at_the_age() -> None:
+    """Not even if there is nothing to evict. A producer that connects is refused because of the age all the same."""
+    run = Run(preciseTimeBasedBacklogQuotaCheck=True)
+    limited_age(run)
+    run.admin("POST", "/backlogQuota", {"limitSize": 10, "policy": "consumer_backlog_eviction"})
+    run.subscribe("s")
+    run.publish(0)
+    run.wait(100)
+    assert run.check("backlogQuota") == []
+    assert one(run.create_producer("q"), Error).error == "ProducerBlockedQuotaExceededException"
+    run.admin("DELETE", "/backlogQuota?backlogQuotaType=destination_storage")
+    assert [closed.producer_name for closed in of(run.check("backlogQuota"), CloseProducer)] == ["p"]
+
+
 def test_the_last_ledger_of_a_terminated_topic_is_not_evicted_by_age() -> None:
     """There is no later ledger for a cursor to move to."""
     run = Run(**TWO_PER_LEDGER)
@@ -566,7 +581,7 @@ def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     assert of(run.check("backlogQuota"), Evicted) == []
 
 
-# -- policies (ledger.md §4.1, backlog_quota.md §7) ---------------------------------------------------------------
+# -- policies (ledger.md §4.1, docs/rules/quotas.md §9) -----------------------------------------------------------
 
 
 AGE = "message_age"
@@ -667,7 +682,7 @@ def test_calls_that_are_not_there(path: str) -> None:
     assert status(effects) == 404
 
 
-# -- finding (cursor.md §9, ttl.md) -------------------------------------------------------------------------------
+# -- finding (cursor.md §9, docs/rules/ttl.md §4) -----------------------------------------------------------------
 
 
 def test_expiry_to_a_position_between_entries_goes_to_the_newest_before_it() -> None:
@@ -696,7 +711,7 @@ def test_a_search_by_time_ends_before_the_last_ledger_of_a_terminated_topic_that
         run.subscribe("s")
 
 
-# -- a batch that a seek goes into (batching.md §3) ---------------------------------------------------------------
+# -- a batch that a seek goes into (docs/rules/batching.md §5) ----------------------------------------------------
 
 
 def test_a_seek_into_a_batch_sends_what_is_left_of_it() -> None:

@@ -1,6 +1,7 @@
-"""The seeds' rules under profile 2.x beside those of 4.x (docs/profiles.md), and the seeds' own examples.
+"""The articles' rules under profile 2.x beside those of 4.x (docs/profiles.md), and the articles' own examples
+(docs/rules/articles.md §1–§5).
 
-A seed is quoted by its number: 000 backlog quota, 001 clients, 002 TTL, 003 deduplication, 004 retention and expiry.
+An article is quoted by its number: 000 backlog quota, 001 clients, 002 TTL, 003 deduplication, 004 retention and expiry.
 """
 
 from collections.abc import Callable
@@ -87,7 +88,7 @@ def test_a_setting_beats_the_profile() -> None:
     assert configuration("2.x", {"messageExpirySharedPosition": True}).messageExpirySharedPosition
 
 
-# -- backlog quota (seed 000) -------------------------------------------------------------------------------------
+# -- backlog quota (article 000) ----------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("C2")
@@ -192,7 +193,7 @@ def test_backlog_quota_of_age_is_none_in_2x() -> None:
     )
 
 
-# -- TTL (seeds 002, 004) -----------------------------------------------------------------------------------------
+# -- TTL (articles 002, 004) --------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("F3")
@@ -303,7 +304,7 @@ def test_close_times_restrict_no_search_by_time_in_2x() -> None:
     assert both(log, managedLedgerMaxEntriesPerLedger=2) == ((1, 0), (1, -1))
 
 
-# -- deduplication (seed 003) -------------------------------------------------------------------------------------
+# -- deduplication (article 003) ----------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("A6")
@@ -323,7 +324,7 @@ def test_deduplication_checks_the_last_chunk_only_or_each() -> None:
     )
 
 
-# -- retention (seed 004) -----------------------------------------------------------------------------------------
+# -- retention (article 004) --------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("H2")
@@ -383,7 +384,7 @@ def test_trim_of_the_ledger_that_the_slowest_position_is_in() -> None:
     assert both(log, managedLedgerMaxEntriesPerLedger=2) == ([[1, 2], [2]], [[2], [2]])
 
 
-# -- Key_Shared (seed 001) ----------------------------------------------------------------------------------------
+# -- Key_Shared (article 001) -------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("E4")
@@ -416,7 +417,7 @@ def test_failover_on_no_partition_picks_the_first_by_name_or_by_the_ring() -> No
     assert both(log, activeConsumerFailoverDelayTimeMillis=0) == ("A", "B")
 
 
-# -- examples of the seeds ----------------------------------------------------------------------------------------
+# -- examples of the articles -------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("G3")

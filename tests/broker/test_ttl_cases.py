@@ -1,10 +1,10 @@
-"""The worked cases of spec/ttl.md, by number.
+"""The worked cases of docs/rules/ttl.md §9, by number.
 
-Left out, because what they need isn't built:
+Left out:
 
-* 3: additionalSystemCursorNames.
-* 5, its first half: broker timestamps (AppendBrokerTimestampMetadataInterceptor).
-* 8: lost data (autoSkipNonRecoverableData).
+* 3: additionalSystemCursorNames isn't built.
+* 5, its first half: test_limits_of_stores.py has broker timestamps.
+* 8: lost data (autoSkipNonRecoverableData) isn't built.
 * 15, overlapping calls on one monitor: a broker that is a fold has none; calls one after the other stand for them.
 """
 

@@ -1,4 +1,4 @@
-"""The bit set of a batch: bit i = message i, 1 = still unacknowledged (batching.md §3).
+"""The bit set of a batch: bit i = message i, 1 = still unacknowledged (docs/rules/batching.md §5).
 
 It is a list of signed 64-bit words on the wire, little-endian bytes in the state, and an integer in computations.
 """

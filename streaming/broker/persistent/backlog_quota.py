@@ -1,5 +1,5 @@
-"""Backlog quotas: what happens when a backlog is too large or too old (mirrors `BacklogQuotaManager`; rules:
-backlog_quota.md)."""
+"""Backlog quotas: what happens when a backlog is too large or too old (mirrors `BacklogQuotaManager`;
+docs/rules/quotas.md §1–§8)."""
 
 import heapq
 
@@ -46,7 +46,7 @@ def time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuo
 
 
 def oldest_position(ctx: Context, topic: PersistentTopic) -> OldestPosition | None:
-    """The oldest unacked entry and its time (§2.1), which the caller must keep. If not precise, the time is when its
+    """The oldest unacked entry and its time (§3), which the caller must keep. If not precise, the time is when its
     ledger closed."""
     precise = ctx.config.preciseTimeBasedBacklogQuotaCheck
     ledger = topic.ledger
@@ -97,7 +97,7 @@ def count_skipped(ctx: Context, topic: PersistentTopic, rounds: int) -> None:
 
 
 def check_producer_creation(ctx: Context, topic: PersistentTopic) -> None:
-    """Raise `BrokerError` for a new producer while a quota that blocks producers is exceeded (§4)."""
+    """Raise `BrokerError` for a new producer while a quota that blocks producers is exceeded (§7)."""
     policies = ctx.policies_of(topic)
     for type_, effective in (
         ("destination_storage", policies.destination_storage_quota),
@@ -135,13 +135,13 @@ def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effe
     slowest = topic.slowest_cursor() if ctx.config.backlogQuotaSparesProducersForDedupCursor else None
     if slowest is not None and slowest.name == DEDUP_CURSOR:
         deduplication_snapshots.timed_snapshot(ctx, topic)
-        return  # without disconnecting producers in this round (§5)
+        return  # without disconnecting producers in this round (§6)
     for producer in list(topic.producers.values()):
         registration.disconnect(ctx, topic, producer, f"backlog quota exceeded: {policy}")
 
 
 def _evict_by_size(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
-    """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§3.2)."""
+    """Skip entries at the slowest cursor, repeatedly, in proportion to the bytes above 0.9 of the limit (§4)."""
     target, previous = int(EVICTION_TARGET * limit), None
     slowest = _Slowest(topic)
     while (cursor := slowest.first()) is not None and cursor is not previous:
@@ -191,7 +191,7 @@ def over_size(
 
 
 def _evict_by_time(ctx: Context, topic: PersistentTopic, limit: int, policy: str) -> None:
-    """Drop entries older than the limit (§3.3): single entries if precise, else whole closed ledgers."""
+    """Drop entries older than the limit (§5): single entries if precise, else whole closed ledgers."""
     if ctx.config.preciseTimeBasedBacklogQuotaCheck:
         reason = Reason(Evicted, "message age", policy, by_expiry=True)
         expire_by_age(ctx, topic, topic.known_subscriptions(), int(EVICTION_TARGET * limit), reason)

@@ -100,8 +100,8 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
 
 
 def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
-    """A policy change switches deduplication on or off, triggers an expiry check (docs/rules/deduplication.md §2, ttl.md §1),
-    and renews all permits of rate limits.
+    """A policy change switches deduplication on or off, triggers an expiry check (docs/rules/deduplication.md §2,
+    docs/rules/ttl.md §1), and renews all permits of rate limits.
     """
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)

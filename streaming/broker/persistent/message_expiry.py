@@ -1,5 +1,5 @@
-"""Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`; rules:
-ttl.md, cursor.md §10). Expiry only acks entries. Retention deletes them.
+"""Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`;
+docs/rules/ttl.md §1–§7). Expiry only acks entries. Retention deletes them.
 """
 
 from schemas.effects import Expired
@@ -20,7 +20,7 @@ CAUGHT_UP_FACTOR = 1.5
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
-    """The periodic check of a topic, and the one after a policy change (ttl.md §3; profile 2.x: §4)."""
+    """The periodic check of a topic, and the one after a policy change (docs/rules/ttl.md §3; profile 2.x: §5)."""
     ttl = ctx.policies_of(topic).messageTTL
     if ttl.value <= 0:
         return
@@ -39,7 +39,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 def expire_older(
     ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, policy: str
 ) -> list[str]:
-    """Expire the subscriptions' entries that are older than `seconds` (ttl.md §4).
+    """Expire the subscriptions' entries that are older than `seconds` (docs/rules/ttl.md §5).
 
     Returns the subscriptions that are left alone, because they have no backlog or have nearly caught up.
     """
@@ -73,7 +73,8 @@ def _has_old_backlog(
 def expire_by_age(
     ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, reason: Reason
 ) -> None:
-    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10).
+    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp
+    (docs/rules/ttl.md §5).
 
     quirk: an age of 0 s means that nothing expires.
     """

@@ -70,7 +70,8 @@ class PersistentCounters(Counters):
 
 
 class OldestPosition(msgspec.Struct, array_like=True):
-    """What the age quota remembers (backlog_quota.md §2.1): the oldest unacked position, its cursor and its time (ms)."""
+    """What the age quota remembers (docs/rules/quotas.md §3): the oldest unacked position, its cursor and its time
+    (ms)."""
 
     position: Position
     cursor: str

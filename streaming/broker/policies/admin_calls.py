@@ -313,7 +313,7 @@ class LowerLevels(NamedTuple):
 
 
 class RetentionCheck(msgspec.Struct, frozen=True):
-    """Refuses quotas that are not below the retention (backlog_quota.md §7), as one level does it in 4.0.7.
+    """Refuses quotas that are not below the retention (docs/rules/quotas.md §9), as one level does it in 4.0.7.
 
     A namespace checks its quota on size alone; a quota that is not set counts as the `default` of the broker. A topic checks
     both types. Its retention is that of its `namespace` if it has none of its own. The methods raise `AdminError`.

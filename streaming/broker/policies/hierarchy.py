@@ -296,7 +296,7 @@ def _default_inactive_topic_policies(config: ServiceConfiguration) -> InactiveTo
 
 
 def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
-    """The policies in force on a topic. A negative TTL counts as not set (ttl.md §1)."""
+    """The policies in force on a topic. A negative TTL counts as not set (docs/rules/ttl.md §1)."""
     quota = default_quota(config)
     dispatch_rate = _rate(
         topic.dispatchRate, namespace.dispatchRate,
@@ -498,5 +498,5 @@ def _not_negative(value: int | None) -> int | None:
 def _quota(
     type_: QuotaType, topic: Policies, namespace: Policies, broker: BacklogQuota
 ) -> Effective[BacklogQuota]:
-    """A level that sets one type of quota does not hide the other type of a lower level (backlog_quota.md §1)."""
+    """A level that sets one type of quota does not hide the other type of a lower level (docs/rules/quotas.md §1)."""
     return _effective(topic.backlogQuota.get(type_), namespace.backlogQuota.get(type_), broker)
