@@ -1,4 +1,4 @@
-"""Positions: (ledger, entry), ordered lexicographically (spec README, Conventions)."""
+"""Positions: (ledger, entry), ordered lexicographically (docs/rules/ledgers.md §1)."""
 
 from typing import NamedTuple
 

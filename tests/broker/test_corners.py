@@ -47,7 +47,7 @@ def status(effects: list[Any]) -> int:
     return code
 
 
-# -- writes under way (ledger.md §2, dedup.md §5) -----------------------------------------------------------------
+# -- writes under way (docs/rules/ledgers.md §4, dedup.md §5) ---------------------------------------------------------
 
 
 def test_writes_behind_a_full_ledger_wait_for_the_next_one() -> None:
@@ -461,7 +461,7 @@ def test_there_is_no_other_cluster_to_replicate_a_subscription_to() -> None:
     assert "replicate_subscription_state" in one(effects, Unsupported).cause
 
 
-# -- acks (cursor.md §4, §8) --------------------------------------------------------------------------------------
+# -- acks (docs/rules/cursors.md §3, §5) ------------------------------------------------------------------------------
 
 
 def test_ids_before_a_bad_one_stay_acked() -> None:
@@ -566,7 +566,7 @@ def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     assert of(run.check("backlogQuota"), Evicted) == []
 
 
-# -- policies (ledger.md §4.1, backlog_quota.md §7) ---------------------------------------------------------------
+# -- policies (docs/rules/retention.md §7, §8, backlog_quota.md §7) ---------------------------------------------------
 
 
 AGE = "message_age"
@@ -667,7 +667,7 @@ def test_calls_that_are_not_there(path: str) -> None:
     assert status(effects) == 404
 
 
-# -- finding (cursor.md §9, ttl.md) -------------------------------------------------------------------------------
+# -- finding (docs/rules/cursors.md §12–§15, ttl.md) ------------------------------------------------------------------
 
 
 def test_expiry_to_a_position_between_entries_goes_to_the_newest_before_it() -> None:

@@ -1,5 +1,5 @@
-"""The worked cases of cursor.md, by number (none is left out), and what they don't reach. p1, p2, … are consecutive
-entries."""
+"""The worked cases of docs/rules/cursors.md §18, by number (none is left out), and what they don't reach. p1, p2, … are
+consecutive entries."""
 
 from collections.abc import Callable
 from typing import Any

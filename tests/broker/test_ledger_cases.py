@@ -1,4 +1,4 @@
-"""The worked cases of ledger.md, by number (none is left out), and what they don't reach.
+"""The worked cases of docs/rules/ledgers.md §14, by number (none is left out), and what they don't reach.
 
 The cases are those of the development line: `HEAD` has its settings where they show.
 """

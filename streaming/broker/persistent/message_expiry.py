@@ -1,5 +1,5 @@
 """Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`; rules:
-ttl.md, cursor.md §10). Expiry only acks entries. Retention deletes them.
+ttl.md, docs/rules/cursors.md §15). Expiry only acks entries. Retention deletes them.
 """
 
 from schemas.effects import Expired
@@ -73,7 +73,8 @@ def _has_old_backlog(
 def expire_by_age(
     ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, reason: Reason
 ) -> None:
-    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp (cursor.md §10).
+    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp
+    (docs/rules/cursors.md §15).
 
     quirk: an age of 0 s means that nothing expires.
     """

@@ -1,4 +1,4 @@
-"""SEEK, and GET_LAST_MESSAGE_ID (rules: subscriptions.md, cursor.md §7, protocol.md §6)."""
+"""SEEK, and GET_LAST_MESSAGE_ID (rules: subscriptions.md, docs/rules/cursors.md §10, protocol.md §6)."""
 
 from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
