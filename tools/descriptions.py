@@ -69,8 +69,8 @@ def first_sentence(thing: Any) -> str:
 
 
 def _markdown(text: str) -> str:
-    """A text of the source, without references to the specification, which isn't in the repository."""
-    return re.sub(r" \([a-z_]+\.md[^)]*\)", "", text.replace("``", "`"))
+    """A text of the source, without references to rules."""
+    return re.sub(r" \((?:docs/rules/)?[a-z_-]+\.md[^)]*\)", "", text.replace("``", "`"))
 
 
 def fields(struct: type[msgspec.Struct]) -> list[Field]:

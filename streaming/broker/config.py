@@ -347,7 +347,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     they are exact (4.0)."""
     trimAtRolloverSparesClosedLedger: bool = False
     """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed (as recorded from
-    4.0.7). If false, it trims that ledger, too (ledger.md, Determinism)."""
+    4.0.7). If false, it trims that ledger, too (docs/rules/retention.md §3)."""
     namespacesMustExist: bool = False
     """Tenants and namespaces must be created before they are used, and topics before they get policies, as in Pulsar. If
     false, every valid name exists, so that a log needs no calls that create them."""

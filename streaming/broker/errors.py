@@ -10,7 +10,7 @@ class BrokerError(Exception):
 
 
 class CursorError(Exception):
-    """A managed cursor refuses an operation. Its state is unchanged (cursor.md)."""
+    """A managed cursor refuses an operation. Its state is unchanged (docs/rules/cursors.md §4, §5)."""
 
 
 class AdminError(Exception):

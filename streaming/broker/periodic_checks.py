@@ -23,7 +23,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 
 
 def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
-    """Write the cursor positions that the mark-delete rate limiter held back (cursor.md §8)."""
+    """Write the cursor positions that the mark-delete rate limiter held back (docs/rules/cursors.md §11)."""
     for cursor in topic.cursors.values():
         if cursor.persisted is not None:
             _flush(ctx, topic, cursor)

@@ -48,7 +48,7 @@ def status(effects: list[Any]) -> int:
     return code
 
 
-# -- writes under way (ledger.md §2, docs/rules/deduplication.md §10) ---------------------------------------------
+# -- writes under way (docs/rules/ledgers.md §4, docs/rules/deduplication.md §10) ---------------------------------
 
 
 def test_writes_behind_a_full_ledger_wait_for_the_next_one() -> None:
@@ -462,7 +462,7 @@ def test_there_is_no_other_cluster_to_replicate_a_subscription_to() -> None:
     assert "replicate_subscription_state" in one(effects, Unsupported).cause
 
 
-# -- acks (cursor.md §4, §8) --------------------------------------------------------------------------------------
+# -- acks (docs/rules/cursors.md §3, §5) ------------------------------------------------------------------------------
 
 
 def test_ids_before_a_bad_one_stay_acked() -> None:
@@ -581,7 +581,7 @@ def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     assert of(run.check("backlogQuota"), Evicted) == []
 
 
-# -- policies (ledger.md §4.1, docs/rules/quotas.md §9) -----------------------------------------------------------
+# -- policies (docs/rules/retention.md §7, §8, docs/rules/quotas.md §9) -------------------------------------------
 
 
 AGE = "message_age"
@@ -682,7 +682,7 @@ def test_calls_that_are_not_there(path: str) -> None:
     assert status(effects) == 404
 
 
-# -- finding (cursor.md §9, docs/rules/ttl.md §4) -----------------------------------------------------------------
+# -- finding (docs/rules/cursors.md §12–§15, docs/rules/ttl.md §4) ------------------------------------------------
 
 
 def test_expiry_to_a_position_between_entries_goes_to_the_newest_before_it() -> None:

@@ -1,5 +1,5 @@
-"""The worked cases of cursor.md, by number (none is left out), and what they don't reach. p1, p2, … are consecutive
-entries."""
+"""The worked cases of docs/rules/cursors.md §18, by number (none is left out), and what they don't reach. p1, p2, … are
+consecutive entries."""
 
 from collections.abc import Callable
 from typing import Any
@@ -570,3 +570,15 @@ def test_write_permits_are_refilled_by_the_clock() -> None:
         topic.mark(cursor, p[position])
         assert cursor.mark_delete == p[position]
         assert cursor.key == p[written]
+
+
+@pytest.mark.feature("D3")
+@pytest.mark.parametrize(("rate", "at_once"), [(3000, 3), (1, 1), (0.5, 1)])
+def test_the_first_writes_are_those_of_a_millisecond(rate: float, at_once: int) -> None:
+    topic = ledgers_of(10, managedLedgerDefaultMarkDeleteRateLimit=rate)
+    cursor = topic.open()
+    p = topic.add(*[1] * 5)
+    for position in p:
+        topic.mark(cursor, position)
+    assert cursor.mark_delete == p[4]
+    assert cursor.key == p[at_once - 1]

@@ -1,4 +1,4 @@
-"""The worked cases of ledger.md, by number (none is left out), and what they don't reach.
+"""The worked cases of docs/rules/ledgers.md §14, by number (none is left out), and what they don't reach.
 
 The cases are those of the development line: `HEAD` has its settings where they show.
 """
@@ -491,6 +491,18 @@ def test_an_empty_ledger_of_maximum_age_closes_with_its_first_entry() -> None:
     assert not of(run.wait(300), LedgerClosed)
     closed = one(run.publish(0), LedgerClosed)
     assert (closed.ledger_id, closed.entries, closed.cause) == (1, 1, "ledger full")
+
+
+@pytest.mark.feature("C1")
+def test_no_timer_closes_a_ledger_with_writes_under_way() -> None:
+    run = Run(managedLedgerMaxLedgerRolloverTimeMinutes=5, managedLedgerInactiveLedgerRolloverTimeSeconds=10)
+    run.publish(0)
+    run.fault("DelayWrites", 1)
+    run.publish(1)
+    assert not of(run.wait(300), LedgerClosed)
+    assert not of(run.check("consumedLedgers"), LedgerClosed)
+    assert not of(run.fault("CompleteWrites"), LedgerClosed)
+    assert one(run.publish(2), LedgerClosed).entries == 3
 
 
 @pytest.mark.feature("H1")

@@ -546,7 +546,7 @@ def cumulative(
     position: Position,
     left: int | None,
 ) -> None:
-    """cursor.md §3: refused before the mark-delete and past the end, except at a ledger's border."""
+    """docs/rules/cursors.md §4: refused before the mark-delete and past the end, except at a ledger's border."""
     ledger, group = topic.ledger, account.groups[subscription.name]
     mark_delete = topic.cursors[subscription.name].mark_delete
     info = ledger.ledgers.get(position.ledger)

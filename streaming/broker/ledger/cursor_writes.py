@@ -1,4 +1,4 @@
-"""Cursor changes that must be written. The cursor's rate limiter may delay the write (cursor.md §8)."""
+"""Cursor changes that must be written. The cursor's rate limiter may delay the write (docs/rules/cursors.md §11)."""
 
 from collections.abc import Callable
 from typing import ParamSpec

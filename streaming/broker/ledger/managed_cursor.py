@@ -1,4 +1,5 @@
-"""ManagedCursor: a position in a managed ledger and the acks above it (mirrors `ManagedCursorImpl`; rules: cursor.md).
+"""ManagedCursor: a position in a managed ledger and the acks above it (mirrors `ManagedCursorImpl`;
+docs/rules/cursors.md).
 
 A cursor holds no entries. Its backlog is the difference of two counters.
 """
@@ -16,7 +17,7 @@ from streaming.broker.position import EARLIEST, LATEST, Position, from_tuple
 
 
 class Persisted(msgspec.Struct, array_like=True):
-    """The last written state of a cursor that has since changed only in memory (cursor.md §8)."""
+    """The last written state of a cursor that has since changed only in memory (docs/rules/cursors.md §11)."""
 
     mark_delete: Position
     acked: AckHoles
@@ -45,7 +46,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     tokens_at: int = 0
     next_ledger: int = 0
 
-    # -- creation (§2) --------------------------------------------------------------------------------------------
+    # -- creation (docs/rules/cursors.md §2, §3) ----------------------------------------------------------------------
 
     @classmethod
     def create(cls, name: str, ledger: ManagedLedger, *, earliest: bool) -> "ManagedCursor":
@@ -94,7 +95,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.consumed = -self.live(ledger, self.mark_delete, ledger.last_confirmed)
         self.rewind(ledger)
 
-    # -- counters (§5) --------------------------------------------------------------------------------------------
+    # -- counters (docs/rules/cursors.md §7) --------------------------------------------------------------------------
 
     def live(
         self, ledger: ManagedLedger, start: Position, end: Position, *, include_start: bool = False
@@ -118,7 +119,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return self.live(ledger, self.read_position, ledger.last_confirmed, include_start=True)
 
     def backlog_size(self, ledger: ManagedLedger) -> int:
-        """The estimated bytes of the backlog. Each individually acked entry subtracts the average size (ledger.md §6)."""
+        """The estimated bytes of the backlog. Each individually acked entry subtracts the average size
+        (docs/rules/ledgers.md §10)."""
         last = ledger.last_confirmed
         if self.mark_delete >= last:
             return 0
@@ -129,7 +131,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         stored = ledger.count(self.mark_delete, last, include_start=False, include_end=True)
         return size - holes * (size // stored)
 
-    # -- acks (§3, §4) --------------------------------------------------------------------------------------------
+    # -- acks (docs/rules/cursors.md §4–§6) ---------------------------------------------------------------------------
 
     def acknowledge_cumulative(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> None:
         """Cumulative ack, possibly inside a batch. Ignored inside an acked batch.
@@ -256,7 +258,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.collapse(ledger, before)
 
     def collapse(self, ledger: ManagedLedger, before: Position) -> None:
-        """After individual acks, move the mark-delete past the first run if no unacked entry precedes it (end of §4).
+        """After individual acks, move the mark-delete past the first run if no unacked entry precedes it
+        (docs/rules/cursors.md §5).
 
         `before`: the mark-delete position before these acks.
         """
@@ -265,7 +268,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.acked.ledgers and (following := ledger.next_valid(self.mark_delete)) in self.acked:
             self.move(ledger, self.acked.run_end(following), None)
 
-    # -- skip, peek, find (§6) ------------------------------------------------------------------------------------
+    # -- skip, peek (docs/rules/cursors.md §8) ------------------------------------------------------------------------
 
     def position_after(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> Position:
         """The n-th entry after the mark-delete. `exclude_acked`: don't count individually acked entries."""
@@ -282,7 +285,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         return ledger.position_after(self.mark_delete, n + acked)
 
     def skip(self, ledger: ManagedLedger, n: int, *, exclude_acked: bool) -> None:
-        """Move the mark-delete past the next `n` entries and clear the properties (cursor.md §6)."""
+        """Move the mark-delete past the next `n` entries and clear the properties (docs/rules/cursors.md §8)."""
         target = self.position_after(ledger, n, exclude_acked=exclude_acked)
         if target >= self.mark_delete:
             self.move(ledger, target, {})
@@ -302,7 +305,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if ledger.last_confirmed >= self.mark_delete:
             self.move(ledger, ledger.last_confirmed, {})
 
-    # -- reading (§7) ---------------------------------------------------------------------------------------------
+    # -- reading (docs/rules/cursors.md §9, §10) ----------------------------------------------------------------------
 
     def rewind(self, ledger: ManagedLedger) -> None:
         """Read again from the first entry after the mark-delete position."""
@@ -372,7 +375,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             and self.acked.run_end(first).entry + 1 == ledger.ledgers[id_].entries
         )
 
-    # -- persistence (§8) -----------------------------------------------------------------------------------------
+    # -- persistence (docs/rules/cursors.md §11) ----------------------------------------------------------------------
 
     @property
     def key(self) -> Position:

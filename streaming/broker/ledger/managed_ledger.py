@@ -1,4 +1,4 @@
-"""ManagedLedger: a topic's entries as a list of ledgers (mirrors `ManagedLedgerImpl`; rules: ledger.md).
+"""ManagedLedger: a topic's entries as a list of ledgers (mirrors `ManagedLedgerImpl`; docs/rules/ledgers.md).
 
 It holds positions, counts and sizes, never entries. The topic holds the cursors. Code that needs both is in `topic`,
 `trimming` and `managed_cursor`.
@@ -64,7 +64,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.rollover_checked = False
 
     def reopen(self, now: int) -> None:
-        """Recover after an unload: close the open ledger, or drop it if empty, and open a new one (§2)."""
+        """Recover after an unload: close the open ledger, or drop it if empty, and open a new one
+        (docs/rules/ledgers.md §3)."""
         if self.current_entries:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
@@ -84,7 +85,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def submit(self, size: int, now: int, config: ServiceConfiguration) -> tuple[Position, bool]:
-        """Reserve the next position for an entry of `size` bytes. Also returns whether it fills the ledger (§2.1)."""
+        """Reserve the next position for an entry of `size` bytes. Also returns whether it fills the ledger
+        (docs/rules/ledgers.md §4, §5)."""
         position = from_tuple(Position, (self.current, self.current_entries))
         self.current_entries += 1
         self.current_size += size
@@ -131,7 +133,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         return age > minimum * 60_000 if minimum > 0 else True
 
     def close_current(self, now: int) -> LedgerInfo | None:
-        """Close the open ledger (§2.2). Returns its metadata, or None if it was empty and is dropped."""
+        """Close the open ledger (docs/rules/ledgers.md §6). Returns its metadata, or None if it was empty and is
+        dropped."""
         if not self.current_entries:
             del self.ledgers[self.current]
             return None
@@ -139,7 +142,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.ledgers[self.current] = info
         return info
 
-    # -- position algebra (§3) ------------------------------------------------------------------------------------
+    # -- position algebra (docs/rules/ledgers.md §7–§9) ---------------------------------------------------------------
 
     def next_ledger(self, ledger: int) -> int | None:
         """The smallest existing ledger id above `ledger`."""
@@ -266,7 +269,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         """How many entries a read from `position` on may return so that they have `size` bytes: 1 to `most`.
 
         An estimate by the average entry of each ledger, whether entries are acked or not, and with an overhead for each
-        (mirrors `EntryCountEstimator` of 4.0.7). Behind the last entry, further ones are expected to be like it.
+        (mirrors `EntryCountEstimator` of 4.0.7; docs/rules/ledgers.md §12). Behind the last entry, further ones are
+        expected to be like it.
         """
         first = next(iter(self.ledgers), self.current)
         if position.ledger > self.current:
@@ -305,7 +309,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             return self.current_entries, self.current_size
         return self.ledgers[ledger].entries, self.ledgers[ledger].size
 
-    # -- sizes (§6) -----------------------------------------------------------------------------------------------
+    # -- sizes (docs/rules/ledgers.md §10) ----------------------------------------------------------------------------
 
     def backlog_size_from(self, mark_delete: Position) -> int:
         """The estimated bytes after a mark-delete position: exact for whole ledgers, by the average entry within a ledger."""

@@ -426,7 +426,7 @@ def _trim(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str,
 
 
 def _truncate(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
-    """Clear the backlog of each subscription and delete all closed ledgers (ledger.md §4.2)."""
+    """Clear the backlog of each subscription and delete all closed ledgers (docs/rules/retention.md §9)."""
     ledger = topic.ledger
     for cursor in topic.cursors.values():
         if ledger.last_confirmed > cursor.mark_delete:

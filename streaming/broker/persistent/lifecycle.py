@@ -174,7 +174,8 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def close(ctx: Context, topic: PersistentTopic) -> None:
-    """Close the topic cleanly: its clients are disconnected, and its cursors are written (ledger.md §2)."""
+    """Close the topic cleanly: its clients are disconnected, and its cursors are written (docs/rules/cursors.md
+    §11)."""
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
     registration.disconnect_all(ctx, topic, "topic unloaded")
@@ -211,7 +212,8 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def reopen(ctx: Context, topic: PersistentTopic) -> None:
-    """Load a topic that was closed: a new ledger opens, and cursors go back to what was written (ledger.md §2)."""
+    """Load a topic that was closed: a new ledger opens, and cursors go back to what was written
+    (docs/rules/ledgers.md §3, docs/rules/cursors.md §3, docs/rules/retention.md §4)."""
     ledger = topic.ledger
     topic.last_active = ctx.clock
     ledger.reopen(ctx.clock)

@@ -1,5 +1,5 @@
 """Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`;
-docs/rules/ttl.md §1–§7). Expiry only acks entries. Retention deletes them.
+docs/rules/ttl.md §1–§7, docs/rules/cursors.md §15). Expiry only acks entries. Retention deletes them.
 """
 
 from schemas.effects import Expired
@@ -74,7 +74,7 @@ def expire_by_age(
     ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, reason: Reason
 ) -> None:
     """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp
-    (docs/rules/ttl.md §5).
+    (docs/rules/ttl.md §5, docs/rules/cursors.md §15).
 
     quirk: an age of 0 s means that nothing expires.
     """

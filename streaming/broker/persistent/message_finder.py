@@ -1,4 +1,5 @@
-"""Find an entry by its publish time (mirrors `PersistentMessageFinder` and `OpFindNewest`; rules: cursor.md §9)."""
+"""Find an entry by its publish time (mirrors `PersistentMessageFinder` and `OpFindNewest`; docs/rules/cursors.md
+§12–§14)."""
 
 from collections.abc import Callable
 

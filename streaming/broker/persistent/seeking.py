@@ -1,4 +1,4 @@
-"""SEEK, and GET_LAST_MESSAGE_ID (rules: docs/rules/subscriptions.md §17, cursor.md §7, docs/rules/protocol.md §17,
+"""SEEK, and GET_LAST_MESSAGE_ID (docs/rules/subscriptions.md §17, docs/rules/cursors.md §10, docs/rules/protocol.md §17,
 §18)."""
 
 from schemas.commands import GetLastMessageId, Seek

@@ -193,7 +193,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     # -- cursors --------------------------------------------------------------------------------------------------
 
     def slowest_cursor(self) -> ManagedCursor | None:
-        """The durable cursor with the smallest persisted mark-delete position, the oldest one of equals (ledger.md §5)."""
+        """The durable cursor with the smallest key, the oldest one of equals (docs/rules/retention.md §1)."""
         slowest, least = None, None
         for cursor in self.cursors.values():
             if cursor.durable and (least is None or cursor.key < least):
@@ -281,7 +281,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         return sorted(name for name, found in self.subscriptions.items() if not found.awaits_its_reader)
 
     def backlog_size(self) -> int:
-        """getEstimatedBacklogSize: bytes from the slowest durable cursor on (ledger.md §6)."""
+        """getEstimatedBacklogSize: bytes from the slowest durable cursor on (docs/rules/ledgers.md §10)."""
         slowest = self.slowest_cursor()
         return 0 if slowest is None else self.ledger.backlog_size_from(slowest.mark_delete)
 

@@ -1,4 +1,5 @@
-"""Rollover and trimming: close full ledgers, advance caught-up cursors, delete consumed ledgers (ledger.md §2.2, 2.3, 4)."""
+"""Rollover and trimming: close full ledgers, advance caught-up cursors, delete consumed ledgers
+(docs/rules/ledgers.md §6, docs/rules/retention.md §2–§6)."""
 
 from collections.abc import Callable
 from typing import ParamSpec
@@ -35,7 +36,8 @@ def open_ledger(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def advance_cursors(ctx: Context, topic: PersistentTopic) -> None:
-    """Move cursors at the last entry of a closed ledger to before the first entry of the next one (§2.3)."""
+    """Move cursors at the last entry of a closed ledger to before the first entry of the next one
+    (docs/rules/retention.md §2)."""
     if not ctx.config.moveCursorOverConsumedLedger:
         return
     ledger = topic.ledger
@@ -118,7 +120,8 @@ def move_without_trimming(
 def free_ledgers(
     ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, former: Position | None
 ) -> None:
-    """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it was the only slowest cursor (§4b)."""
+    """Trim if a cursor's key left a ledger (`former`: see `change_cursor`) and it was the only slowest cursor
+    (docs/rules/retention.md §3)."""
     if _may_free_ledgers(topic, cursor, former):
         trim(ctx, topic)
 
