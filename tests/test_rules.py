@@ -51,7 +51,9 @@ def defined(path: Path) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             found.add(f"::{node.name}")
         if isinstance(node, ast.ClassDef):
-            found |= {f"::{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+            found |= {
+                f"::{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)
+            }
     return frozenset(found)
 
 
