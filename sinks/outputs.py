@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,9 @@ from sinks.lock import LOCK, hold
 _DRAFT = ".part"
 _LEFT_OVER = re.compile(r"\..+-[0-9a-f]{8}\.part", re.DOTALL)
 """A file of a process that was killed, see `new_file`."""
+
+_NAMED = 5
+"""Foreign files that an error names at most."""
 
 
 class InTheWay(FileExistsError):
@@ -35,11 +39,13 @@ def check_folder(
     path: Path,
     inputs: Iterable[str | Path] = (),
     *,
-    own: Callable[[Path], bool] | None = None,
+    own: Callable[[str], bool] | None = None,
     writer: str = "command",
 ) -> None:
-    """A folder may be filled: it is new or empty, or, with `own`, has nothing but what that says the `writer` wrote. It is no link, and
-    neither in an input nor around one. Raises `InTheWay`.
+    """A folder may be filled: it is new or empty, or has nothing but files of which `own` says that the `writer` wrote them. It is no
+    link, and neither in an input nor around one. Raises `InTheWay`.
+
+    `own` gets the path of each file in it, at any depth, below the folder.
     """
     _check_inputs(path, inputs, "folder")
     if path.is_symlink():
@@ -48,15 +54,27 @@ def check_folder(
         return
     if not path.is_dir():
         raise InTheWay(f"{path} can't be written: it is not a folder")
-    found = sorted(
-        each for each in path.iterdir() if each.name != LOCK and not _LEFT_OVER.fullmatch(each.name)
-    )
-    if found and own is None:
-        raise InTheWay(f"{path} isn't empty: choose another folder")
-    if foreign := [each.name for each in found if each.is_symlink() or not (own and own(each))]:
+    if own is None:
+        if any(each.name != LOCK and not _LEFT_OVER.fullmatch(each.name) for each in path.iterdir()):
+            raise InTheWay(f"{path} isn't empty: choose another folder")
+        return
+    foreign = (each for each in _files(path) if (path / each).is_symlink() or not own(each))
+    if named := sorted(islice(foreign, _NAMED)):
         raise InTheWay(
-            f"{path} holds what no {writer} wrote ({', '.join(foreign)}): remove that by hand, or choose another folder"
+            f"{path} holds what no {writer} wrote ({', '.join(named)}): remove that by hand, or choose another folder"
         )
+
+
+def _files(path: Path) -> Iterator[str]:
+    """The files and links in a folder, at any depth, without those that our processes need or left. Raises OSError."""
+    for name in sorted(os.listdir(path)):
+        if name == LOCK or _LEFT_OVER.fullmatch(name):
+            continue
+        each = path / name
+        if each.is_dir() and not each.is_symlink():
+            yield from (f"{name}/{below}" for below in _files(each))
+        else:
+            yield name
 
 
 def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:

@@ -9,6 +9,13 @@ from sinks.storage import Damaged
 from sinks.sums import is_whole, sealed
 
 STATE, FILE, REPLAYED = "state", "states.parquet", "replay.json"
+
+ROWS_AND_ENTRIES = r"""
+    tables/kind=[A-Z_]+/[\d-]+\.parquet
+    | store/(segments/\d+|ledgers/[^/]+)/[\d-]+\.parquet | store/deletions/[\d-]+\.json
+    | (.+/)?_temporary/[0-9a-f]{32}
+"""
+"""A pattern (`re.VERBOSE`) of the paths of files below a folder into which a log was folded: those of `TableSink` and `LedgerStore`."""
 """The folder of the states, which a replay makes first, and its files."""
 
 _OF_ROWS = ("tables", "quarantine")

@@ -12,6 +12,7 @@ from schemas.effects import Message
 from sinks.outputs import InTheWay, check_folder
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.replay import is_own
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces, to_line
 
@@ -50,7 +51,7 @@ def make_log(path: Path) -> None:
     """
     draft = path.with_name(_DRAFT)
     check_folder(
-        path.parent, own=lambda each: each.name in (path.name, _DRAFT, RESULTS), writer="demonstration"
+        path.parent, own=lambda each: each in (path.name, _DRAFT) or is_own(each.removeprefix(f"{RESULTS}/")), writer="demonstration"
     )
     import_traces([RECORDED / f"{name}.jsonl" for name in TRACES], draft, replace=True)
     text = draft.read_bytes()

@@ -15,6 +15,7 @@ and then under the policies, with the positions that the messages have there, se
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -30,10 +31,9 @@ import pyarrow.compute as pc
 
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
-from sinks.base import INGRESS
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder
-from sinks.replayed import STATE, Replayed, count_files, write_replayed
+from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, STATE, Replayed, count_files, write_replayed
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
@@ -61,6 +61,18 @@ the JVM has all of their values, and a worker those of an ingress partition, in 
 STAGED, BASELINE = "staged", "baseline"
 
 _WRITTEN = {"tables", "store", "quarantine", "checkpoint", "quality", STATE, STAGED, BASELINE, "_temporary"}
+_FILES = re.compile(
+    rf"""({BASELINE}/)?(
+    {ROWS_AND_ENTRIES}
+    | quarantine/[\d-]+\.parquet
+    | quality/(broken/[\d-]+\.json | [\w.-]+\.html)
+    | {STATE}/({re.escape(FILE)} | {re.escape(REPLAYED)})
+    | {STAGED}/(\d{{8}}\.parquet | \.\d{{8}})
+    | checkpoint/([\w-]+/)*\.?(metadata | schema | \d+)(\.(delta | snapshot | crc | tmp | TID\w+ | [0-9a-f-]{{36}}))*
+    )""",
+    re.VERBOSE,
+)
+"""The files of a replay. The store of a query has others, too, so it is none."""
 
 _POSITION = b"ledger"
 """A record in which a position is has this word: in ``ledgerId``, or in the path of an admin call."""
@@ -442,6 +454,11 @@ def _check_logs(*logs: object) -> None:
             check_log(each)
 
 
+def is_own(name: str) -> bool:
+    """Whether a replay may have written the file of this path below its folder."""
+    return _FILES.fullmatch(name) is not None
+
+
 @contextmanager
 def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path]:
     """The folder for the results, for this replay alone, after a check that it may be filled."""
@@ -454,13 +471,8 @@ def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path
             raise NotEmptyError(
                 f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"
             )
-        check_folder(out, own=_is_own, writer="replay")
+        check_folder(out, own=is_own, writer="replay")
         yield out
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a replay may have written a folder. The store of a query is one of its own."""
-    return path.is_dir() and path.name in _WRITTEN and not (path / INGRESS).exists()
 
 
 def _clear(out: Path) -> None:

@@ -14,6 +14,7 @@ In memory are the log, the states of one moment, and the rows of `EVERY` command
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,10 +29,10 @@ import pyarrow as pa
 
 from schemas.effects import KINDS, LedgerDeleted
 from schemas.records import Coordinates
-from sinks.base import INGRESS
 from sinks.ledger_store import LedgerStore
 from sinks.lock import hold
 from sinks.outputs import InTheWay, check_folder
+from sinks.replayed import FILE, ROWS_AND_ENTRIES
 from sinks.storage import Damaged, Storage
 from sinks.tables import TableSink, path_of
 from streaming.answers.folders import Folders, NotFound
@@ -50,7 +51,13 @@ _SNAPSHOTS = "snapshots"
 
 _CLAIM, _USED, _FOLDING, _NEW, _FILES = "timeline.json", "_used", "_folding", "new", "tables.json"
 _AGAIN = "Delete the folder: it is made again"
-_OWN = {_SNAPSHOTS, _CLAIM, _USED, _FOLDING, _NEW, "tables", "store", "_temporary"}
+_OWN = re.compile(
+    rf"""{re.escape(_CLAIM)} | {_USED} | {_FOLDING}
+    | ({_NEW} | {_SNAPSHOTS}/\d+)/({re.escape(FILE)} | {re.escape(_FILES)})
+    | {ROWS_AND_ENTRIES}""",
+    re.VERBOSE,
+)
+"""Its files."""
 
 
 class Claim(msgspec.Struct, kw_only=True, frozen=True):
@@ -234,7 +241,7 @@ class Timeline:
 
 def _claim(folder: Path, claim: Claim) -> IO[bytes]:
     """Make the folder that of a log, whoever does so first. It is in use as long as the file is open."""
-    check_folder(folder, own=_is_own, writer="timeline of a log")
+    check_folder(folder, own=lambda name: _OWN.fullmatch(name) is not None, writer="timeline of a log")
     used = _used(folder)
     storage = Storage(str(folder))
     with _locked(folder / _FOLDING, fcntl.LOCK_EX):
@@ -261,10 +268,6 @@ def _used(folder: Path) -> IO[bytes]:
             if hold(used.fileno(), folder / _USED, fcntl.LOCK_SH):
                 return used
             used.close()
-
-
-def _is_own(path: Path) -> bool:
-    return path.name in _OWN and not (path / INGRESS).exists()
 
 
 @contextmanager

@@ -28,6 +28,13 @@ _NAMED = ("record", "error", "enum", "fixed")
 Definition = Any
 """An Avro schema as JSON."""
 
+MOST_PAIRS = 20_000
+"""The pairs of types that are compared at most. Branches of two unions are compared each with each, so the size of a schema is no bound."""
+
+
+class TooComplex(Exception):
+    """Two schemas have too many types to compare."""
+
 
 def incompatibility(
     known: Sequence[SchemaData], new: SchemaData, strategy: SchemaCompatibilityStrategy
@@ -42,16 +49,18 @@ def incompatibility(
     if strategy == "ALWAYS_INCOMPATIBLE":
         return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
     kind = strategy.removesuffix("_TRANSITIVE")
+    error = f"Error during schema compatibility check with strategy {strategy}"
     for each in against:
         for old_half, new_half in zip(_definitions(each), _definitions(new), strict=False):
             if old_half is None or new_half is None:
                 continue
-            reads = kind == "FORWARD" or _can_read(new_half, old_half)
-            is_read = kind == "BACKWARD" or _can_read(old_half, new_half)
+            try:
+                reads = kind == "FORWARD" or _can_read(new_half, old_half)
+                is_read = kind == "BACKWARD" or _can_read(old_half, new_half)
+            except TooComplex:
+                return f"{error}: more than {MOST_PAIRS} pairs of types would have to be compared"
             if not (reads and is_read):
-                return (
-                    f"Error during schema compatibility check with strategy {strategy}: unable to read schema"
-                )
+                return f"{error}: unable to read schema"
     return None
 
 
@@ -88,8 +97,11 @@ def _parsed(data: bytes) -> Definition | None:
 
 
 def _can_read(reader: Definition, writer: Definition) -> bool:
-    """Whether data written with one schema can be read with another, as Avro resolves schemas."""
-    return _Resolution(_names(reader, "", {}), _names(writer, "", {})).matches(reader, writer, set())
+    """Whether data written with one schema can be read with another, as Avro resolves schemas.
+
+    Raises `TooComplex`.
+    """
+    return _Resolution(_names(reader, "", {}), _names(writer, "", {})).can_read(reader, writer)
 
 
 def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> dict[str, Definition]:
@@ -112,67 +124,112 @@ def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> 
 
 
 def _fields(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    fields = record.get("fields")
-    found = fields if isinstance(fields, list) else []
-    return {str(field.get("name")): field for field in found if isinstance(field, dict)}
+    return {
+        str(field.get("name")): field for field in _list(record.get("fields")) if isinstance(field, dict)
+    }
+
+
+def _list(value: Any) -> list[Any]:
+    """A part of a schema that nobody has validated."""
+    return value if isinstance(value, list) else []
+
+
+_Pair = tuple[Definition, Definition]
+"""What reads, and what was written."""
 
 
 class _Resolution:
-    """Types by name, of the reader and of the writer."""
+    """Compares the types of a reader and of a writer, which refer to each other by name.
+
+    Types may be recursive, and a type may be named in many places. So what must hold of a pair is noted once: that some other pairs match,
+    all or any of them. Then pairs that do not match take those with them that need them. What is left matches, which is how Avro
+    compares recursive types.
+    """
 
     def __init__(self, of_reader: dict[str, Definition], of_writer: dict[str, Definition]) -> None:
         self._of_reader, self._of_writer = of_reader, of_writer
 
-    def matches(self, reader: Definition, writer: Definition, seen: set[tuple[str, str]]) -> bool:
-        """`seen`: the records that are being compared, by name, so that a recursive type ends."""
-        reader, writer = _resolved(reader, self._of_reader), _resolved(writer, self._of_writer)
+    def can_read(self, reader: Definition, writer: Definition) -> bool:
+        root = self._resolved(reader, writer)
+        needs: dict[tuple[int, int], int] = {}  # pair → how many of its needs may still fail
+        needed_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        wrong: list[tuple[int, int]] = []
+        waiting, left = [root], MOST_PAIRS
+        while waiting:
+            pair = waiting.pop()
+            key = _key(pair)
+            if key in needs:
+                continue
+            pairs, any_will_do = self._needs(*pair)
+            left -= len(pairs)
+            if left < 0:
+                raise TooComplex
+            needs[key] = len(pairs) - 1 if any_will_do else 0
+            if any_will_do and not pairs:
+                wrong.append(key)
+            for each in pairs:
+                needed_by.setdefault(_key(each), []).append(key)
+            waiting += pairs
+        failed = set()
+        while wrong:
+            key = wrong.pop()
+            if key in failed:
+                continue
+            failed.add(key)
+            for other in needed_by.get(key, ()):
+                needs[other] -= 1
+                if needs[other] < 0:
+                    wrong.append(other)
+        return _key(root) not in failed
+
+    def _needs(self, reader: Definition, writer: Definition) -> tuple[list[_Pair], bool]:
+        """The pairs that must match, and whether one of them is enough. Any of none: these two don't match."""
         if isinstance(writer, list):
-            return all(self.matches(reader, branch, seen) for branch in writer)
+            return [self._resolved(reader, branch) for branch in writer], False
         if isinstance(reader, list):
-            return any(self.matches(branch, writer, seen) for branch in reader)
-        read_type, written_type = _type(reader), _type(writer)
-        if read_type != written_type:
-            return read_type in _PROMOTIONS.get(written_type, ())
+            return [self._resolved(branch, writer) for branch in reader], True
+        type_, written = _type(reader), _type(writer)
+        if type_ != written:
+            return [], type_ not in _PROMOTIONS.get(written, ())
         if not isinstance(reader, dict) or not isinstance(writer, dict):
-            return True
-        if read_type == "record":
-            pair = (str(reader.get("name")), str(writer.get("name")))
-            if pair in seen:
-                return True
-            seen = seen | {pair}
-        return self._same_type(read_type, reader, writer, seen)
-
-    def _same_type(
-        self, type_: str, reader: dict[str, Any], writer: dict[str, Any], seen: set[tuple[str, str]]
-    ) -> bool:
+            return [], False
         match type_:
-            case "array":
-                return self.matches(reader.get("items"), writer.get("items"), seen)
-            case "map":
-                return self.matches(reader.get("values"), writer.get("values"), seen)
+            case "array" | "map":
+                part = "items" if type_ == "array" else "values"
+                return [self._resolved(reader.get(part), writer.get(part))], False
             case "fixed":
-                return (reader.get("name"), reader.get("size")) == (writer.get("name"), writer.get("size"))
+                return [], any(reader.get(part) != writer.get(part) for part in ("name", "size"))
             case "enum":
-                known = reader.get("symbols", [])
-                return reader.get("name") == writer.get("name") and (
-                    "default" in reader or all(symbol in known for symbol in writer.get("symbols", []))
-                )
+                known = set(map(repr, _list(reader.get("symbols"))))
+                has_all = "default" in reader or known.issuperset(map(repr, _list(writer.get("symbols"))))
+                return [], not (has_all and reader.get("name") == writer.get("name"))
             case "record" | "error":
-                written = _fields(writer)
-                return all(self._field(name, field, written, seen) for name, field in _fields(reader).items())
-        return True
+                return self._needs_of_fields(_fields(reader), _fields(writer))
+        return [], False
 
-    def _field(
-        self, name: str, field: dict[str, Any], written: dict[str, dict[str, Any]], seen: set[tuple[str, str]]
-    ) -> bool:
-        aliases = field.get("aliases", [])
-        source = next((written[each] for each in (name, *aliases) if each in written), None)
-        if source is None:
-            return "default" in field
-        return self.matches(field.get("type"), source.get("type"), seen)
+    def _needs_of_fields(
+        self, fields: dict[str, dict[str, Any]], written: dict[str, dict[str, Any]]
+    ) -> tuple[list[_Pair], bool]:
+        pairs = []
+        for name, field in fields.items():
+            names = (name, *map(str, _list(field.get("aliases"))))
+            source = next((written[each] for each in names if each in written), None)
+            if source is not None:
+                pairs.append(self._resolved(field.get("type"), source.get("type")))
+            elif "default" not in field:
+                return [], True
+        return pairs, False
+
+    def _resolved(self, reader: Definition, writer: Definition) -> _Pair:
+        return _by_name(reader, self._of_reader), _by_name(writer, self._of_writer)
 
 
-def _resolved(schema: Definition, names: dict[str, Definition]) -> Definition:
+def _key(pair: _Pair) -> tuple[int, int]:
+    """What tells a pair from others, as long as the definitions are there."""
+    return id(pair[0]), id(pair[1])
+
+
+def _by_name(schema: Definition, names: dict[str, Definition]) -> Definition:
     """A schema without the name by which it is known."""
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
         schema = schema["type"]

@@ -163,7 +163,7 @@ class Command(TyperCommand):
                     own = _left(name, held.killed.get(str(each.absolute())))
                     check_folder(each, own=own, writer=f"magnetar {name}")
                     for file in each.iterdir():
-                        if own is not None and own(file):
+                        if own is not None and own(file.name):
                             file.unlink()
                 return super().invoke(ctx)
 
@@ -188,12 +188,12 @@ _ANSWERS = {
 """The names of the files that a command writes into a folder. What a recording that was killed has is whole, so it stays."""
 
 
-def _left(command: str, last: str | None) -> Callable[[Path], bool] | None:
-    """Says of a file whether a process of the command left it in the folder when it was killed: the folder was empty when that began, and
+def _left(command: str, last: str | None) -> Callable[[str], bool] | None:
+    """Says of a file, by its name, whether a process of the command left it in the folder when it was killed: the folder was empty when that began, and
     nobody else had it. None: there was none. `last`: the last command in the folder."""
     if last != f"magnetar {command}" or (pattern := _ANSWERS.get(command)) is None:
         return None
-    return lambda path: re.fullmatch(pattern, path.name) is not None
+    return lambda name: re.fullmatch(pattern, name) is not None
 
 
 _SHARED = (Use.READS, Use.STORE)

@@ -39,7 +39,7 @@ def quality_command(
         path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
     )
     with expected_errors(InUse):
-        check_folder(folder, own=data_docs.is_page, writer="magnetar quality")
+        check_folder(folder, own=lambda name: data_docs.is_page(folder / name), writer="magnetar quality")
     with (
         expected_errors(
             InUse, NotWritable, LogError, FileNotFoundError, NothingToCheck, failed=(SuiteError,)

@@ -1,13 +1,19 @@
 """Which schemas may follow which (docs/rules/protocol.md §20; I3): Avro's schema resolution, by strategy."""
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.commands import Admin, GetOrCreateSchema, KeyValue, Producer, SchemaData, Subscribe
 from schemas.effects import AdminResponse, Error, GetOrCreateSchemaResponse, ProducerSuccess, Success
-from streaming.broker.schema_compatibility import incompatibility
+from streaming.broker import schema_compatibility
+from streaming.broker.schema_compatibility import MOST_PAIRS, incompatibility
+from streaming.broker.schema_definition import validate
 from tests.broker.kit import TOPIC, Run, one
 
 pytestmark = pytest.mark.feature("I3")
@@ -165,3 +171,174 @@ def test_policies_decide_for_a_namespace_and_a_topic() -> None:
     assert one(add(5, None), ProducerSuccess)
     set_(f"{path}/schemaValidationEnforced", True, TOPIC)
     assert one(add(6, None), Error).error == "IncompatibleSchema"
+
+
+# -- what schemas cost, and what nobody has validated --------------------------------------------------------------
+
+
+def nested(depth: int, leaf: Any) -> Any:
+    """Records in each of which the one before is a field, and its name is another field."""
+    found: Any = leaf
+    for number in range(depth):
+        before = f"r{number - 1}" if number else "int"
+        found = {"type": "record", "name": f"r{number}", "fields": [
+            {"name": "a", "type": found}, {"name": "b", "type": before}]}  # fmt: skip
+    return found
+
+
+def circle(length: int, type_: str = "record") -> Any:
+    """Records of which each has the next one as a field, and the last one has the first."""
+    found: Any = "c0"
+    for number in reversed(range(length)):
+        found = {"type": type_, "name": f"c{number}", "fields": [{"name": "next", "type": found}]}
+    return found
+
+
+def union(count: int, field: str) -> Any:
+    return [
+        {"type": "record", "name": f"u{n}", "fields": [{"name": f"{field}{n}", "type": "int"}]} for n in range(count)
+    ]  # fmt: skip
+
+
+def both_ways(old: Any, new: Any) -> str | None:
+    return incompatibility([avro(old)], avro(new), "FULL")
+
+
+def calls(work: Callable[[], object]) -> int:
+    """The calls of functions that a piece of work makes."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "compatible"),
+    [
+        (nested(30, "int"), nested(30, "int"), True),  # 2^30 ways through it
+        (nested(30, "int"), nested(30, "string"), False),
+        (circle(31), circle(30), True),  # 930 pairs in a row
+        (circle(1, "error"), circle(1, "error"), True),
+        (union(60, "a"), union(60, "a"), True),
+        (union(60, "a"), union(60, "b"), False),
+        (
+            {"type": "enum", "name": "e", "symbols": [f"s{n}" for n in range(20_000)]},
+            {"type": "enum", "name": "e", "symbols": [f"s{n}" for n in range(20_000)]},
+            True,
+        ),
+    ],
+)
+def test_types_are_compared_once(old: Any, new: Any, compatible: bool) -> None:
+    assert (both_ways(old, new) is None) is compatible
+    assert calls(lambda: both_ways(old, new)) < 100 * MOST_PAIRS
+
+
+def test_schemas_with_too_many_types_are_refused() -> None:
+    old, new = union(1_000, "a"), union(1_000, "b")
+    assert "more than 20000 pairs of types" in str(both_ways(old, new))
+    assert calls(lambda: both_ways(old, new)) < 100 * MOST_PAIRS
+
+
+NAMES = st.sampled_from(["r", "s", "t"])
+PRIMITIVES = st.sampled_from(["null", "int", "long", "string", "bytes", "double"])
+
+
+def types(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    field = st.fixed_dictionaries(
+        {"name": st.sampled_from("ab"), "type": inner}, optional={"default": st.none(), "aliases": st.just(["a"])}
+    )  # fmt: skip
+    return st.one_of(
+        st.fixed_dictionaries(
+            {
+                "type": st.sampled_from(["record", "error"]),
+                "name": NAMES,
+                "fields": st.lists(field, max_size=2),
+            }
+        ),
+        st.lists(inner, max_size=3),
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
+        st.fixed_dictionaries({"type": st.just("map"), "values": inner}),
+        st.fixed_dictionaries({"type": inner}),
+        st.fixed_dictionaries({"type": st.just("fixed"), "name": NAMES, "size": st.integers(1, 2)}),
+        st.fixed_dictionaries(
+            {"type": st.just("enum"), "name": NAMES, "symbols": st.lists(st.sampled_from("AB"), max_size=2)}
+        ),
+    )
+
+
+DEFINITIONS = st.recursive(st.one_of(PRIMITIVES, NAMES), types, max_leaves=12)
+
+
+@given(DEFINITIONS, DEFINITIONS)
+def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
+    """Through each field and branch, until a pair comes again that is being compared."""
+
+    def matches(reader: Any, writer: Any, above: frozenset[tuple[int, int]]) -> bool:
+        reader, writer = by_name(reader, of_reader), by_name(writer, of_writer)
+        pair = id(reader), id(writer)
+        if pair in above:
+            return True
+        above |= {pair}
+        if isinstance(writer, list):
+            return all(matches(reader, each, above) for each in writer)
+        if isinstance(reader, list):
+            return any(matches(each, writer, above) for each in reader)
+        one, other = (str(each.get("type")) if isinstance(each, dict) else each for each in (reader, writer))
+        if one != other:
+            return one in schema_compatibility._PROMOTIONS.get(other, ())
+        if not isinstance(reader, dict) or not isinstance(writer, dict):
+            return True
+        if one in ("array", "map"):
+            part = "items" if one == "array" else "values"
+            return matches(reader[part], writer[part], above)
+        if one == "fixed":
+            return (reader["name"], reader["size"]) == (writer["name"], writer["size"])
+        if one == "enum":
+            return reader["name"] == writer["name"] and {*writer["symbols"]} <= {*reader["symbols"]}
+        if one not in ("record", "error"):
+            return True
+        written = {field["name"]: field for field in writer["fields"]}
+        for field in {each["name"]: each for each in reader["fields"]}.values():
+            names = [each for each in (field["name"], *field.get("aliases", ())) if each in written]
+            if not (
+                matches(field["type"], written[names[0]]["type"], above) if names else "default" in field
+            ):
+                return False
+        return True
+
+    by_name = schema_compatibility._by_name
+    of_reader, of_writer = (schema_compatibility._names(each, "", {}) for each in (new, old))
+    assert schema_compatibility._can_read(new, old) is matches(new, old, frozenset())
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.integers(-1, 2), st.sampled_from(["r", "int", "enum", "A"])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["type", "name", "namespace", "fields", "items", "values", "symbols", "size", "aliases",
+                             "default"]), inner, max_size=5),
+        st.fixed_dictionaries({"type": st.sampled_from(["record", "error", "enum", "fixed", "array", "map"])},
+                              optional={"name": inner, "fields": inner, "symbols": inner, "items": inner, "size": inner}),
+    ), max_leaves=15,
+)  # fmt: skip
+
+
+@given(JSON, JSON)
+def test_keys_and_values_that_nobody_has_validated_are_compared(old: Any, new: Any) -> None:
+    """Without types in its properties, the halves of a schema are bytes to the validation."""
+    found = []
+    for each in (old, new):
+        half = json.dumps(each).encode()
+        data = len(half).to_bytes(4, "big") + half
+        found.append(SchemaData(schema_data=data + data, type="KeyValue"))
+        validate(found[-1])
+    incompatibility(found[:1], found[1], "FULL")

@@ -104,10 +104,41 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
     with pytest.raises(NotEmptyError, match="isn't empty"):
         replay_in_process(traffic(), out)
     replay_in_process(traffic(), out, overwrite=True)
-    (out / "thesis.txt").touch()
-    with pytest.raises(InTheWay, match=r"what no replay wrote \(thesis.txt\)"):
-        replay_in_process(traffic(), out, overwrite=True)
-    assert (out / "thesis.txt").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("with_spark", [False, True])
+def test_what_a_replay_did_not_write_is_never_deleted(
+    with_spark: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Wherever it is in the folder, and as what the file is disguised. Without it, the folder is overwritten."""
+    out = tmp_path / "out"
+
+    def again() -> None:
+        if with_spark:
+            replay_log(traffic(), out, overwrite=True, spark=request.getfixturevalue("spark"))
+        else:
+            replay_in_process(traffic(), out, overwrite=True)
+
+    again()
+    (tmp_path / "elsewhere.parquet").touch()
+    folders = [out, *(each for each in out.rglob("*") if each.is_dir())]
+    assert len(folders) > 15
+    for folder in folders:
+        for name in ("thesis.txt", "sums.parquet", "000000000-00000.parquet.bak", "plan.json"):
+            foreign = folder / name
+            foreign.write_text("mine")
+            with pytest.raises(InTheWay, match="holds what no replay wrote") as raised:
+                again()
+            assert str(foreign.relative_to(out)) in str(raised.value)
+            assert foreign.read_text() == "mine"
+            foreign.unlink()
+        link = folder / "000000001-00000.parquet"
+        link.symlink_to(tmp_path / "elsewhere.parquet")
+        with pytest.raises(InTheWay):
+            again()
+        link.unlink()
+    again()
 
 
 @pytest.mark.parametrize(
