@@ -131,6 +131,7 @@ class Broker:
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
         ctx.partitioned, ctx.schemas, ctx.limits = state.partitioned, state.schemas, state.limits
+        ctx.partitions = sum(state.partitioned.values())
         ctx.partitioned_topics, ctx.tenants, ctx.permissions = (
             state.partitioned_topics, state.tenants, state.permissions
         )  # fmt: skip

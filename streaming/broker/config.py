@@ -20,6 +20,9 @@ QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_b
 MOST_PARTITIONS = 10_000
 """Of a partitioned topic. A short record can ask for all their names."""
 
+MOST_PARTITIONS_IN_ALL = 100_000
+"""Of all partitioned topics of a broker, since a record can ask for the names of all topics of a namespace, too."""
+
 MOST = 2**31 - 1
 """The largest number of most settings, as in Pulsar."""
 

@@ -11,7 +11,7 @@ import msgspec
 from schemas.commands import SchemaData
 from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
-from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.config import MOST_PARTITIONS_IN_ALL, ServiceConfiguration, configuration
 from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
@@ -112,6 +112,7 @@ class Context:
         "partition",
         "partitioned",
         "partitioned_topics",
+        "partitions",
         "permissions",
         "resources",
         "rows",
@@ -137,6 +138,7 @@ class Context:
         self.connections: dict[str, dict[str, None]] = {}
         self.closed_producers: dict[str, dict[int, int]] = {}
         self.partitioned: dict[str, int] = {}
+        self.partitions = 0  # the sum of `partitioned`, which changes by `set_partitions` alone
         self.deleted = DeletedTopics({}, {}, 0, self.partitioned)
         self.partitioned_topics: dict[str, PartitionedTopic] = {}
         self.schemas: dict[str, list[SchemaData]] = {}
@@ -225,6 +227,18 @@ class Context:
         """Note that a topic no longer has something of a connection. If nothing is left, the topic is forgotten for it at the end of
         the command."""
         self.parted[connection, topic] = None
+
+    def set_partitions(self, name: str, count: int) -> None:
+        """A topic has so many partitions from now on. 0: it is no partitioned topic."""
+        self.partitions += count - self.partitioned.get(name, 0)
+        if count:
+            self.partitioned[name] = count
+        else:
+            self.partitioned.pop(name, None)
+
+    def has_room_for_partitions(self, count: int) -> bool:
+        """May there be so many more partitions?"""
+        return self.partitions + count <= MOST_PARTITIONS_IN_ALL
 
     def policies_changed(self) -> None:
         """Drop the resolved policies of every topic, since a policy or the configuration changed."""

@@ -16,9 +16,13 @@ from schemas.effects import (
     PartitionedMetadataResponse,
 )
 from streaming.broker import schema_registry
+from streaming.broker.config import MOST_PARTITIONS_IN_ALL
 from streaming.broker.context import Context, namespace_of
+from streaming.broker.errors import BrokerError
 from streaming.broker.names import PARTITION
 from streaming.broker.policies.hierarchy import Policies
+
+TOO_MANY_PARTITIONS = f"Partitioned topics may have {MOST_PARTITIONS_IN_ALL} partitions in all"
 
 _DIGITS = (
     100  # more are beyond any number of partitions, and Python reads no text of many thousands as a number
@@ -98,7 +102,11 @@ def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadat
     )
     partitions = ctx.partitioned.get(name, 0)
     if creatable and not (exists or partitions):
-        partitions = create_by_use(ctx, name)
+        try:
+            partitions = create_by_use(ctx, name)
+        except BrokerError as error:
+            refuse(ctx, name, command, error.code, str(error))
+            return
     if not (exists or partitions or creatable):
         refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist")
         return
@@ -127,10 +135,13 @@ def auto_topic_creation(ctx: Context, name: str) -> AutoTopicCreation:
 def create_by_use(ctx: Context, name: str) -> int:
     """Create a partitioned topic if use of a topic that does not exist does. The number of its partitions; 0: it does not.
 
-    Other ingress partitions do not learn of it: with several, let operators create partitioned topics.
+    Other ingress partitions do not learn of it: with several, let operators create partitioned topics. Raises `BrokerError` if there
+    are too many partitions.
     """
     allowed, partitions = auto_topic_creation(ctx, name)
     if not allowed or not partitions or PARTITION.fullmatch(name):
         return 0
-    ctx.partitioned[name] = partitions
+    if not ctx.has_room_for_partitions(partitions):
+        raise BrokerError("NotAllowedError", TOO_MANY_PARTITIONS)
+    ctx.set_partitions(name, partitions)
     return partitions

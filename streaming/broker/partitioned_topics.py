@@ -16,8 +16,8 @@ from streaming.broker import schema_registry
 from streaming.broker.admin import call_of, is_schema_call, respond
 from streaming.broker.config import MOST_PARTITIONS
 from streaming.broker.context import Context, namespace_of
-from streaming.broker.errors import AdminError
-from streaming.broker.lookup import create_by_use
+from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use
 from streaming.broker.names import PARTITION
 from streaming.broker.persistent.admin_operations import read_properties
 from streaming.broker.policies.admin_calls import (
@@ -108,7 +108,7 @@ def call_partitions(
 
 def forget(ctx: Context, name: str) -> None:
     """Delete what a partitioned topic has as a whole."""
-    del ctx.partitioned[name]
+    ctx.set_partitions(name, 0)
     ctx.deleted.partitioned_topic_deleted(name)
     ctx.partitioned_topics.pop(name, None)
     schema_registry.forget(ctx, name)
@@ -124,7 +124,10 @@ def _partitions(
     match command.method:
         case "GET":
             if now is None and not exists and query(command.path).get("checkAllowAutoCreation") == "true":
-                now = create_by_use(ctx, name)
+                try:
+                    now = create_by_use(ctx, name)
+                except BrokerError as error:
+                    raise AdminError(412, str(error)) from None
             elif now is None and not exists:
                 raise AdminError(404, f"Topic {name} not found")
             kept = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
@@ -162,7 +165,9 @@ def _partitions(
                     422,
                     f"Desired partitions {count} can't be greater than the maximum partitions per topic {MOST_PARTITIONS}.",
                 )
-    ctx.partitioned[name] = count
+    if not ctx.has_room_for_partitions(count - (now or 0)):
+        raise AdminError(412, TOO_MANY_PARTITIONS)
+    ctx.set_partitions(name, count)
     if properties:
         ctx.partitioned_topics[name] = PartitionedTopic(properties=properties)
     return 204, None

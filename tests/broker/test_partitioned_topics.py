@@ -8,9 +8,19 @@ import pyarrow.compute as pc
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import Admin
-from schemas.effects import AdminResponse, CloseProducer, Effect, Error, Expired, ProducerSuccess, Quarantined
+from schemas.commands import Admin, PartitionedMetadata
+from schemas.effects import (
+    AdminResponse,
+    CloseProducer,
+    Effect,
+    Error,
+    Expired,
+    PartitionedMetadataResponse,
+    ProducerSuccess,
+    Quarantined,
+)
 from streaming.broker.broker import Broker
+from streaming.broker.config import MOST_PARTITIONS_IN_ALL
 from streaming.broker.entries import NoEntries
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import ingress_partition, partition_log
@@ -237,3 +247,36 @@ def test_to_ask_for_the_number_of_partitions_may_create_them(type_: str) -> None
     answer = response(call(run, "GET", "/partitions?checkAllowAutoCreation=true"))
     assert answer == {"partitions": 3 if type_ == "partitioned" else 0, "deleted": False}
     assert run.broker.partitioned == ({TOPIC: 3} if type_ == "partitioned" else {})
+
+
+# -- how many partitions there are in all ----------------------------------------------------------------------------
+
+
+def test_however_they_come_there_are_so_many_partitions_at_most() -> None:
+    """A record may list the topics of a namespace, so there must be a bound on how many a short record makes."""
+    assert status(call(run := Run(), "PUT", "/partitions", 5)) == 204
+    for number in range(9):
+        assert status(run.admin("PUT", "/partitions", 10_000, topic=f"{TOPIC}-{number}")) == 204
+    left = 10_000 - 5
+    assert status(call(run, "POST", "/partitions", left)) == 204
+    assert status(run.admin("PUT", "/partitions", 6, topic=f"{TOPIC}-9")) == 412
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert status(run.admin("PUT", "/partitions", 6, topic=f"{TOPIC}-9")) == 412
+    assert status(run.admin("PUT", "/partitions", 3, topic=f"{TOPIC}-9")) == 204
+    assert status(run.admin("POST", "/partitions", 6, topic=f"{TOPIC}-9")) == 412
+    assert status(run.admin("POST", "/partitions", 5, topic=f"{TOPIC}-9")) == 204
+
+    policy: Any = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 1}
+    run.do(Admin(method="POST", path="/namespaces/public/default/autoTopicCreation", body=policy), None)
+    asked = PartitionedMetadata(connection="c", request_id=1, metadata_auto_creation_enabled=True)
+    refused = one(run.do(asked, f"{TOPIC}-10"), PartitionedMetadataResponse)
+    assert (refused.error, refused.fields.partitions) == ("NotAllowedError", UNSET)
+    asked_by_http = run.admin("GET", "/partitions?checkAllowAutoCreation=true", topic=f"{TOPIC}-11")
+    assert status(asked_by_http) == 412
+    listed = response(run.do(Admin(method="GET", path="/namespaces/public/default/topics"), None))
+    assert len(listed) == MOST_PARTITIONS_IN_ALL
+
+    assert status(run.admin("DELETE", "/partitions", topic=f"{TOPIC}-0")) == 204  # makes room
+    made = one(run.do(asked, f"{TOPIC}-10"), PartitionedMetadataResponse)
+    assert made.fields.partitions == 1
+    assert run.broker._ctx.partitions == sum(run.broker.partitioned.values()) == 90_001
