@@ -51,7 +51,9 @@ def make_log(path: Path) -> None:
     """
     draft = path.with_name(_DRAFT)
     check_folder(
-        path.parent, own=lambda each: each in (path.name, _DRAFT) or is_own(each.removeprefix(f"{RESULTS}/")), writer="demonstration"
+        path.parent,
+        own=lambda each: each in (path.name, _DRAFT) or is_own(each.removeprefix(f"{RESULTS}/")),
+        writer="demonstration",
     )
     import_traces([RECORDED / f"{name}.jsonl" for name in TRACES], draft, replace=True)
     text = draft.read_bytes()

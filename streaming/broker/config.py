@@ -418,6 +418,8 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     """
     known = ServiceConfiguration.__struct_fields__
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
+    if "profile" in given:
+        raise BadSetting("the profile is no setting: give it beside the settings")
     if unknown := sorted(set(given) - set(known)):
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
     if str(settings.get("transactionCoordinatorEnabled", "false")).lower() == "true":

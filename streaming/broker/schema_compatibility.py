@@ -124,9 +124,7 @@ def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> 
 
 
 def _fields(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {
-        str(field.get("name")): field for field in _list(record.get("fields")) if isinstance(field, dict)
-    }
+    return {str(field.get("name")): field for field in _list(record.get("fields")) if isinstance(field, dict)}
 
 
 def _list(value: Any) -> list[Any]:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
 
+from streaming.broker.names import is_namespace_name
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.log.yaml_files import NotYaml, read_yaml
@@ -97,8 +98,12 @@ def _commands(document: CommentedMap, mistakes: list[str]) -> Iterator[_Command]
                     mistakes.append(
                         f"line {_line(content, name)}: {name} must have policies, each with a value"
                     )
-                    continue
-                yield from _of(section, str(name), policies, mistakes)
+                elif section == "namespaces" and not is_namespace_name(str(name)):
+                    mistakes.append(
+                        f"line {_line(content, name)}: {name} is not a namespace: write TENANT/NAMESPACE"
+                    )
+                else:
+                    yield from _of(section, str(name), policies, mistakes)
 
 
 def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) -> Iterator[_Command]:
@@ -146,6 +151,7 @@ def _call(path: str, value: Any) -> dict[str, Any]:
 
 
 def _line(mapping: CommentedMap, key: object) -> int:
-    """The line of a key, from 1."""
-    line: int = mapping.lc.key(key)[0]
+    """The line of a key, from 1; that of the whole mapping if the key is merged into it (``<<``)."""
+    found = (mapping.lc.data or {}).get(key)
+    line: int = mapping.lc.line if found is None else found[0]
     return line + 1
