@@ -67,14 +67,13 @@ def check_folder(
 
 def _files(path: Path) -> Iterator[str]:
     """The files and links in a folder, at any depth, without those that our processes need or left. Raises OSError."""
-    for name in sorted(os.listdir(path)):
-        if name == LOCK or _LEFT_OVER.fullmatch(name):
+    for each in sorted(path.iterdir()):
+        if each.name == LOCK or _LEFT_OVER.fullmatch(each.name):
             continue
-        each = path / name
         if each.is_dir() and not each.is_symlink():
-            yield from (f"{name}/{below}" for below in _files(each))
+            yield from (f"{each.name}/{below}" for below in _files(each))
         else:
-            yield name
+            yield each.name
 
 
 def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:

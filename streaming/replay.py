@@ -471,16 +471,21 @@ def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path
             raise NotEmptyError(
                 f"{out} isn't empty: choose another folder, or allow overwriting (--overwrite)"
             )
-        check_folder(out, own=is_own, writer="replay")
+        is_replay = (out / STATE).is_dir()  # a query's store has folders of the same names
+        check_folder(out, own=lambda name: is_replay and is_own(name), writer="replay")
         yield out
 
 
 def _clear(out: Path) -> None:
-    """Delete an earlier replay's results. The folder of the states tells that there is a replay, which has not finished."""
-    for each in _WRITTEN:
-        if (out / each).exists():
-            shutil.rmtree(out / each)
-    (out / STATE).mkdir()
+    """Delete an earlier replay's results. The folder of the states tells that there is a replay, which has not finished: it comes first
+    and stays."""
+    (out / STATE).mkdir(exist_ok=True)
+    for each in (STATE, *sorted(_WRITTEN - {STATE})):
+        for path in (out / STATE).iterdir() if each == STATE else [out / each]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:

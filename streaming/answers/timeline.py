@@ -50,6 +50,7 @@ _SNAPSHOTS = "snapshots"
 
 
 _CLAIM, _USED, _FOLDING, _NEW, _FILES = "timeline.json", "_used", "_folding", "new", "tables.json"
+_LOCKS = {_USED, _FOLDING, "_temporary"}
 _AGAIN = "Delete the folder: it is made again"
 _OWN = re.compile(
     rf"""{re.escape(_CLAIM)} | {_USED} | {_FOLDING}
@@ -246,9 +247,10 @@ def _claim(folder: Path, claim: Claim) -> IO[bytes]:
     storage = Storage(str(folder))
     with _locked(folder / _FOLDING, fcntl.LOCK_EX):
         found = storage.read_json(_CLAIM, Claim, "of which log these snapshots are", _AGAIN)
-        if found is None and (folder / _SNAPSHOTS).exists():
+        if found is None and (others := sorted({each.name for each in folder.iterdir()} - _LOCKS)):
             raise InTheWay(
-                f"{folder} has snapshots of an earlier version: delete it, or choose another folder"
+                f"{folder} holds what no timeline of a log wrote, or one of an earlier version ({', '.join(others[:5])}): choose "
+                "another folder"
             )
         if found is None:
             storage.write_json(_CLAIM, claim)

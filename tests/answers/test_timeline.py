@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
+from sinks.outputs import InTheWay
 from streaming.answers import life
 from streaming.answers.debugger import Breakpoint, Debugger
 from streaming.answers.folders import Folders, NotFound
@@ -135,6 +137,28 @@ def test_the_life_of_a_message_at_each_moment(tmp_path: Path) -> None:
     assert outcomes[8] == outcomes[12] == ["acked", "expired"]
     assert life.by_position(timeline.folders(5), T, Position(1, 0)).subscriptions[0].outcome == "in flight"
     assert life.by_position(timeline.folders(4), T, Position(1, 1)).fate == "never seen"
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    """What looks like snapshots is what `replay` and `run` write, too."""
+    log = random_log(1)
+    Timeline(log, tmp_path / "own", every=50).states(200)
+    for path in [each for each in (tmp_path / "own").rglob("*") if each.is_dir()]:
+        foreign = path / "thesis.txt"
+        foreign.write_text("mine")
+        with pytest.raises(InTheWay, match=r"holds what no timeline of a log wrote \(.*thesis.txt\)"):
+            Timeline(log, tmp_path / "own", every=50).states(60)
+        assert foreign.read_text() == "mine"
+        foreign.unlink()
+    Timeline(log, tmp_path / "own", every=50).states(60)
+    for names in (["store", "tables"], ["store"], ["snapshots"]):
+        other = tmp_path / "-".join(names)
+        for name in names:
+            shutil.copytree(tmp_path / "own" / name, other / name)
+        before = {each: each.read_bytes() for each in other.rglob("*") if each.is_file()}
+        with pytest.raises(InTheWay, match="choose another folder"):
+            Timeline(log, other).states(20)
+        assert {each: each.read_bytes() for each in before} == before
 
 
 def test_at_the_end_it_is_as_a_replay(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_to_ask_for_the_number_of_partitions_may_create_them(type_: str) -> None
 
 def test_however_they_come_there_are_so_many_partitions_at_most() -> None:
     """A record may list the topics of a namespace, so there must be a bound on how many a short record makes."""
-    assert status(call(run := Run(), "PUT", "/partitions", 5)) == 204
+    run = partitioned(5)
     for number in range(9):
         assert status(run.admin("PUT", "/partitions", 10_000, topic=f"{TOPIC}-{number}")) == 204
     left = 10_000 - 5

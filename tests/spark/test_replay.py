@@ -1,6 +1,7 @@
 """Replays: the folder they write, with Spark and without."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,10 @@ def test_what_a_replay_did_not_write_is_never_deleted(
             again()
         link.unlink()
     again()
+    shutil.rmtree(out / "state")  # as in a folder with the store of a query
+    with pytest.raises(InTheWay, match="holds what no replay wrote"):
+        again()
+    assert (out / "store").is_dir()
 
 
 @pytest.mark.parametrize(
