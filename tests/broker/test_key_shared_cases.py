@@ -336,7 +336,7 @@ def test_key_shared_case_12_draining_hashes() -> None:
     tracker.add(c1, 1)
     tracker.add(c1, 1)
     assert tracker.blocks(c2, 1)
-    tracker.forget(c1)  # closing: no callback
+    tracker.forget(c1, [1])  # closing: no callback
     assert not tracker.blocks(c2, 1)
 
 

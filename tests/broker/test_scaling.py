@@ -332,6 +332,18 @@ def consumers_of_key_shared_that_come_and_go(run: Direct, n: int) -> None:
 
 
 @load()
+def consumers_of_key_shared_that_join_and_leave_while_messages_are_unacknowledged(run: Direct, n: int) -> None:
+    """Each takes some of the messages of all keys, and others wait for it."""
+    run.subscribe("s", "Key_Shared", id_=n, permits=n)
+    for number in range(5 * n):
+        run.publish(number, key=f"k{number}")
+    for id_ in range(n // 4):
+        run.subscribe("s", "Key_Shared", id_=id_, permits=20)
+    for id_ in range(n // 4):
+        run.close_consumer("s", id_=id_)
+
+
+@load()
 def consumers_of_key_shared_on_a_lost_connection(run: Direct, n: int) -> None:
     """With messages of as many keys that they have not acknowledged."""
     run.subscribe("s", "Key_Shared", id_=n, connection="another")

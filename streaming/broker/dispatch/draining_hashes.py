@@ -1,6 +1,8 @@
 """Hashes that move to another consumer once no unacked entries of theirs remain (mirrors `DrainingHashesTracker`; rules:
 docs/rules/key-shared.md §7)."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from streaming.broker.subscription.consumer import Handle
@@ -45,7 +47,8 @@ class DrainingHashes(msgspec.Struct, array_like=True):
         draining.blocked += 1
         return True
 
-    def forget(self, owner: Handle) -> None:
-        """Forget the hashes of a consumer that left."""
-        for hash_ in [hash_ for hash_, draining in self.hashes.items() if draining.owner == owner]:
-            del self.hashes[hash_]
+    def forget(self, owner: Handle, hashes: Iterable[int]) -> None:
+        """Forget the hashes of a consumer that leaves. `hashes`: those of its unacked entries."""
+        for hash_ in hashes:
+            if (draining := self.hashes.get(hash_)) is not None and draining.owner == owner:
+                del self.hashes[hash_]

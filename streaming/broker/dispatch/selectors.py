@@ -46,6 +46,15 @@ class Ring:
         place = self._slots.at_or_after(slot)
         return self._members[self._slots.first(1)[0] if place is None else place][0]
 
+    def reached(self, point: int, size: int) -> list[tuple[int, int]]:
+        """The slots that a point has or would have: those before it up to the one before, and for the first point those after the
+        last one, up to `size`."""
+        before = self._slots.before(point)
+        if before is not None:
+            return [(before + 1, point)]
+        last = self._slots.last()
+        return [(1, point)] if last is None else [(1, point), (max(last, point) + 1, size)]
+
     def owners(self) -> list[tuple[int, Member]]:
         """The slots that have a point, ascending, and the owner of each."""
         return [(slot, self._members[slot][0]) for slot in self._slots]
@@ -86,23 +95,32 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer and its points."""
-        taken = self._indexes.setdefault(consumer.name, set())
-        index = next(index for index in range(len(taken) + 1) if index not in taken)
-        member = (consumer.name, index)
+        member = (consumer.name, self._free_index(consumer.name))
         self._own_ring.join(member, _points(*member, self.points, self.size))
         self.members.append((consumer.handle, *member))
         self._handles[member] = consumer.handle
-        taken.add(index)
+        self._joined[consumer.handle] = member
+        self._indexes.setdefault(member[0], set()).add(member[1])
 
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer and its points."""
-        gone = next(((name, index) for handle, name, index in self.members if handle == consumer), None)
+        gone = self._joined.pop(consumer, None)
         if gone is None:
             return
         self._own_ring.leave(gone, _points(*gone, self.points, self.size))
         del self._handles[gone]
         self._indexes[gone[0]].discard(gone[1])
-        self.members = [member for member in self.members if member[0] != consumer]
+        self.members.remove((consumer, *gone))
+
+    def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """Ranges of slots (both ends inclusive) in which all are that change their owner when a consumer joins or leaves."""
+        member = self._joined.get(consumer.handle) or (consumer.name, self._free_index(consumer.name))
+        points = _points(*member, self.points, self.size)
+        return [each for point in points for each in self._ring.reached(point, self.size)]
+
+    def _free_index(self, name: str) -> int:
+        taken = self._indexes.get(name, ())
+        return next(index for index in range(len(taken) + 1) if index not in taken)
 
     def select(self, slot: int) -> Handle | None:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
@@ -131,6 +149,10 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         for _, name, index in self.members:
             found.setdefault(name, set()).add(index)
         return found
+
+    @cached_property
+    def _joined(self) -> dict[Handle, Member]:
+        return {handle: (name, index) for handle, name, index in self.members}
 
     @cached_property
     def _handles(self) -> dict[Member, Handle]:
@@ -170,18 +192,34 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         if not self.bounds:
             self.bounds.append((self.size, consumer.handle))
             return
-        low = widest = half = 0
+        insort(self.bounds, (self._half()[1], consumer.handle))
+
+    def _half(self) -> tuple[int, int]:
+        """The lower half of the widest range: its bounds, of which the first is not in it."""
+        low = widest = start = half = 0
         for bound, _ in self.bounds:
             if bound - low > widest:
-                widest, half = bound - low, bound - (bound - low >> 1)
+                widest, start, half = bound - low, low, bound - (bound - low >> 1)
             low = bound
-        insort(self.bounds, (half, consumer.handle))
+        return start, half
 
     def remove(self, consumer: Handle) -> None:
         """Merge the consumer's range into the next higher one, or the highest range into the next lower one."""
         self.bounds = [entry for entry in self.bounds if entry[1] != consumer]
         if self.bounds and self.bounds[-1][0] != self.size:
             self.bounds[-1] = (self.size, self.bounds[-1][1])
+
+    def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """As `ConsistentHashing.reach`."""
+        if not self.bounds:
+            return [(0, self.size)]
+        low = 0
+        for bound, handle in self.bounds:
+            if handle == consumer.handle:
+                return [(low + 1, bound)]
+            low = bound
+        low, high = self._half()
+        return [(low + 1, high)]
 
     def select(self, slot: int) -> Handle | None:
         """The owner of the range that holds the slot, or None without consumers."""
@@ -229,6 +267,10 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer. Nobody owns its slots until another consumer asks for them."""
         self.ranges = [entry for entry in self.ranges if entry[2] != consumer]
+
+    def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """As `ConsistentHashing.reach`."""
+        return [(given.start, given.end) for given in consumer.hash_ranges]
 
     def select(self, slot: int) -> Handle | None:
         """The consumer that asked for the slot, or None."""

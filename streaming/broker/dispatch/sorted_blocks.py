@@ -72,6 +72,19 @@ class SortedBlocks(Generic[T]):
         block = self._block(at)
         return block[bisect_left(block, item)]
 
+    def before(self, item: T) -> T | None:
+        """The last item that is less than `item`, or None if there is none."""
+        at = bisect_left(self._last, item)
+        if at < len(self._last):
+            block = self._block(at)
+            if place := bisect_left(block, item):
+                return block[place - 1]
+        return self._last[at - 1] if at else None
+
+    def last(self) -> T | None:
+        """The last item, or None if there is none."""
+        return self._last[-1] if self._last else None
+
     def copy(self) -> Self:
         """A set with the same items."""
         other = type(self)()

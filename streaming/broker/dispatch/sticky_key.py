@@ -10,8 +10,7 @@ every event that could change the outcome starts them again.
 """
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from sys import maxsize
@@ -22,6 +21,7 @@ import msgspec
 from schemas.commands import KeySharedMeta, MessageMetadata
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.draining_hashes import DrainingHashes
+from streaming.broker.dispatch.hashes_in_use import UnackedHashes, WaitingHashes
 from streaming.broker.dispatch.multiple_consumers import NO_HASHES, MultipleConsumers
 from streaming.broker.dispatch.selectors import (
     RANGE_SIZE,
@@ -30,7 +30,6 @@ from streaming.broker.dispatch.selectors import (
     new_selector,
 )
 from streaming.broker.dispatch.sending import Found
-from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.dispatch.verdict import Verdict, Whereabouts
 from streaming.broker.position import Position
@@ -115,7 +114,6 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Give the consumer's hash slots to the others. None of its hashes drain any more."""
-        self.draining.forget(consumer.handle)
         self._give_up(sub, consumer)
         self.stuck = False
         return super().remove_consumer(sub, consumer) or self._polls
@@ -126,30 +124,62 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _take_over(self, sub: SubscriptionContext, joining: Consumer) -> None:
         """Add a consumer to the selector. A hash with unacked entries drains once its consumer loses it."""
-        self.__dict__.pop("_queues", None)
-        if not self._drains:
-            self.selector.add(joining)
-            return
-        select = self.selector.select
-        unacked = [(each.handle, Counter(each.hashes.values())) for each in sub.consumers if each.hashes]
-        had = [{hash_ for hash_ in entries if select(hash_) == handle} for handle, entries in unacked]
-        self.selector.add(joining)
-        for (handle, entries), hashes in zip(unacked, had, strict=True):
-            for hash_ in entries:
-                if hash_ in hashes and select(hash_) != handle:
-                    self.draining.add(handle, hash_, entries[hash_])
+        for hash_, former in self._moved(sub, joining, lambda: self.selector.add(joining)):
+            if (
+                former is not None
+                and self._drains
+                and (entries := self._unacked_hashes(sub).entries(former, hash_))
+            ):
+                self.draining.add(former, hash_, entries)
 
     def _give_up(self, sub: SubscriptionContext, leaving: Consumer) -> None:
-        """Remove a consumer from the selector. The others only gain by that: a hash no longer drains once its consumer gets it back."""
-        self.__dict__.pop("_queues", None)
-        select, draining = self.selector.select, self.draining.hashes
-        lost = [(hash_, each.owner) for hash_, each in draining.items() if select(hash_) != each.owner]
-        self.selector.remove(leaving.handle)
-        for hash_, owner in lost:
-            if select(hash_) == owner:
-                entries = [*sub.subscription.consumer(*owner).hashes.values()].count(hash_)
-                if entries and self.draining.reduce(owner, hash_, entries):
-                    self._read_soon(sub)
+        """Remove a consumer from the selector. None of its hashes drain any more. The others only gain: a hash no longer drains once
+        its consumer gets it back."""
+        self.draining.forget(leaving.handle, leaving.hashes.values())
+        moved = self._moved(sub, leaving, lambda: self.selector.remove(leaving.handle))
+        for hash_, _ in moved:
+            owner = self.selector.select(hash_)
+            draining = self.draining.hashes.get(hash_)
+            if owner is None or draining is None or draining.owner != owner:
+                continue
+            entries = self._unacked_hashes(sub).entries(owner, hash_)
+            if entries and self.draining.reduce(owner, hash_, entries):
+                self._read_soon(sub)
+        if self._index is not None:
+            for hash_ in leaving.hashes.values():
+                self._index.remove(leaving.handle, hash_)
+
+    def _moved(
+        self, sub: SubscriptionContext, consumer: Consumer, change: Callable[[], None]
+    ) -> list[tuple[int, Handle | None]]:
+        """Let the consumer join or leave. The hashes in use that belong to another consumer then, and the former one."""
+        select, queues = self.selector.select, self.__dict__.get("_queues")
+        in_use = [
+            each for each in (self._unacked_hashes(sub) if self._drains else None, queues) if each is not None
+        ]
+        reach = self.selector.reach(consumer) if in_use else []
+        had = {hash_: select(hash_) for range_ in reach for each in in_use for hash_ in each.between(*range_)}
+        change()
+        moved = [(hash_, former) for hash_, former in had.items() if select(hash_) != former]
+        if queues is not None:
+            for hash_, former in moved:
+                queues.move(hash_, former, select(hash_))
+        return moved
+
+    def _unacked_hashes(self, sub: SubscriptionContext) -> UnackedHashes:
+        if self._index is None:
+            self.__dict__["_index"] = UnackedHashes(sub.consumers)
+        assert self._index is not None
+        return self._index
+
+    @cached_property
+    def _index(self) -> UnackedHashes | None:
+        """See `_unacked_hashes`, None: it is not needed now."""
+        return None
+
+    def _forget_outdated(self) -> None:
+        if self._index is not None and self._index.is_outdated:
+            self.__dict__["_index"] = None
 
     @property
     def _drains(self) -> bool:
@@ -182,8 +212,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         if 0 < sub.policies.maxUnackedMessagesPerConsumer <= consumer.unacked:
             self.stuck = False
         hash_ = consumer.hashes.pop(position, None)
-        if hash_ is not None and self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
-            self._read_soon(sub)
+        if hash_ is not None:
+            if self._index is not None:
+                self._index.remove(consumer.handle, hash_)
+                self._forget_outdated()
+            if self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
+                self._read_soon(sub)
         super()._release(sub, consumer, position)
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
@@ -273,11 +307,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 self._join_queue(position)
 
     @cached_property
-    def _queues(self) -> dict[Handle | None, Positions]:
-        """The replay set by the consumer that gets each position. None: its hash is not known, or nobody has the hash."""
-        found: dict[Handle | None, Positions] = {}
+    def _queues(self) -> WaitingHashes:
+        """The replay set by the consumer that gets each position, and by hash."""
+        found = WaitingHashes()
         for position in self.replay:
-            found.setdefault(self._consumer_of(position), Positions()).add(position)
+            found.add(self._consumer_of(position), self.hashes.get(position), position)
         return found
 
     def _consumer_of(self, position: Position) -> Handle | None:
@@ -286,11 +320,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _join_queue(self, position: Position) -> None:
         if "_queues" in self.__dict__:  # else it will be there when somebody asks
-            self._queues.setdefault(self._consumer_of(position), Positions()).add(position)
+            self._queues.add(self._consumer_of(position), self.hashes.get(position), position)
 
     def _leave_queue(self, position: Position) -> None:
         if "_queues" in self.__dict__:
-            self._queues.setdefault(self._consumer_of(position), Positions()).discard(position)
+            self._queues.discard(self._consumer_of(position), self.hashes.get(position), position)
 
     def remember(self, positions: list[Position]) -> None:
         """Add positions to the replay set."""
@@ -349,8 +383,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def forget_all(self) -> None:
         """Forget the replay set and the draining hashes."""
         super().forget_all()
-        self.__dict__.pop("_queues", None)
-        self.__dict__.pop("_stale", None)
+        for derived in ("_queues", "_stale", "_index"):
+            self.__dict__.pop(derived, None)
         self.hashes.clear()
         self.held.clear()
         self.draining = DrainingHashes()
@@ -368,8 +402,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         taken: list[Position] = []
         blocked: set[int] = set()
         heads: list[tuple[Position, Handle | None, Iterator[Position]]] = []
-        for handle, queue in self._queues.items():
-            if queue and (handle is None or budgets[handle] > 0):
+        for handle, queue in self._queues.by_consumer.items():
+            if handle is None or budgets[handle] > 0:
                 positions = iter(queue)
                 heads.append((next(positions), handle, positions))
         heapify(heads)
@@ -557,6 +591,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             for position, _ in run:
                 if position in consumer.pending:
                     consumer.hashes[position] = slots[position]
+                    if self._index is not None:
+                        self._index.add(consumer.handle, slots[position])
+        self._forget_outdated()
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
             if self.stuck and 0 in budgets.values():
