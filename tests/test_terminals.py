@@ -53,7 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"command": "SUBSCRIBE", "subscription": EVIL, "consumer_id": 1, "request_id": 1, "sub_type": "Shared", "consumer_name": EVIL, **common},
         {"producer": EVIL, "sequence_id": 1, "payload": EVIL, "topic": TOPIC, "key": EVIL},
         {"command": "FLOW", "consumer_id": 1, "permits": 10, **common},
-        {"command": EVIL, **common},
+        {"command": EVIL, EVIL: EVIL, **common},
+        {"command": "FLOW", "topic": f"persistent://public/default/{EVIL}"},
         {"producer": EVIL, "sequence_id": 2, "payload": "x", "topic": TOPIC},
     ]  # fmt: skip
     lines = [json.dumps({"timestamp": number, **each}) for number, each in enumerate(commands, 1)]
@@ -81,6 +82,7 @@ COMMANDS = {
     "whatif": ("whatif", "log.jsonl", "--profile", "2.x", "--processes", "1"),
     "advise": ("advise", "log.jsonl", "--processes", "1"),
     "quarantine list": ("quarantine", "list", "replayed"),
+    "quarantine export": ("quarantine", "export", "replayed"),
     "quarantine show": ("quarantine", "show", "replayed", "0:3"),
     "minimize": ("minimize", "log.jsonl", "--keep", f"stuck({TOPIC}, {EVIL})", "--out", "OUT.jsonl"),
     "skip": ("skip", TOPIC, EVIL, "1", "--log", "operated.jsonl"),

@@ -202,8 +202,14 @@ class Function(NamedTuple):
     function: Callable[[Folded], object]
 
     def shape(self, fold: Fold) -> Hashable | None:
-        """True if it is shown."""
-        return True if self.function(fold(None)) else None
+        """True if it is shown. Raises `KeepError` if the function fails."""
+        outputs = fold(None)
+        try:
+            return True if self.function(outputs) else None
+        except (Exception, SystemExit) as error:
+            at = error.__traceback__ and error.__traceback__.tb_next
+            where = f" in line {at.tb_lineno}" if at else ""
+            raise KeepError(f"{self.text(fold)} failed{where}: {type(error).__name__}: {error}") from error
 
     def text(self, fold: Fold) -> str:
         """The name of the function."""

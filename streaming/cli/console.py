@@ -61,11 +61,14 @@ def say(*lines: str, err: bool = False) -> None:
 
 
 def say_json(text: str | bytes) -> None:
-    """Prints JSON, in which escapes stand for what a terminal would obey."""
+    """Prints JSON, see `printable_json`."""
+    typer.echo(printable_json(text))
+
+
+def printable_json(text: str | bytes) -> str:
+    """JSON in which escapes stand for what a terminal would obey."""
     text = text if isinstance(text, str) else text.decode()
-    if not text.isprintable():
-        text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
-    typer.echo(text)
+    return text if text.isprintable() else _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def new_table(*headers: str, **options: Any) -> Table:

@@ -46,7 +46,7 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
     try:
         yield
     except wrong as error:
-        _end(str(error), WRONG, error)
+        _end(_text(error), WRONG, error)
     except failed as error:
         _end(str(error), FAILED, error)
     except Exception as error:
@@ -68,6 +68,13 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a folder" if no_folder else error.strerror
         _end(f"{error.filename}: {why}", WRONG, error)
+
+
+def _text(error: Exception) -> str:
+    """What an error says, without the number of one of the operating system's."""
+    if type(error) is FileNotFoundError and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _code(error: Exception) -> int | None:

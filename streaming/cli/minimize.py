@@ -75,7 +75,7 @@ def _keep(text: str, log: Any) -> tuple[Keep, str | None]:
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KeepError(f"{path}: {type(error).__name__}: {error}") from error
     if not callable(function := getattr(module, "keep", None)):
         raise KeepError(f"{path} has no function `keep`")

@@ -120,6 +120,7 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
 
     Raises `LogError`, `FileNotFoundError`.
     """
+    from sinks.lock import NotWritable
     from streaming import __version__
     from streaming.answers.timeline import Timeline, forget
     from streaming.broker.codec import VERSION
@@ -129,7 +130,12 @@ def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
     def in_cache(digest: str) -> Path:
         key = sha256(repr((__version__, VERSION, digest)).encode()).hexdigest()[:32]
         folder = cache_dir() / "timelines" / key
-        _touch(folder)  # the last ones used are kept
+        try:
+            _touch(folder)  # the last ones used are kept
+        except OSError as error:
+            raise NotWritable(
+                f"{error.filename}: {error.strerror}: name a folder with --snapshots"
+            ) from error
         for each in _by_last_use(folder.parent)[_TIMELINES:]:
             forget(each)
         return folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import console, counted, new_table, printable, say, say_json
+from streaming.cli.console import console, counted, new_table, printable, printable_json, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import MOST_PARTITIONS, KafkaConfigFile, coordinates, credentials
 
@@ -122,7 +122,7 @@ def export_command(
             if origin in back:
                 left_out += 1
                 continue
-            sys.stdout.buffer.write(line(row) + b"\n")
+            sys.stdout.buffer.write(printable_json(line(row)).encode() + b"\n")
             written += 1
     sys.stdout.buffer.flush()
     notes = f"; {left_out:,} were resubmitted before (--all includes them)" * bool(left_out)

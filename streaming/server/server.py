@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -235,7 +235,8 @@ class Server:
             app = _with_metrics(app, engine, self.binary.metrics)
             if security.authentication is not None:
                 app = security.authentication.guarded(app)
-            elif not security.insecure:
+            app = _with_health(app, engine)  # probes have no token
+            if security.authentication is None and not security.insecure:
                 app = _not_for_pages(app, advertised)
             self._http = HttpServer(app, admin_listener, security.tls)
             self._listeners = (listener, admin_listener)
@@ -289,12 +290,15 @@ def _not_for_pages(app: ASGIApp, advertised: str | None) -> ASGIApp:
 
 
 def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIApp:
-    """`app`; ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here; ``/healthz``
-    and ``/readyz``."""
+    """`app`, and ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here."""
     found = registry(server)
     if isinstance(engine, EmbeddedEngine):
         found.register(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
-    metrics = Page(found)
+    return _beside(app, {"/metrics": Page(found)})
+
+
+def _with_health(app: ASGIApp, engine: Engine) -> ASGIApp:
+    """`app`, and ``/healthz`` and ``/readyz``."""
 
     async def health(scope: Scope, receive: Receive, send: Send) -> None:
         if engine.failed.done():
@@ -303,7 +307,11 @@ def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIAp
             trouble = engine.clock.trouble
             await PlainTextResponse(f"ok; {trouble}\n" if trouble else "ok\n")(scope, receive, send)
 
-    others: dict[str, ASGIApp] = {"/metrics": metrics, "/healthz": health, "/readyz": health}
+    return _beside(app, {"/healthz": health, "/readyz": health})
+
+
+def _beside(app: ASGIApp, others: Mapping[str, ASGIApp]) -> ASGIApp:
+    """`app`, and others at their paths."""
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") if scope["type"] == "http" else ""

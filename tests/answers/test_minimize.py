@@ -244,6 +244,29 @@ def test_what_is_not_understood(keep: str) -> None:
         keep_of(keep, read_lines(among(EIGHT, 1), "the log"))
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+        ("keep = 1\n", "has no function `keep`"),
+        ("def keep(outputs):\n    return 1 / 0\n", "keep failed in line 2: ZeroDivisionError"),
+        ("def keep(outputs):\n    raise SystemExit(0)\n", "keep failed in line 2: SystemExit: 0"),
+        (None, "keep.py: No such file or directory"),
+    ],
+)
+def test_a_file_that_fails_is_told(source: str | None, says: str, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join(among(EIGHT, 1)))
+    if source is not None:
+        (tmp_path / "keep.py").write_text(source)
+    arguments = ["--keep", str(tmp_path / "keep.py"), "--out", str(tmp_path / "small.jsonl")]
+    ran = CliRunner().invoke(app, ["minimize", str(tmp_path / "log.jsonl"), *arguments])
+    assert ran.exit_code == 2
+    assert "Traceback" not in ran.output
+    assert says in " ".join(ran.output.split())
+    assert "Errno" not in ran.output
+    assert not (tmp_path / "small.jsonl").exists()
+
+
 def test_what_the_log_does_not_show() -> None:
     lines = among([*EIGHT], 1)
     with pytest.raises(KeepError, match="does not show"):

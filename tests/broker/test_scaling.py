@@ -332,7 +332,9 @@ def consumers_of_key_shared_that_come_and_go(run: Direct, n: int) -> None:
 
 
 @load()
-def consumers_of_key_shared_that_join_and_leave_while_messages_are_unacknowledged(run: Direct, n: int) -> None:
+def consumers_of_key_shared_that_join_and_leave_while_messages_are_unacknowledged(
+    run: Direct, n: int
+) -> None:
     """Each takes some of the messages of all keys, and others wait for it."""
     run.subscribe("s", "Key_Shared", id_=n, permits=n)
     for number in range(5 * n):
