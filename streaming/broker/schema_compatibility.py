@@ -29,11 +29,30 @@ Definition = Any
 """An Avro schema as JSON."""
 
 MOST_PAIRS = 20_000
-"""The pairs of types that are compared at most. Branches of two unions are compared each with each, so the size of a schema is no bound."""
+"""The pairs of types of two schemas that are compared at most. Branches of two unions are compared each with each, so the size of a
+schema is no bound."""
+
+MOST_IN_ALL = 100_000
+"""The same for all schemas with which a new one is compared. Reading `_BYTES_PER_PAIR` of a schema counts as a pair."""
+
+_BYTES_PER_PAIR = 128
 
 
 class TooComplex(Exception):
-    """Two schemas have too many types to compare."""
+    """There are too many types to compare. The text says how many are not."""
+
+
+class _Budget:
+    """How many pairs may still be compared."""
+
+    def __init__(self) -> None:
+        self.left = MOST_IN_ALL
+
+    def spend(self, pairs: int) -> None:
+        """Raises `TooComplex`."""
+        self.left -= pairs
+        if self.left < 0:
+            raise TooComplex(f"more than {MOST_IN_ALL} pairs of types would have to be compared in all")
 
 
 def incompatibility(
@@ -50,17 +69,19 @@ def incompatibility(
         return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
     kind = strategy.removesuffix("_TRANSITIVE")
     error = f"Error during schema compatibility check with strategy {strategy}"
-    for each in against:
-        for old_half, new_half in zip(_definitions(each), _definitions(new), strict=False):
-            if old_half is None or new_half is None:
-                continue
-            try:
-                reads = kind == "FORWARD" or _can_read(new_half, old_half)
-                is_read = kind == "BACKWARD" or _can_read(old_half, new_half)
-            except TooComplex:
-                return f"{error}: more than {MOST_PAIRS} pairs of types would have to be compared"
-            if not (reads and is_read):
-                return f"{error}: unable to read schema"
+    new_halves, budget = _definitions(new), _Budget()
+    try:
+        for each in reversed(against):
+            budget.spend(1 + len(each.schema_data) // _BYTES_PER_PAIR)
+            for old_half, new_half in zip(_definitions(each), new_halves, strict=False):
+                if old_half is None or new_half is None:
+                    continue
+                reads = kind == "FORWARD" or _can_read(new_half, old_half, budget)
+                is_read = kind == "BACKWARD" or _can_read(old_half, new_half, budget)
+                if not (reads and is_read):
+                    return f"{error}: unable to read schema"
+    except TooComplex as why:
+        return f"{error}: {why}"
     return None
 
 
@@ -96,12 +117,12 @@ def _parsed(data: bytes) -> Definition | None:
         return None
 
 
-def _can_read(reader: Definition, writer: Definition) -> bool:
+def _can_read(reader: Definition, writer: Definition, budget: _Budget) -> bool:
     """Whether data written with one schema can be read with another, as Avro resolves schemas.
 
     Raises `TooComplex`.
     """
-    return _Resolution(_names(reader, "", {}), _names(writer, "", {})).can_read(reader, writer)
+    return _Resolution(_names(reader, "", {}), _names(writer, "", {})).can_read(reader, writer, budget)
 
 
 def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> dict[str, Definition]:
@@ -147,7 +168,8 @@ class _Resolution:
     def __init__(self, of_reader: dict[str, Definition], of_writer: dict[str, Definition]) -> None:
         self._of_reader, self._of_writer = of_reader, of_writer
 
-    def can_read(self, reader: Definition, writer: Definition) -> bool:
+    def can_read(self, reader: Definition, writer: Definition, budget: _Budget) -> bool:
+        """See `_can_read`."""
         root = self._resolved(reader, writer)
         needs: dict[tuple[int, int], int] = {}  # pair → how many of its needs may still fail
         needed_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -161,7 +183,8 @@ class _Resolution:
             pairs, any_will_do = self._needs(*pair)
             left -= len(pairs)
             if left < 0:
-                raise TooComplex
+                raise TooComplex(f"more than {MOST_PAIRS} pairs of types would have to be compared")
+            budget.spend(len(pairs))
             needs[key] = len(pairs) - 1 if any_will_do else 0
             if any_will_do and not pairs:
                 wrong.append(key)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.commands import Admin, GetOrCreateSchema, KeyValue, Producer, SchemaData, Subscribe
 from schemas.effects import AdminResponse, Error, GetOrCreateSchemaResponse, ProducerSuccess, Success
 from streaming.broker import schema_compatibility
-from streaming.broker.schema_compatibility import MOST_PAIRS, incompatibility
+from streaming.broker.schema_compatibility import MOST_IN_ALL, MOST_PAIRS, incompatibility
 from streaming.broker.schema_definition import validate
 from tests.broker.kit import TOPIC, Run, one
 
@@ -247,6 +247,18 @@ def test_schemas_with_too_many_types_are_refused() -> None:
     assert calls(lambda: both_ways(old, new)) < 100 * MOST_PAIRS
 
 
+def test_a_schema_is_compared_with_many_as_long_as_that_is_cheap() -> None:
+    """With a transitive strategy, each new schema is compared with all before it."""
+    small = [avro(record(A, (f"b{n}", "int", 0))) for n in range(3_000)]
+    assert incompatibility(small, avro(record(A)), "FULL_TRANSITIVE") is None
+    many = [avro(union(100, "a"))] * 200
+    refused = incompatibility(many, avro(union(100, "a")), "FULL_TRANSITIVE")
+    assert "more than 100000 pairs of types would have to be compared in all" in str(refused)
+    assert calls(lambda: incompatibility(many, many[0], "FULL_TRANSITIVE")) < 100 * MOST_IN_ALL
+    large = [avro({"type": "string", "doc": "x" * 1_000_000})] * 100
+    assert "in all" in str(incompatibility(large, avro("string"), "FULL_TRANSITIVE"))
+
+
 NAMES = st.sampled_from(["r", "s", "t"])
 PRIMITIVES = st.sampled_from(["null", "int", "long", "string", "bytes", "double"])
 
@@ -316,7 +328,9 @@ def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
 
     by_name = schema_compatibility._by_name
     of_reader, of_writer = (schema_compatibility._names(each, "", {}) for each in (new, old))
-    assert schema_compatibility._can_read(new, old) is matches(new, old, frozenset())
+    assert schema_compatibility._can_read(new, old, schema_compatibility._Budget()) is matches(
+        new, old, frozenset()
+    )
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
