@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streaming.kafka.local import LocalKafka
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # A worker's main module is no file. pyspark takes such a process for one that runs its doctests, and ends it.
+    sys.modules["__main__"].__file__ = importlib.import_module("xdist.remote").__file__
 
 pytest.register_assert_rewrite("tests.e2e.outcome")  # so that it shows where two outcomes differ
 

@@ -624,8 +624,8 @@ class Broker:
     def _delete_all(self, namespace: str, force: bool) -> bool:
         """Delete the topics of a namespace, if there are none or by `force`. Is none left?"""
         ctx = self._ctx
-        topics = [name for name in self.topic_names() if namespace_of(name) == namespace]
-        partitioned = [name for name in ctx.partitioned if namespace_of(name) == namespace]
+        topics = sorted(namespaces.topics_in(namespace, self._state.topics))
+        partitioned = list(namespaces.topics_in(namespace, ctx.partitioned))
         if (topics or partitioned) and not force:
             return False
         for name in topics:
@@ -839,10 +839,10 @@ class Broker:
 
     def listed_topics(self, namespace: str) -> list[str]:
         """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted."""
-        names = set(self._state.topics)
-        for name, count in self._ctx.partitioned.items():
-            names.update(partitions_of(name, count))
-        return sorted(name for name in names if namespace_of(name) == namespace)
+        names = set(namespaces.topics_in(namespace, self._state.topics))
+        for name in namespaces.topics_in(namespace, self._ctx.partitioned):
+            names.update(partitions_of(name, self._ctx.partitioned[name]))
+        return sorted(names)
 
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
+from schemas.units import Int32
 from streaming.broker import bundles
 from streaming.broker.admin import AuthAction
 from streaming.broker.config import ServiceConfiguration
@@ -143,7 +144,7 @@ def read(body: Any, config: ServiceConfiguration) -> Policies:
         if value is None or value == _EMPTY.get(name) or name in _IGNORED:
             continue
         if name == "bundles":
-            bundles.create(policies, convert(value, dict[str, Any]).get("numBundles") or 0)
+            bundles.create(policies, convert(value, _Bundles).numBundles or 0)
         elif name == "auth_policies":
             roles = convert(value, AuthPolicies).subscription_auth_roles
             if roles:
@@ -165,3 +166,7 @@ def read(body: Any, config: ServiceConfiguration) -> Policies:
         elif value and name in _EMPTY:
             raise AdminError(501, f"{name} of a new namespace is not supported")
     return policies
+
+
+class _Bundles(msgspec.Struct):
+    numBundles: Int32 | None = None

@@ -1,7 +1,7 @@
 """Admin calls on a namespace: its creation, its policies, and what operators do to all of its topics (I1, D4)."""
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -79,27 +79,25 @@ def list_topics(ctx: Context, command: Admin, topics: Iterable[str], deleted: Co
         domains = {"ALL": _DOMAINS, "NON_PERSISTENT": _DOMAINS[1:]}.get(mode, _DOMAINS[:1])
     else:
         domains = (match["domain"],)
-    if match["kind"] == PARTITIONED:
-        found = set(ctx.partitioned)
-    else:
+    found = set(topics_in(namespace, ctx.partitioned, domains))
+    if match["kind"] != PARTITIONED:
         unused = {
             partition
-            for name, count in ctx.partitioned.items()
-            for partition in partitions_of(name, count)
+            for name in found
+            for partition in partitions_of(name, ctx.partitioned[name])
             if partition not in deleted
         }
-        found = unused.union(topics)
-    prefixes = tuple(f"{domain}://" for domain in domains)
+        found = unused.union(topics_in(namespace, topics, domains))
     bundle = query(command.path).get("bundle", "")
-    listed = (
-        name
-        for name in found
-        if name.startswith(prefixes)
-        and namespace_of(name) == namespace
-        and (not bundle or bundles.contains(bundle, name))
-    )
+    listed = (name for name in found if not bundle or bundles.contains(bundle, name))
     respond(ctx, None, command, 200, sorted(listed))
     return True
+
+
+def topics_in(namespace: str, names: Iterable[str], domains: Iterable[str] = _DOMAINS) -> Iterator[str]:
+    """Those of the names that are of topics of a namespace. Looks at each name, and no longer than at its beginning."""
+    beginnings = tuple(f"{domain}://{namespace}/" for domain in domains)
+    return (name for name in names if name.startswith(beginnings) and namespace_of(name) == namespace)
 
 
 NOT_EMPTY = 409, "Cannot delete non empty namespace"

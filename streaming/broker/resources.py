@@ -65,6 +65,11 @@ def clusters(ctx: Context) -> list[str]:
     return sorted({CLUSTER, *ctx.resources.get("clusters", {})})
 
 
+def is_cluster(ctx: Context, name: str) -> bool:
+    """Is there a cluster of that name?"""
+    return name == CLUSTER or name in ctx.resources.get("clusters", {})
+
+
 def _of(ctx: Context, kind: str) -> dict[str, Any]:
     return ctx.resources.setdefault(kind, {})
 
@@ -113,7 +118,7 @@ def _put_cluster(ctx: Context, command: Admin, names: Names) -> Response:
     if not is_tenant_name(name):
         raise AdminError(412, "Cluster name is not valid")
     data = _cluster_data(command)
-    if name in clusters(ctx):
+    if is_cluster(ctx, name):
         raise AdminError(409, "Cluster already exists")
     _of(ctx, "clusters")[name] = data
     return 200, None
@@ -156,7 +161,7 @@ def _post_peers(ctx: Context, command: Admin, names: Names) -> Response:
     for peer in peers:
         if peer == name:
             raise AdminError(412, f"{name} itself can't be part of peer-list")
-        if peer not in clusters(ctx):
+        if not is_cluster(ctx, peer):
             raise AdminError(412, f"Peer cluster {peer} does not exist")
     _of(ctx, "clusters")[name] = _known_cluster(ctx, name) | {"peerClusterNames": peers}
     return 204, None
@@ -180,8 +185,9 @@ def _post_failure_domain(ctx: Context, command: Admin, names: Names) -> Response
     _check_cluster(ctx, names)
     domains, name = _of(ctx, f"failureDomains/{names['cluster']}"), names["failure_domain"]
     brokers = convert(command.body, dict[str, list[str]]).get("brokers", [])
+    given = set(brokers)
     for other, found in domains.items():
-        if other != name and (both := sorted({*brokers} & {*found["brokers"]})):
+        if other != name and (both := sorted(given.intersection(found["brokers"]))):
             raise AdminError(409, f"{both} already exists in {other}")
     domains[name] = {"brokers": brokers}
     return 204, None
@@ -196,7 +202,7 @@ def _delete_failure_domain(ctx: Context, command: Admin, names: Names) -> Respon
 
 
 def _get_isolation_policies(ctx: Context, command: Admin, names: Names) -> Response:
-    if names["cluster"] not in clusters(ctx):
+    if not is_cluster(ctx, names["cluster"]):
         raise AdminError(404, f"Cluster {names['cluster']} does not exist.")
     return 200, _isolation_policies(ctx, names)
 
@@ -234,7 +240,7 @@ def _delete_isolation_policy(ctx: Context, command: Admin, names: Names) -> Resp
 
 
 def _check_cluster(ctx: Context, names: Names) -> None:
-    if names["cluster"] not in clusters(ctx):
+    if not is_cluster(ctx, names["cluster"]):
         raise AdminError(412, f"Cluster {names['cluster']} does not exist.")
 
 

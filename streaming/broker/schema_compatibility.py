@@ -28,11 +28,14 @@ _NAMED = ("record", "error", "enum", "fixed")
 Definition = Any
 """An Avro schema as JSON."""
 
-MOST_PAIRS = 20_000
+LONGEST_NAME = 1024
+"""The characters of a type's name with its namespace. Each type inside a namespace has its name."""
+
+MOST_PAIRS = 4_000
 """The pairs of types of two schemas that are compared at most. Branches of two unions are compared each with each, so the size of a
 schema is no bound."""
 
-MOST_IN_ALL = 100_000
+MOST_IN_ALL = 50_000
 """The same for all schemas with which a new one is compared. Reading `_BYTES_PER_PAIR` of a schema counts as a pair."""
 
 _BYTES_PER_PAIR = 128
@@ -131,11 +134,13 @@ def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> 
         for branch in schema:
             _names(branch, namespace, found)
     elif isinstance(schema, dict):
-        inner = schema.get("namespace", namespace)
+        own = schema.get("namespace", namespace)
+        inner = own if isinstance(own, str) else str(own)[:LONGEST_NAME]
         if schema.get("type") in _NAMED:
             name = str(schema.get("name", ""))
             found[name] = schema
-            found[f"{inner}.{name}"] = schema
+            if len(inner) + len(name) < LONGEST_NAME:
+                found[f"{inner}.{name}"] = schema
         for field in _fields(schema).values():
             _names(field.get("type"), inner, found)
         for part in ("items", "values", "type"):
@@ -156,51 +161,93 @@ def _list(value: Any) -> list[Any]:
 _Pair = tuple[Definition, Definition]
 """What reads, and what was written."""
 
+_Key = tuple[int, int]
+"""What tells a pair from others, as long as the definitions are there."""
+
+_LOOKED_AT = 8
+"""So many parts of types that are looked at take the time of comparing a pair."""
+
+
+def _size(schema: Definition) -> int:
+    """The parts that a type has of its own. Symbols are compared by the set."""
+    if isinstance(schema, list):
+        return len(schema)
+    if not isinstance(schema, dict):
+        return 0
+    return len(_list(schema.get("fields"))) + len(_list(schema.get("symbols"))) // 8
+
+
+def _is_alike(pair: _Pair) -> bool:
+    """Whether two types are probably versions of one, so that it pays to compare them first."""
+    reader, writer = pair
+    if isinstance(reader, dict) and isinstance(writer, dict):
+        return (reader.get("type"), reader.get("name")) == (writer.get("type"), writer.get("name"))
+    return _type(reader) == _type(writer)
+
 
 class _Resolution:
     """Compares the types of a reader and of a writer, which refer to each other by name.
 
-    Types may be recursive, and a type may be named in many places. So what must hold of a pair is noted once: that some other pairs match,
-    all or any of them. Then pairs that do not match take those with them that need them. What is left matches, which is how Avro
-    compares recursive types.
+    Types may be recursive, and a type may be named in many places. So what must hold of a pair is noted once: that all of some other pairs
+    match, or one of several alternatives. A pair that does not match takes those with it that need it, unless they have another
+    alternative. What is left matches, which is how Avro compares recursive types.
     """
 
     def __init__(self, of_reader: dict[str, Definition], of_writer: dict[str, Definition]) -> None:
         self._of_reader, self._of_writer = of_reader, of_writer
+        self._parts: dict[int, Any] = {}  # fields or symbols of a type, by its `id`
 
     def can_read(self, reader: Definition, writer: Definition, budget: _Budget) -> bool:
         """See `_can_read`."""
         root = self._resolved(reader, writer)
-        needs: dict[tuple[int, int], int] = {}  # pair → how many of its needs may still fail
-        needed_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        wrong: list[tuple[int, int]] = []
-        waiting, left = [root], MOST_PAIRS
-        while waiting:
-            pair = waiting.pop()
-            key = _key(pair)
-            if key in needs:
-                continue
-            pairs, any_will_do = self._needs(*pair)
-            left -= len(pairs)
+        seen: set[_Key] = set()
+        failed: set[_Key] = set()
+        needed_by: dict[_Key, list[_Key]] = {}
+        alternatives: dict[_Key, Iterator[_Pair]] = {}
+        waiting, wrong, left = [root], list[_Key](), MOST_PAIRS
+
+        def require(key: _Key, pair: _Pair) -> None:
+            other = _key(pair)
+            needed_by.setdefault(other, []).append(key)
+            if other in failed:
+                lacking.append(key)
+            elif other not in seen:
+                waiting.append(pair)
+
+        lacking: list[_Key] = []  # those that need a pair that does not match
+        while waiting or wrong or lacking:
+            if lacking:
+                key = lacking.pop()
+                alternative = next(alternatives.get(key, iter(())), None)
+                if alternative is None:
+                    wrong.append(key)
+                else:
+                    left -= 1
+                    budget.spend(1)
+                    require(key, alternative)
+            elif wrong:
+                key = wrong.pop()
+                if key not in failed:
+                    failed.add(key)
+                    lacking += needed_by.pop(key, ())
+            else:
+                pair = waiting.pop()
+                key = _key(pair)
+                if key in seen:
+                    continue
+                seen.add(key)
+                pairs, any_will_do = self._needs(*pair)
+                cost = 1 + (0 if any_will_do else len(pairs)) + sum(map(_size, pair)) // _LOOKED_AT
+                left -= cost
+                budget.spend(cost)
+                if any_will_do:
+                    alternatives[key] = iter(pairs)
+                    lacking.append(key)
+                else:
+                    for each in pairs:
+                        require(key, each)
             if left < 0:
                 raise TooComplex(f"more than {MOST_PAIRS} pairs of types would have to be compared")
-            budget.spend(len(pairs))
-            needs[key] = len(pairs) - 1 if any_will_do else 0
-            if any_will_do and not pairs:
-                wrong.append(key)
-            for each in pairs:
-                needed_by.setdefault(_key(each), []).append(key)
-            waiting += pairs
-        failed = set()
-        while wrong:
-            key = wrong.pop()
-            if key in failed:
-                continue
-            failed.add(key)
-            for other in needed_by.get(key, ()):
-                needs[other] -= 1
-                if needs[other] < 0:
-                    wrong.append(other)
         return _key(root) not in failed
 
     def _needs(self, reader: Definition, writer: Definition) -> tuple[list[_Pair], bool]:
@@ -208,7 +255,8 @@ class _Resolution:
         if isinstance(writer, list):
             return [self._resolved(reader, branch) for branch in writer], False
         if isinstance(reader, list):
-            return [self._resolved(branch, writer) for branch in reader], True
+            alike = sorted(reader, key=lambda branch: not _is_alike(self._resolved(branch, writer)))
+            return [self._resolved(branch, writer) for branch in alike], True
         type_, written = _type(reader), _type(writer)
         if type_ != written:
             return [], type_ not in _PROMOTIONS.get(written, ())
@@ -221,12 +269,24 @@ class _Resolution:
             case "fixed":
                 return [], any(reader.get(part) != writer.get(part) for part in ("name", "size"))
             case "enum":
-                known = set(map(repr, _list(reader.get("symbols"))))
-                has_all = "default" in reader or known.issuperset(map(repr, _list(writer.get("symbols"))))
-                return [], not (has_all and reader.get("name") == writer.get("name"))
+                if reader.get("name") != writer.get("name"):
+                    return [], True
+                return [], not ("default" in reader or self._symbols(reader) >= self._symbols(writer))
             case "record" | "error":
-                return self._needs_of_fields(_fields(reader), _fields(writer))
+                return self._needs_of_fields(self._fields(reader), self._fields(writer))
         return [], False
+
+    def _fields(self, record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] | None = self._parts.get(id(record))
+        if found is None:
+            found = self._parts[id(record)] = _fields(record)
+        return found
+
+    def _symbols(self, enum: dict[str, Any]) -> frozenset[str]:
+        found: frozenset[str] | None = self._parts.get(id(enum))
+        if found is None:
+            found = self._parts[id(enum)] = frozenset(map(repr, _list(enum.get("symbols"))))
+        return found
 
     def _needs_of_fields(
         self, fields: dict[str, dict[str, Any]], written: dict[str, dict[str, Any]]
@@ -245,8 +305,7 @@ class _Resolution:
         return _by_name(reader, self._of_reader), _by_name(writer, self._of_writer)
 
 
-def _key(pair: _Pair) -> tuple[int, int]:
-    """What tells a pair from others, as long as the definitions are there."""
+def _key(pair: _Pair) -> _Key:
     return id(pair[0]), id(pair[1])
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.commands import SchemaData
 from schemas.commands.nesting import is_deep
-from streaming.broker.schema_compatibility import halves
+from streaming.broker.schema_compatibility import LONGEST_NAME, halves
 
 CLIENT_SIDE = {"AutoConsume": "AUTO_CONSUME"}
 """Types that clients resolve themselves, by their names in the protocol → in the admin API."""
@@ -199,7 +199,10 @@ class _Avro:
         if not isinstance(name, str):
             raise _NotAvro("No name in schema")
         own = schema.get("namespace")
-        full = _full_name(name, own if isinstance(own, str) else namespace)
+        space = own if isinstance(own, str) else namespace
+        if len(name) + len(space) >= LONGEST_NAME:
+            raise _NotAvro(f"Names of more than {LONGEST_NAME} characters")
+        full = _full_name(name, space)
         space, _, simple = full.rpartition(".")
         _check_name(simple)
         _check_aliases(schema)

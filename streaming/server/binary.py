@@ -76,6 +76,9 @@ _KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
 
 _WRITE_AT_ONCE = 1 << 18
 
+_SCHEMAS = 8
+"""Commands of a connection that may be under way and give a schema."""
+
 _TURN, _COST = 1000, 4
 """What a connection may take in its turn: so many plain frames. Any other one counts as `_COST` of them."""
 
@@ -681,8 +684,11 @@ class Connection(asyncio.Protocol):
             self._unsubscribing[asked.fields["request_id"]] = key
 
     def _answers_to(self, asked: Frame) -> int:
-        """How many messages the broker may send because of a command, or one more than may wait."""
+        """How many messages the broker may send because of a command, or one more than may wait. A schema counts as so many as compare
+        as long: it may have to be compared with others (`streaming.broker.schema_compatibility`)."""
         most = self._limits.waiting + 1
+        if "schema" in asked.fields:
+            return most // _SCHEMAS
         if asked.cmd == "FLOW":
             return min(int(asked.fields["messagePermits"]), most)
         if asked.cmd == "REDELIVER_UNACKNOWLEDGED_MESSAGES":  # of these, or of all

@@ -17,6 +17,7 @@ with its own.
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -44,8 +45,9 @@ COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 50_000
-"""A checkpoint follows after so much of the log, once the one before is written. That bounds the entries in memory, and what a restart
-has to fold: twice as much."""
+CHECKPOINT_SECONDS = 5.0
+"""A checkpoint follows after so much of the log, or as soon as folding it took so long, once the one before is written. That bounds the
+entries in memory, and what a restart has to fold: twice as much."""
 
 RECORDS_PER_ROUND = 4096
 
@@ -119,6 +121,8 @@ class DataFolder:
         self._length = 0
         self._sum = 0
         self._records = 0
+        self.seconds = 0.0
+        """How long the fold of what came after the last checkpoint took."""
         self._rows: list[Row] = []
 
     def __enter__(self) -> "DataFolder":
@@ -153,7 +157,10 @@ class DataFolder:
             raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
         if before is None and len(segments) == 1 and self._is_begun(segments[0], first):
             os.truncate(segments[0], 0)
-        progress = Progress(sum(path.stat().st_size for path in segments), self.say)
+        progress, began = (
+            Progress(sum(path.stat().st_size for path in segments), self.say),
+            time.thread_time(),
+        )
         with without_gc():  # as many objects stay as are made
             for path in segments:
                 for records in self._records_of(path, is_last=path == segments[-1]):
@@ -169,6 +176,7 @@ class DataFolder:
                     entries.delete(rows)
                     self.note(rows)
                     progress.add(records)
+        self.seconds = time.thread_time() - began
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
 
@@ -332,7 +340,11 @@ class DataFolder:
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        return self._length >= CHECKPOINT_BYTES or self._records >= CHECKPOINT_RECORDS
+        return (
+            self._length >= CHECKPOINT_BYTES
+            or self._records >= CHECKPOINT_RECORDS
+            or self.seconds >= CHECKPOINT_SECONDS
+        )
 
     def checkpoint(self, fold: LiveFold, entries: RecentEntries) -> None:
         """Begin a checkpoint, and a new segment. If the one before is still being written, wait for it: that bounds memory."""
@@ -344,7 +356,7 @@ class DataFolder:
         self._check_place()
         state, rows, file, batch = fold.state(), self._rows, self._file, self._batch
         self._batch, self._records, self._rows = batch + 1, 0, []
-        self._sum = 0
+        self._sum, self.seconds = 0, 0.0
         self._open(self._commands / segment_name((-1 if state.offset is None else state.offset) + 1))
         written = self._thread.submit(self._write, batch, state, rows, file)
         self._running = _Running(entries.mark(), written)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -66,6 +67,9 @@ class _Round(NamedTuple):
     first: int
     rows: list[Row]
 
+
+_TURN_SECONDS = 0.1
+"""After so long, others have their turn on the loop. As many records as the last ones that took so long are folded together."""
 
 STANDALONE = (
     Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]}),
@@ -129,6 +133,7 @@ class EmbeddedEngine:
         self._folded: deque[_Round] = deque()
         self._syncing = False
         self._lists: dict[str, list[str]] = {}
+        self._most = RECORDS_PER_ROUND
         """The topics of namespaces that were asked for since a topic came or went."""
         self._partitioned = 0
         self.written = None if data is None else Durations(BOUNDS)
@@ -308,19 +313,30 @@ class EmbeddedEngine:
     def _run(self) -> None:
         self._scheduled = False
         if self._stopped is None:
-            self._round()
+            self._round(_TURN_SECONDS)
+            if self._pending and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._run)
 
-    def _round(self) -> None:
-        """Fold what is pending."""
-        while self._pending:
+    def _round(self, seconds: float = inf) -> None:
+        """Fold what is pending, until so many seconds are over."""
+        until = time.monotonic() + seconds
+        while self._pending and time.monotonic() < until:
             ends = accumulate(len(each.values) for each in self._pending)
-            stop = bisect_left(list(ends), RECORDS_PER_ROUND) + 1
+            stop = bisect_left(list(ends), self._most) + 1
             pending, self._pending = self._pending[:stop], self._pending[stop:]
+            began, first = time.thread_time(), self._offset
             try:
                 self._fold_all(pending)
             except Exception as error:
                 self._fail(pending, error)
                 return
+            took = time.thread_time() - began
+            self._most = round(
+                min(max((self._offset - first) * _TURN_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND)
+            )
+            if self._log is not None:
+                self._log.seconds += took
         self._arm()
 
     def _fold_all(self, pending: list[_Pending]) -> None:

@@ -288,6 +288,30 @@ def test_a_connection_takes_so_many_frames_in_its_turn() -> None:
     run(work)
 
 
+def test_few_schemas_of_a_connection_are_compared_at_a_time() -> None:
+    """Comparing one may take as long as thousands of messages."""
+
+    async def work(server: BinaryServer) -> None:
+        busy, other = await opened(server), await opened(server)
+        ask = encode("GET_OR_CREATE_SCHEMA", {"topic": TOPIC, "request_id": 7, "schema": _SCHEMA})
+        busy.read()
+        busy.protocol.data_received(ask * 300)
+        answers = 0
+        for _ in range(5000):
+            assert busy.protocol.under_way <= binary._SCHEMAS + 1
+            other.protocol.data_received(encode("PING", {}))
+            assert other.read() == encode("PONG", {})
+            answers += len(list(FrameReader().feed(busy.read())))
+            if answers == 300:
+                break
+            await asyncio.sleep(0)
+        assert answers == 300
+        await rest(server)
+        assert busy.is_read
+
+    run(work, Limits())
+
+
 def test_frames_that_never_end_are_bounded_over_all_connections() -> None:
     """60 connections with 5 MB each. The oldest go; a client that goes on with its frames stays."""
     bounds = Limits(unread=1 << 20)

@@ -177,7 +177,7 @@ def _check(name: str, value: Any, *, of_topic: bool) -> None:
                 )
         case "offloadPolicies":
             driver = value.get("managedLedgerOffloadDriver")
-            if driver not in _DRIVERS:
+            if not isinstance(driver, str) or driver not in _DRIVERS:
                 raise AdminError(412, f"The driver is not supported, support value: {','.join(_DRIVERS)}")
             if driver != "filesystem" and not any(
                 value.get(bucket)

@@ -1,0 +1,77 @@
+"""Whatever the body of an admin call holds, the call is answered or quarantined, the state can be kept, and the fold goes on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from schemas.effects import AdminResponse, Quarantined
+from streaming.broker import broker
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.server.admin.routes import ROUTES
+from tests.broker.kit import TOPIC, Run
+
+VALUES = (
+    "null", "true", "0", "-1", "1.5", "1e300", str(2**63 - 1), str(2**63), "1" + "0" * 30, '""', '"a"', '"1"', '"\\u0000"',
+    '"standalone"', "[]", "[[]]", "[{}]", '["a", 1]', "{}", '{"a": []}', '{"": {"a": null}}',
+)  # fmt: skip
+NAMED = {
+    "tenant": "public", "namespace": "default", "domain": "persistent", "topic": "t", "subscription": "s", "cluster": "standalone",
+    "bundle": "0x00000000_0xffffffff",
+}  # fmt: skip
+FIELDS = sorted(
+    {
+        name
+        for path in Path(broker.__file__).parent.rglob("*.py")
+        for name in re.findall(r"^    ([a-z]\w+): |[\"'](\w{4,40})[\"']", path.read_text(), re.MULTILINE)
+        for name in name
+        if name and not name.isupper()
+    }
+)
+"""Every name by which the core might look for something in a body."""
+
+
+def harmless(run: Run, method: str, path: str, body: str) -> None:
+    call = f'{{"command": "ADMIN", "method": "{method}", "path": "{path}", "body": {body}}}'.encode()
+    topic = TOPIC if path.startswith("/persistent/public/default/t/") else None
+    effects = run.raw(call, topic)
+    assert any(isinstance(each, AdminResponse | Quarantined) for each in effects), call
+    assert Broker.decode(run.broker.encode(), NoEntries()), call
+
+
+def paths() -> list[tuple[str, str]]:
+    found = set()
+    for route in ROUTES:
+        if route.method != "GET":
+            path = re.sub(r"\{(\w+)\}", lambda name: NAMED.get(name[1], "a"), route.path)
+            found |= {(route.method, path), (route.method, path.replace("/default", "/new"))}
+    return sorted(found)
+
+
+def begun() -> Run:
+    run = Run()
+    run.subscribe("s", "Shared")
+    return run
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_body_of_any_kind(value: str) -> None:
+    run = begun()
+    for method, path in paths():
+        harmless(run, method, path, value)
+
+
+@pytest.mark.parametrize(
+    "value", ["[]", "{}", '"abc"', "1.5", "1" + "0" * 30, '{"numBundles": "a"}', '{"numBundles": 1.5}']
+)
+def test_a_body_with_a_field_of_any_kind(value: str) -> None:
+    assert len(FIELDS) > 500
+    for path in ("/namespaces/public/new", "/namespaces/public/default/offloadPolicies", "/clusters/a",
+                 "/clusters/standalone/failureDomains/a", "/clusters/standalone/namespaceIsolationPolicies/a",
+                 "/persistent/public/default/t/offloadPolicies", "/tenants/a", "/bookies/racks-info/b?group=g"):  # fmt: skip
+        run = begun()
+        for field in FIELDS:
+            for method in ("PUT", "POST"):
+                harmless(run, method, path, f'{{"{field}": {value}}}')
+            run.raw(f'{{"command": "ADMIN", "method": "DELETE", "path": "{path}"}}'.encode(), None)
