@@ -16,11 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streaming.server.handshakes import Handshakes
 
-MOST_CONNECTIONS = 1024
-"""A request beyond them is answered with 503."""
-
-MOST_OPEN = MOST_CONNECTIONS * 3 // 2
-"""A connection beyond them is closed immediately: open files are for clients of the binary protocol, too."""
+MOST_OPEN = 1024
+"""Open connections: open files are for clients of the binary protocol, too. For one more, the oldest is closed from which no whole request
+came since its last answer, or else the new one."""
 
 CLOSE_SECONDS = 2
 """So long may requests take that are under way when the server closes."""
@@ -62,7 +60,7 @@ class HttpServer:
 
         config = uvicorn.Config(
             app, http=protocol, lifespan="off", log_config=None, access_log=False, log_level=logging.ERROR, server_header=False, proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=CLOSE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
         )  # fmt: skip
         config.load()
         self._server = _WithoutSignals(config)
@@ -87,11 +85,12 @@ class HttpServer:
 class _Shared:
     """What the connections of a server share. One piece of input of one connection at a time is parsed, and then others have their turn.
 
-    `slow`: the connections with an answer that waits to be read, in the order in which they began to.
+    `open`: the connections, the oldest first. `slow`: those with an answer that waits to be read, in the order in which they began to.
     """
 
     def __init__(self) -> None:
         self.slow: dict[_Impatient, None] = {}
+        self.open: dict[_Impatient, None] = {}
         self._waiting: deque[_Impatient] = deque()
         self._bytes = self._parsed = 0
 
@@ -144,10 +143,21 @@ class _Impatient(H11Protocol):
         super().connection_made(transport)
         self._input = bytearray()
         self._progress: asyncio.TimerHandle | None = None
-        if len(self.connections) > MOST_OPEN:
-            transport.abort()
-        else:
-            self._check_later()
+        everybody = self._shared.open
+        if len(everybody) >= MOST_OPEN:
+            idle = next((each for each in everybody if each.is_idle), None)
+            if idle is None:
+                transport.abort()
+                return
+            del everybody[idle]
+            idle.transport.abort()
+        everybody[self] = None
+        self._check_later()
+
+    @property
+    def is_idle(self) -> bool:
+        """No whole request came since the last answer."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     # -- input ----------------------------------------------------------------------------------------------------
 
@@ -197,6 +207,7 @@ class _Impatient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         super().connection_lost(exc)
+        self._shared.open.pop(self, None)
         self._forget_answer()
 
     def _forget_answer(self) -> None:
