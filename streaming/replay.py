@@ -39,7 +39,7 @@ from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, s
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.policy_files import ENDINGS
-from streaming.log.table import check_coordinates, digest, ordered, slices
+from streaming.log.table import check_coordinates, check_topics, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
@@ -384,7 +384,7 @@ def load(
 ) -> Loaded:
     """The log with ingress partitions, offsets rising in each, and its policies.
 
-    Raises `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
+    Raises `LogError`, and `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
     """
     from streaming.log.policies import read_policies
 
@@ -402,6 +402,7 @@ def load(
             copied = last["topic"].null_count
     else:
         partitions = pc.count_distinct(table["partition"]).as_py()
+        check_topics(table)
     records = ordered(table.select(RECORD.names))
     read = [] if policies is None else read_policies(policies, records, judge)
     return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
