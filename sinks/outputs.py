@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from schemas.errors import MagnetarError
 from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
@@ -19,7 +20,7 @@ _LEFT_OVER = re.compile(r"\..+-[0-9a-f]{8}\.part", re.DOTALL)
 """A file of a process that was killed, see `new_file`."""
 
 
-class InTheWay(FileExistsError):
+class InTheWay(MagnetarError, FileExistsError):
     """An output would replace or damage what is there. The text names it and says what to do."""
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from schemas.errors import MagnetarError
 from sinks.base import INGRESS
 from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
@@ -37,7 +38,7 @@ _POLICY_SECONDS = 60.0
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
-class IngressChanged(RuntimeError):
+class IngressChanged(MagnetarError, RuntimeError):
     """The ingress topic is not the one with which the query began."""
 
 

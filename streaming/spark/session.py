@@ -41,9 +41,9 @@ _END_SECONDS = 2.0
 
 
 def spark_session(
-    app_name: str,
+    app_name: str = "magnetar",
     *,
-    shuffle_partitions: int,
+    shuffle_partitions: int = 2,
     master: str = "local[*]",
     with_kafka: bool = False,
     with_s3: bool = False,
