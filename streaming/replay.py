@@ -366,6 +366,7 @@ class _ReplayWithSpark(_Replay):
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
     ) -> list[StateRow]:
         from streaming.spark import query, source, state
+        from streaming.spark.operator import FoldOptions
 
         def written(batch: Written) -> None:
             rows: Counter[str] = Counter()
@@ -379,14 +380,16 @@ class _ReplayWithSpark(_Replay):
         running = query.start(
             self.spark,
             source.staged(self.spark, staged),
-            sinks=sinks,
-            store=store,
+            FoldOptions(
+                sinks=sinks,
+                store=store,
+                clock=self.clock,
+                broker=broker,
+                judge=judge if self.gates else decode_only,
+                set_aside=self.aside,
+            ),
             checkpoint=checkpoint,
-            clock=self.clock,
             trigger=query.AVAILABLE_NOW,
-            broker=broker,
-            judge=judge if self.gates else decode_only,
-            set_aside=self.aside,
             on_batch=written,
         )
         try:

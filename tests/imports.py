@@ -27,12 +27,12 @@ class Import(NamedTuple):
 
 
 class Tree:
-    """The Python files of some top-level packages and modules in a folder, by module name."""
+    """The Python files of some top-level packages in a folder, by module name."""
 
     def __init__(self, root: Path, packages: Iterable[str]) -> None:
         self.files: dict[str, Path] = {}
         for package in packages:
-            for path in sorted([*(root / package).rglob("*.py"), *root.glob(f"{package}.py")]):
+            for path in sorted((root / package).rglob("*.py")):
                 parts = path.relative_to(root).with_suffix("").parts
                 self.files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         self._parsed = {module: ast.parse(path.read_text()) for module, path in self.files.items()}

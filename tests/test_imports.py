@@ -31,7 +31,7 @@ ROOMS = {
         "msgspec pyarrow pytest",
     ),
     "magnetar": Room(
-        "streaming.answers streaming.replay streaming.spark streaming.log streaming.broker sinks schemas streaming"
+        "streaming.answers streaming.replay streaming.start streaming.spark streaming.log streaming.broker sinks schemas streaming"
     ),
     "streaming.cli": Room(
         "streaming.ui streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
@@ -60,9 +60,13 @@ ROOMS = {
         "pyarrow",
     ),
     "streaming.run": Room(
-        "streaming.spark streaming.seed streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics "
+        "streaming.live_sinks streaming.spark streaming.seed streaming.fold streaming.kafka streaming.log streaming.metrics "
         "streaming.broker sinks schemas streaming.runtime"
     ),
+    "streaming.start": Room(
+        "streaming.live_sinks streaming.spark streaming.kafka streaming.log sinks streaming.runtime"
+    ),
+    "streaming.live_sinks": Room("streaming.spark streaming.quality sinks"),
     "streaming.spark": Room(
         "streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker streaming.rows "
         "sinks schemas streaming.runtime streaming",

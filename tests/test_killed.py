@@ -325,6 +325,7 @@ WRITERS = {
     "streaming/answers/minimize.py:write": "minimize",
     "streaming/demo.py:make_log": "demo",
     "streaming/kafka/ingress.py:claim": _ONE,
+    "streaming/kafka/ingress.py:ensure_dataframe": _ONE,
     "streaming/kafka/ingress.py:ensure_ingress": _ONE,
     "streaming/kafka/local.py:start": "two files, each whole; the next start makes both again",
     "streaming/log/files.py:appending": _APPENDS,

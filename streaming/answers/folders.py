@@ -120,12 +120,12 @@ class Folders:
             return found
         if self.checkpoint is None:
             raise NotFound("the state of the brokers is not here: give the --checkpoint of the query")
-        from streaming.spark.session import spark_session
+        from streaming.spark.session import current_session, spark_session
         from streaming.spark.state import partition_states
 
         with_s3 = is_on_s3(self.checkpoint)
         with explained("Try it again"):
-            spark = spark_session(
+            spark = current_session() or spark_session(
                 "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=with_s3
             )
             return partition_states(spark, self.checkpoint)

@@ -19,7 +19,7 @@ from streaming import __version__
 from streaming.traces import RECORDED
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("schemas", "sinks", "streaming")
+PACKAGES = ("magnetar", "schemas", "sinks", "streaming")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
 
 
@@ -109,7 +109,8 @@ def test_the_metadata(built: Built) -> None:
 
 
 def test_modules_come_from_the_wheel(built: Built, tmp_path: Path) -> None:
-    code = "import json, schemas, sinks, streaming; print(json.dumps([m.__file__ for m in (schemas, sinks, streaming)]))"
+    names = ", ".join(PACKAGES)
+    code = f"import json, {names}; print(json.dumps([each.__file__ for each in ({names})]))"
     files = json.loads(run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(built.site)))
     assert [*map(Path, files)] == [built.site / package / "__init__.py" for package in PACKAGES]
     assert magnetar(built, tmp_path, "--version") == f"magnetar {__version__}\n"

@@ -62,11 +62,15 @@ if TYPE_CHECKING:
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
     from streaming.replay import ReplayResult, replay
+    from streaming.spark.dataframes import BadCommands, fold
     from streaming.spark.failure import QueryFailed
+    from streaming.spark.query import Written
     from streaming.spark.session import spark_session
+    from streaming.start import start
 
 __all__ = [
     "Advice",
+    "BadCommands",
     "Broker",
     "Checked",
     "InTheWay",
@@ -83,12 +87,14 @@ __all__ = [
     "ScenarioError",
     "Timeline",
     "WhatIf",
+    "Written",
     "__version__",
     "advise",
     "check",
     "decode",
     "diff",
     "explain",
+    "fold",
     "minimize",
     "read_entries",
     "read_log",
@@ -97,6 +103,7 @@ __all__ = [
     "replay",
     "spark_session",
     "spark_views",
+    "start",
     "states_at",
     "views",
     "whatif",
@@ -123,8 +130,11 @@ _HOMES = {
     "streaming.log.policies": "PolicyError",
     "streaming.log.table": "LogError",
     "streaming.replay": "ReplayResult replay",
+    "streaming.spark.dataframes": "BadCommands fold",
     "streaming.spark.failure": "QueryFailed",
+    "streaming.spark.query": "Written",
     "streaming.spark.session": "spark_session",
+    "streaming.start": "start",
 }
 """The names of each module, as above."""
 _RENAMED = {"decode_or_refuse": "decode"}
