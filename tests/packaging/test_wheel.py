@@ -135,6 +135,20 @@ def test_a_replay_without_spark(built: Built, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"log.jsonl", "out"}
 
 
+def test_the_front_door(built: Built, tmp_path: Path) -> None:
+    code = (
+        "import magnetar\n"
+        "magnetar.replay('log.jsonl', 'out')\n"
+        "print(magnetar.read_rows('out', 'SEND_RECEIPT').num_rows, all(getattr(magnetar, name) for name in magnetar.__all__))\n"
+    )
+    (tmp_path / "log.jsonl").write_text(
+        '{"topic": "persistent://a/b/t", "producer": "p", "sequence_id": 0, "payload": "x"}\n'
+    )
+    said = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(built.site))
+    assert said == "1 True\n"
+    assert (built.site / "magnetar" / "py.typed").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_demonstration(built: Built, tmp_path: Path) -> None:
