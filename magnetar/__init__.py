@@ -12,7 +12,7 @@ the epoch, sizes are bytes. ::
         log.write('{"topic": "persistent://shop/day/orders", "producer": "web-1", "sequence_id": 0, "payload": "a book"}')
 
     magnetar.replay("orders.jsonl", "out")
-    print(magnetar.read_rows("out", "SEND_RECEIPT").to_pandas())
+    print(magnetar.read_rows("out", "SEND_RECEIPT")["sequence_id"].to_pylist())
     print(magnetar.explain("out", "shop/day/orders", position=(1, 0))[0].text)
 
 **Fold a log.** `replay` writes the output rows, the entries and the states to a folder. `Timeline` goes to any moment of a log.

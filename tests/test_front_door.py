@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -82,6 +83,15 @@ def test_each_name_is_documented_and_typed(name: str) -> None:
             assert each.annotation is not inspect.Parameter.empty, each
     else:
         assert inspect.isclass(found)
+
+
+def test_the_example_in_the_docstring_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = str(magnetar.__doc__).partition("::\n")[2].partition("\n**")[0]
+    exec(textwrap.dedent(example), {})
+    assert capsys.readouterr().out == "[0]\nstored at 1:0\n"
 
 
 def test_the_import_is_light() -> None:
