@@ -19,6 +19,7 @@ from bench.logs import publishes
 from sinks.ledger_store import LedgerStore
 from streaming.run import StateStore, state_settings
 from streaming.spark import query, source
+from streaming.spark.operator import FoldOptions
 from streaming.spark.session import spark_session
 from streaming.spark.state import partition_states
 
@@ -82,10 +83,8 @@ def _run(spark: SparkSession, store: StateStore, log: pa.Table, first: int, batc
     running = query.start(
         spark,
         source.staged(spark, staged),
-        sinks=[ledgers],
-        store=ledgers,
+        FoldOptions(sinks=[ledgers], store=ledgers, clock="log"),
         checkpoint=checkpoint,
-        clock="log",
         trigger=query.AVAILABLE_NOW,
         on_batch=on_batch,
     )

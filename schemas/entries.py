@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from schemas.commands import MessageMetadata
+from schemas.errors import MagnetarError
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return 1 if messages is None or messages < 1 else messages
 
 
-class EntryNotFound(LookupError):
+class EntryNotFound(MagnetarError, LookupError):
     """The store doesn't hold an entry that the broker's state says it wrote: the store and the checkpoint differ."""
 
 

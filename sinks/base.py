@@ -8,6 +8,7 @@ not on earlier attempts.
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from schemas.errors import MagnetarError
 from schemas.outputs import Rows
 
 INGRESS = "ingress.json"
@@ -42,7 +43,7 @@ class CommittingSink(Sink, Protocol):
         ...
 
 
-class ForeignFiles(RuntimeError):
+class ForeignFiles(MagnetarError, RuntimeError):
     """The folder has output of a later batch than the one that begins.
 
     It belongs to another query, or the checkpoint was deleted or rolled back without the output.

@@ -33,6 +33,7 @@ from uuid import uuid4
 
 import msgspec
 
+from schemas.errors import MagnetarError
 from sinks.storage import NotStored, Storage, plain
 
 log = logging.getLogger(__name__)
@@ -50,15 +51,15 @@ _NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
-class InUse(RuntimeError):
+class InUse(MagnetarError, RuntimeError):
     """Another process uses the folder or the store. The text says which one and what to do."""
 
 
-class NotWritable(RuntimeError):
+class NotWritable(MagnetarError, RuntimeError):
     """A folder or store can't be written. The text says why."""
 
 
-class LeaseLost(RuntimeError):
+class LeaseLost(MagnetarError, RuntimeError):
     """The lease of a store was lost while this process used it."""
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from schemas.errors import MagnetarError
 from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
@@ -23,7 +24,7 @@ _NAMED = 5
 """Foreign files that an error names at most."""
 
 
-class InTheWay(FileExistsError):
+class InTheWay(MagnetarError, FileExistsError):
     """An output would replace or damage what is there. The text names it and says what to do."""
 
 

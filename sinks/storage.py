@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
+from schemas.errors import MagnetarError
 from sinks.s3 import S3Url, failed
 from sinks.sums import is_whole, sealed
 
@@ -30,15 +31,15 @@ _ONE_REQUEST = 4 << 20
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Damaged(OSError):
+class Damaged(MagnetarError, OSError):
     """A file of the store differs from what was written. The text names it, its contents, and what to do."""
 
 
-class NotStored(OSError):
+class NotStored(MagnetarError, OSError):
     """A file could not be written, because the disk is full or gone. Existing files are unchanged."""
 
 
-class BadUrl(ValueError):
+class BadUrl(MagnetarError, ValueError):
     """pyarrow can't open a URL. The text says why."""
 
 

@@ -216,15 +216,20 @@ def first_batch(storage: Storage) -> int | None:
     return min(named if compacted is None else [*named, compacted], default=None)
 
 
+def columns_of(kind: str | None) -> pa.Schema:
+    """The columns of the rows of a kind, and ``kind``; of all kinds together: `OUTPUT`."""
+    return OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
+
+
 def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | None = None) -> pa.Table:
     """The rows of a kind, or of all kinds (columns `OUTPUT`), sorted by identity, without repeats."""
     storage = Storage(url, filesystem)
-    schema = OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
+    schema = columns_of(kind)
     tables = [schema.empty_table()]
     for each in TABLES if kind is None else [kind]:
         for path in table_files(storage, each):
             with fragment(storage, path) as file:
-                tables.append(_fill(file.to_table(), each, schema))
+                tables.append(filled(file.to_table(), each, schema))
     rows = pa.concat_tables(tables)
     rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in IDENTITY]))
     repeat = np.ones(max(len(rows) - 1, 0), bool)
@@ -243,7 +248,7 @@ def _folder(kind: str) -> str:
     return f"kind={kind}"  # one of `TABLES`
 
 
-def _fill(table: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
+def filled(table: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
     """`table` with the columns of `schema`: adds its kind, and nulls for missing columns."""
     rows = len(table)
     known = {name: table[name] for name in table.column_names} | {"kind": pa.repeat(kind, rows)}

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from schemas.commands import Decoded, Refused, Send, decode
 from schemas.effects import KINDS, SET_ASIDE, TIMESTAMP_AHEAD, Quarantined, Row
 from schemas.entries import EntryNotFound, EntryReader
+from schemas.errors import MagnetarError
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
 from schemas.records import Coordinates, TopicAside
@@ -82,18 +83,18 @@ class BrokerType(Protocol):
         ...
 
 
-class OffsetError(RuntimeError):
+class OffsetError(MagnetarError, RuntimeError):
     """An ingress partition's records don't continue what its state has seen."""
 
 
-class FoldError(RuntimeError):
+class FoldError(MagnetarError, RuntimeError):
     """Magnetar failed while it folded a partition. This is a bug, since bad records are quarantined.
 
     The text names the partition, the record, and what was being done with it, and says what to do.
     """
 
 
-class NoSuchRecord(ValueError):
+class NoSuchRecord(MagnetarError, ValueError):
     """A record that should be set aside isn't there, or was folded before. The text names it."""
 
 

@@ -109,6 +109,49 @@ class ReplayResult:
     unmatched: int = 0
 
 
+def replay(
+    log: str | Path | pa.Table,
+    out: str | Path,
+    *,
+    policies: str | Path | pa.Table | None = None,
+    batches: int | None = None,
+    partitions: int | None = None,
+    overwrite: bool = False,
+    quarantined: str | None = None,
+    progress: Progress | None = None,
+    spark: SparkSession | None = None,
+) -> ReplayResult:
+    """Replays `log` in this process or, if there is a `spark`, with its tasks in parallel. The results are the same.
+
+    Args:
+        log: a file or folder (``.jsonl``, ``.jsonl.gz`` or Parquet), or what `read_log` returns.
+        out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
+        policies: a file of policies in YAML, or a small log of ADMIN and BROKER_CONFIG commands. They override those in the log.
+        batches: the number of micro-batches; by default as few as memory allows. The result does not depend on it.
+        partitions: spread the log over this many ingress partitions. By default a log keeps its own, and one without gets 4.
+        overwrite: delete an earlier replay's results first.
+        quarantined: the store of the query that folded the log: set the same records aside as it did.
+        progress: called after each micro-batch with the micro-batches done, those in all, and the output rows so far.
+        spark: the tasks are as many as ``spark.sql.shuffle.partitions`` allows from then on: `replay` sets it to the number of
+            ingress partitions, or of the session's cores if these are fewer.
+
+    Raises `FileNotFoundError` and `MagnetarError`: `LogError` (with `PolicyError`) for the log and the policies, `InTheWay` for `out`,
+    `InUse` if another process uses it, `QueryFailed` if Spark fails.
+    """
+    if spark is None:
+        return replay_in_process(
+            log, out, policies=policies, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
+            progress=progress,
+        )  # fmt: skip
+    from streaming.spark.failure import explained
+
+    with explained(f"The results in {out} are not complete"):
+        return replay_log(
+            log, out, policies=policies, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
+            progress=progress, spark=spark, cores=spark.sparkContext.defaultParallelism,
+        )  # fmt: skip
+
+
 def replay_log(
     log: str | Path | pa.Table,
     out: str | Path,
@@ -335,6 +378,7 @@ class _ReplayWithSpark(_Replay):
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
     ) -> list[StateRow]:
         from streaming.spark import query, source, state
+        from streaming.spark.operator import FoldOptions
 
         def written(batch: Written) -> None:
             rows: Counter[str] = Counter()
@@ -348,14 +392,16 @@ class _ReplayWithSpark(_Replay):
         running = query.start(
             self.spark,
             source.staged(self.spark, staged),
-            sinks=sinks,
-            store=store,
+            FoldOptions(
+                sinks=sinks,
+                store=store,
+                clock=self.clock,
+                broker=broker,
+                judge=judge if self.gates else decode_only,
+                set_aside=self.aside,
+            ),
             checkpoint=checkpoint,
-            clock=self.clock,
             trigger=query.AVAILABLE_NOW,
-            broker=broker,
-            judge=judge if self.gates else decode_only,
-            set_aside=self.aside,
             on_batch=written,
         )
         try:

@@ -136,24 +136,20 @@ def run_query(
         pyspark.errors.StreamingQueryException: a task failed. Started again, the query repeats the micro-batch.
     """
     from sinks import segments
-    from sinks.base import Sink
-    from sinks.ledger_store import LedgerStore
-    from sinks.quarantine import QuarantineSink
-    from sinks.storage import Storage, within
-    from sinks.tables import DeltaSink
-    from streaming.quality.sink import EVERY_SECONDS, QualitySink
+    from sinks.storage import Storage
+    from streaming.live_sinks import LiveSinks
     from streaming.runtime.jars import s3a_jars, spark_kafka_jars
     from streaming.runtime.java import spark_java_home
     from streaming.seed import read_seed
     from streaming.spark.checkpoint import check as check_checkpoint
-    from streaming.spark.checkpoint import committed, committed_offsets, files, is_on_s3, next_batch
+    from streaming.spark.checkpoint import committed, committed_offsets, files, is_on_s3
     from streaming.spark.trigger import TriggerClock, interval, seconds
 
     def written(batch: Written) -> None:
         if metrics is not None:
             metrics.batch(batch.rows, batch.metrics)
-            if output is not None:
-                metrics.files({"tables": output.files})
+            if sinks.output is not None:
+                metrics.files({"tables": sinks.output.files})
         if on_batch is not None:
             on_batch(batch)
 
@@ -189,14 +185,8 @@ def run_query(
     with exclusive(folders, "magnetar run") as held:
         check_checkpoint(checkpoint, url.topic)
         seed = read_seed(store)
-        ledgers = LedgerStore(store)
-        sinks: list[Sink] = [ledgers, QuarantineSink(store)]
-        output = DeltaSink(within(store, "tables"), keep_outputs) if tables else None
-        if output is not None:
-            sinks.append(output)
-        if (batch := next_batch(checkpoint)) is not None:
-            for sink in sinks:
-                sink.begin(batch)
+        sinks = LiveSinks(store, tables=tables, keep_outputs=keep_outputs, quality=quality)
+        batch = sinks.begin(checkpoint)
         if spark is None:
             spark_java_home()
         if not are_distinct(topics, config):
@@ -217,17 +207,15 @@ def run_query(
             records_per_batch = min(
                 records_within(url, BYTES_PER_BATCH, config) or RECORDS_PER_BATCH, RECORDS_PER_BATCH
             )
-        checks = [QualitySink(store, live=True, first_seconds=EVERY_SECONDS)] if quality else []
-        sinks += checks
         if letters is not None:
             from sinks.dead_letters import KafkaDeadLetters
 
-            sinks.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
+            sinks.all.append(KafkaDeadLetters(letters.bootstrap, letters.topic, config))
         if answers is not None:
             from sinks.kafka import KafkaResponses
 
             # Last: an answer may leave only when what it tells of is stored.
-            sinks.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=ledgers))
+            sinks.all.append(KafkaResponses(answers.bootstrap, answers.topic, config, store=sinks.ledgers))
         shuffle_partitions = shuffle_partitions or min(cores, count)
         if spark is None:
             spark_kafka_jars()
@@ -237,6 +225,7 @@ def run_query(
             return
 
         from streaming.spark import progress, query, source
+        from streaming.spark.operator import FoldOptions
         from streaming.spark.session import ATTEMPTS, spark_session, warm_workers
         from streaming.spark.state import committed_states
 
@@ -279,19 +268,21 @@ def run_query(
                 partitions=count,
                 offsets=None if seed is None else seed.seed.offsets,
             ),
-            sinks=sinks,
-            store=ledgers,
+            FoldOptions(
+                sinks=sinks.all,
+                store=sinks.ledgers,
+                clock=clock,
+                broker=broker,
+                set_aside=set_aside_by_name(set_aside, map(TopicAside, topics_aside)),
+                max_ahead_ms=max_ahead_ms,
+                measured=metrics is not None,
+                first_state=None if seed is None else seed.state,
+            ),
             checkpoint=checkpoint,
-            clock=clock,
             trigger=trigger,
-            broker=broker,
-            set_aside=set_aside_by_name(set_aside, map(TopicAside, topics_aside)),
-            max_ahead_ms=max_ahead_ms,
             on_batch=written,
             on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,
             name=_NAME,
-            measured=metrics is not None,
-            first_state=None if seed is None else seed.state,
             check=topic.check,
             check_time=(lambda: None) if clock == "log" else TriggerClock(machine, stop, tell).check,
         )
@@ -311,10 +302,7 @@ def run_query(
             watching.close()
             if metrics is not None:
                 metrics.stopped()
-            for check in checks:
-                check.close()
-            if output is not None:
-                output.close()
+            sinks.close()
         held.check()
 
 

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer.main
 
+import magnetar
 from streaming.cli.app import app
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DURATION = re.compile(r"\d+\.\d s\b")
+_LEFT_OUT = "…"
 _INLINE = re.compile(r"`((?:magnetar|make) [^`]+)`")
 _REDIRECTIONS = {">", ">>", "<"}
 _ENDS = {"|", "||", "&", "&&", ";"} | _REDIRECTIONS
-PACKAGES = {"schemas", "sinks", "streaming"}
+PACKAGES = {"magnetar", "schemas", "sinks", "streaming"}
+
+
+class Step(NamedTuple):
+    """A fenced block of a document: a script, and the output that is shown below it, if any."""
+
+    language: str
+    script: str
+    output: str | None
+
+
+def steps(text: str) -> Iterator[Step]:
+    """The blocks of a Markdown document that are no output."""
+    blocks = _FENCE.findall(text)
+    for (language, body), (after, output) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        if language != "text":
+            yield Step(language, body, output if after == "text" else None)
+
+
+def shows(expected: str, said: str) -> bool:
+    """Whether output is as a document shows it. A line with an ellipsis is for any lines, durations may differ."""
+    lines = [
+        "(?:.*\n)*" if line == _LEFT_OUT else re.escape(_DURATION.sub("0.0 s", line)) + r" *\n"
+        for line in expected.splitlines()
+    ]
+    return re.fullmatch("".join(lines), _DURATION.sub("0.0 s", said)) is not None
 
 
 def parse(words: Sequence[str]) -> None:
@@ -71,13 +99,22 @@ def inline_commands(document: Path) -> Iterator[list[str]]:
 
 
 def missing_names(document: Path) -> list[str]:
-    """What a Markdown document's Python imports from our packages and isn't there. Raises `SyntaxError`."""
+    """What a Markdown document's Python uses of our packages and isn't public: all that is not in `magnetar`. Raises `SyntaxError`."""
     missing = []
     for language, block in _BLOCK.findall(document.read_text()):
         for node in ast.walk(ast.parse(block)) if language == "python" else ():
             if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
-                module = importlib.import_module(str(node.module))
+                known = magnetar.__all__ if node.module == "magnetar" else ()
+                missing += [f"{node.module}.{each.name}" for each in node.names if each.name not in known]
+            elif isinstance(node, ast.Import):
                 missing += [
-                    f"{node.module}.{each.name}" for each in node.names if not hasattr(module, each.name)
+                    each.name for each in node.names if each.name.partition(".")[0] in PACKAGES - {"magnetar"}
                 ]
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "magnetar"
+                and node.attr not in magnetar.__all__
+            ):
+                missing.append(f"magnetar.{node.attr}")
     return missing

@@ -12,12 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from sinks.kafka import read_responses
 from streaming.kafka.url import KafkaUrl
+from tests.commands import Step, shows, steps
 from tests.e2e.processes import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -25,9 +25,6 @@ README = (ROOT / "README.md").read_text()
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
 PORT = "9092"
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_DURATION = re.compile(r"\d+\.\d s\b")
-_LEFT_OUT = "…"
 _PATH = re.compile(r"`([\w.=-]+(?:/[\w.=…-]*)+)`")
 
 WITHOUT_SPARK = (
@@ -41,21 +38,6 @@ ELSEWHERE = ("git clone", "make test", "pip wheel", "pipx install")
 """Commands that do not run here: the tests themselves, and what `tests/packaging` tests."""
 
 
-class Step(NamedTuple):
-    """A fenced block of the README: a script, and the output that is shown below it, if any."""
-
-    language: str
-    script: str
-    output: str | None
-
-
-def steps() -> Iterator[Step]:
-    blocks = _FENCE.findall(README)
-    for (language, body), (after, output) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
-        if language != "text":
-            yield Step(language, body, output if after == "text" else None)
-
-
 def commands(script: str) -> Iterator[str]:
     """The commands of a script, each with its continuation lines or its here-document."""
     lines = iter(script.replace("\\\n", " ").splitlines())
@@ -64,15 +46,6 @@ def commands(script: str) -> Iterator[str]:
         if here := re.search(r"<<'(\w+)'", command):
             command = "\n".join([command, *iter(lambda: next(lines), here[1]), here[1]])
         yield command
-
-
-def shown(expected: str) -> re.Pattern[str]:
-    """Matches output as the README shows it. A line with an ellipsis is for any lines, durations may differ."""
-    lines = [
-        "(?:.*\n)*" if line == _LEFT_OUT else re.escape(_DURATION.sub("0.0 s", line)) + r" *\n"
-        for line in expected.splitlines()
-    ]
-    return re.compile("".join(lines))
 
 
 class Terminal:
@@ -116,12 +89,11 @@ def follow(terminal: Terminal, step: Step, *, spark: bool) -> None:
             script = script.replace("make run", WITHOUT_SPARK)
         said = terminal.run(script)
     if step.output is not None:
-        said = _DURATION.sub("0.0 s", said)
-        assert shown(step.output).fullmatch(said), f"{step.script}\nprints\n{said}\nand not\n{step.output}"
+        assert shows(step.output, said), f"{step.script}\nprints\n{said}\nand not\n{step.output}"
 
 
 def test_what_it_says_without_kafka(terminal: Terminal) -> None:
-    followed = [step for step in steps() if PORT not in step.script]
+    followed = [step for step in steps(README) if PORT not in step.script]
     for step in followed:
         follow(terminal, step, spark=False)
     assert len(followed) > 6
@@ -140,7 +112,7 @@ def test_all_of_it(terminal: Terminal) -> None:
         port = str(probe.getsockname()[1])
     query: subprocess.Popen[str] | None = None
     try:
-        for step in steps():
+        for step in steps(README):
             here = step._replace(script=step.script.replace(PORT, port))
             if PORT not in step.script and "kafka up" not in step.script:
                 follow(terminal, here, spark=True)
@@ -174,7 +146,7 @@ def test_all_of_it(terminal: Terminal) -> None:
 
 
 def test_what_does_not_run_here_is_in_it() -> None:
-    found = [command for step in steps() for command in commands(step.script)]
+    found = [command for step in steps(README) for command in commands(step.script)]
     for start in (*ELSEWHERE, "make run", "magnetar run "):
         assert any(each.startswith(start) for each in found), start
 
@@ -192,7 +164,7 @@ def test_what_does_not_run_here_is_in_it() -> None:
     ],
 )
 def test_the_comparison(expected: str, said: str, same: bool) -> None:
-    assert bool(shown(expected).fullmatch(said)) is same
+    assert shows(expected, said) is same
 
 
 def _paths_are_there(folder: Path, *without: str) -> None:

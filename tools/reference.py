@@ -473,11 +473,10 @@ SELECT * FROM read_parquet('out/tables/kind=*/*.parquet', hive_partitioning = tr
 In Spark, set the option `mergeSchema` to true. In Python, these functions also sort the rows and drop repeats:
 
 ```python
-from sinks.ledger_store import read_entries
-from sinks.tables import read_table
+import magnetar
 
-expired = read_table("out/tables", "EXPIRED").to_pandas()  # without a kind: all rows
-entries = read_entries("out/store", "persistent://shop/day/orders").to_pandas()  # with payloads
+expired = magnetar.read_rows("out", "EXPIRED").to_pandas()  # without a kind: all rows
+entries = magnetar.read_entries("out", "persistent://shop/day/orders").to_pandas()  # with payloads
 ```
 
 ## The table of a live query
@@ -505,7 +504,7 @@ print(rows.group_by("topic", "subscription").agg(polars.col("entries").sum()).co
 SELECT topic, cause, count(*) FROM delta_scan('store/tables') WHERE kind = 'LEDGER_DELETED' GROUP BY ALL;
 ```
 
-In Spark, `spark.read.format("delta").load("store/tables")` needs the package `io.delta:delta-spark`. `read_table` reads this
+In Spark, `spark.read.format("delta").load("store/tables")` needs the package `io.delta:delta-spark`. `magnetar.read_rows("store")` reads this
 table, too.
 
 Every 64 micro-batches with rows, the query compacts the table in the background, so that it has few files: one per kind and day,

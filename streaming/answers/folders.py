@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 
 from schemas.effects import KINDS, Effect, SendReceipt, TopicEvent
 from schemas.entries import EntryNotFound
+from schemas.errors import MagnetarError
 from sinks import batch_files
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
 from sinks.parquet import fragment
 from sinks.replayed import check_whole
 from sinks.storage import Storage, within
-from sinks.tables import TABLES, first_batch, table_files
+from sinks.tables import TABLES, first_batch, read_table, table_files
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.fold import StateRow
@@ -38,11 +39,11 @@ _LARGE = ("metadata", "payload")
 _ROWS = 1 << 14
 
 
-class NotFound(LookupError):
+class NotFound(MagnetarError, LookupError):
     """There is no such folder, topic, subscription, or micro-batch. The text names what there is."""
 
 
-class TooMuch(RuntimeError):
+class TooMuch(MagnetarError, RuntimeError):
     """An answer would take more time or more rows than it may. The text says which."""
 
 
@@ -119,12 +120,12 @@ class Folders:
             return found
         if self.checkpoint is None:
             raise NotFound("the state of the brokers is not here: give the --checkpoint of the query")
-        from streaming.spark.session import spark_session
+        from streaming.spark.session import current_session, spark_session
         from streaming.spark.state import partition_states
 
         with_s3 = is_on_s3(self.checkpoint)
         with explained("Try it again"):
-            spark = spark_session(
+            spark = current_session() or spark_session(
                 "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=with_s3
             )
             return partition_states(spark, self.checkpoint)
@@ -273,6 +274,26 @@ class Folders:
         if is_non_persistent(found):
             raise NotFound(f"{found} is not persistent: it keeps neither messages nor backlogs")
         return found
+
+
+def read_rows(folder: str | Path, kind: str | None = None) -> pa.Table:
+    """The output rows of a replay (its `out`) or of a query (its `store`), of a kind such as ``EXPIRED`` or of all.
+
+    They are sorted by partition, offset and ordinal, and each is there once. docs/outputs.md has the kinds and their columns; rows of
+    all kinds together have all columns. Raises `NotFound` for a folder without such rows, and `Damaged`.
+    """
+    if kind is not None and kind not in TABLES:
+        raise NotFound(f"there is no kind {kind}: {listed('kind', kind, TABLES)}")
+    tables = Folders.of(folder).tables
+    if tables is None:
+        raise NotFound(f"{folder} has no output tables")
+    return read_table(tables.url, kind)
+
+
+def read_entries(folder: str | Path, topic: str | None = None) -> pa.Table:
+    """The entries that the topics of a replay (its `out`) or of a query (its `store`) hold, with payloads, in the order of their
+    positions. `topic`: the full name of one. Raises `NotFound`, `Damaged`."""
+    return Folders.of(folder).store.scan(topic)
 
 
 def listed(what: str, name: str, known: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from schemas import effects as e
 from schemas.effects import KINDS
 from streaming.answers.folders import Folders, NotFound, listed
+from streaming.answers.opened import opened
 from streaming.broker.broker import Broker
 from streaming.broker.position import Position
 
@@ -76,6 +78,43 @@ class Life(msgspec.Struct):
         types = {"topic": text, "position": text, "clock": number, "kind": text, "text": text, "partition": pa.int32(),
                  "offset": number, "ordinal": pa.int32(), "subscription": text}  # fmt: skip
         return pa.Table.from_pylist(rows, pa.schema(list(types.items())))
+
+
+def explain(
+    source: str | Path,
+    topic: str,
+    *,
+    position: tuple[int, int] | None = None,
+    producer: str | None = None,
+    sequence_id: int | None = None,
+    checkpoint: str | Path | None = None,
+    at: str | int | None = None,
+    snapshots: str | Path | None = None,
+) -> list[Life]:
+    """What happened to a message: one life, or several if its producer sent it again under the same sequence id.
+
+    Args:
+        source: the `out` of a replay, the `store` of a query, or a command log.
+        topic: its full name. ``persistent://`` or ``persistent://public/default/`` may be left out.
+        position: the message's ledger and entry. Else give its `producer` and `sequence_id`.
+        checkpoint: that of the query, if `source` is its store. Without it, nothing is said about what waits.
+        at: of a log, the moment: so many commands, ``PARTITION:OFFSET``, or a time (ISO 8601, UTC). None: the end.
+        snapshots: of a log, a folder for the states on the way. None: one in the user's cache.
+
+    Raises `ValueError` unless the message is named in one of the two ways, `FileNotFoundError`, and `MagnetarError`: `NotFound` for a
+    folder, topic or moment that is not there, `LogError` for a log.
+    """
+    by_producer = producer is not None or sequence_id is not None
+    if (position is None) != by_producer or (producer is None) != (sequence_id is None):
+        raise ValueError("name a message by position, or by producer and sequence_id")
+    folders = opened(source, checkpoint=checkpoint, at=at, snapshots=snapshots)
+    with folders.unchanged():
+        name = folders.topic(topic)
+        if position is not None:
+            return [by_position(folders, name, Position(*position))]
+        assert producer is not None
+        assert sequence_id is not None
+        return by_sequence_id(folders, name, producer, sequence_id)
 
 
 def by_position(folders: Folders, topic: str, position: Position) -> Life:

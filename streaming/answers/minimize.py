@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas.commands import AnyCommand, Line, MessageIdData, Publish, Refused, to_binary, to_json
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt
+from schemas.errors import MagnetarError
 from sinks.outputs import new_file
 from streaming.answers.invariants import INVARIANTS, Monitor, Violation
 from streaming.answers.reduction import reduced
@@ -25,7 +26,7 @@ from streaming.answers.scenario import full_topic_name
 from streaming.answers.schedules import World
 from streaming.broker.broker import Broker
 from streaming.broker.position import Position, from_wire
-from streaming.log.files import read_lines
+from streaming.log.files import read_lines, read_log
 from streaming.log.merge import merge_partitions
 from streaming.log.policies import is_accepted
 from streaming.quality.gate import judge
@@ -33,7 +34,7 @@ from streaming.quality.gate import judge
 PROFILES = ("2.x", "4.x")
 
 
-class KeepError(ValueError):
+class KeepError(MagnetarError, ValueError):
     """What should be kept is not understood, or the log does not show it."""
 
 
@@ -69,6 +70,7 @@ Fold = Callable[[str | None], Folded]
 """Folds a log, under another profile if one is given."""
 
 
+@runtime_checkable
 class Keep(Protocol):
     """What a log shows."""
 
@@ -252,15 +254,27 @@ def _acks(command: c.Ack, position: Position) -> bool:
 
 
 def minimize(
-    log: pa.Table, keep: Keep, *, progress: Callable[[int, int], None] | None = None, most: int | None = None
+    log: str | Path | pa.Table,
+    keep: str | Keep | Callable[[Folded], object],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    most: int | None = None,
 ) -> Minimized:
-    """The smallest part of a log (what `read_log` returns) that shows the same as the whole. No command of it can be left out.
+    """The smallest part of a log that shows the same as the whole. No command of it can be left out.
 
-    `progress` is called after each try with their number and the commands that are left. `most`: try so many logs at most.
-    Raises `KeepError` if the log does not show it.
+    Args:
+        log: a file, or what `read_log` returns.
+        keep: ``stuck(topic, subscription)``, ``lost(topic, L:E)``, ``differs(2.x, 4.x)``, ``violates(invariant)``, or a function
+            that says of the outputs of a log, in `Folded.effects`, whether they show it.
+        progress: called after each try with the number of tries and of the commands that are left.
+        most: try so many logs at most.
+
+    Raises `KeepError` if the log does not show it, `LogError`, `FileNotFoundError`.
     """
+    log = log if isinstance(log, pa.Table) else read_log(log)
+    kept = _kept(keep, log)
     whole = commands_of(log)
-    wanted = keep.shape(_folding(whole))
+    wanted = kept.shape(_folding(whole))
     if wanted is None:
         raise KeepError("the log does not show what should be kept")
     tried, smallest = 0, len(whole)
@@ -269,7 +283,7 @@ def minimize(
         nonlocal tried, smallest
         tried += 1
         left = _valid(commands)
-        if keep.shape(_folding(left)) != wanted:
+        if kept.shape(_folding(left)) != wanted:
             return None
         smallest = len(left)
         if progress is not None:
@@ -293,7 +307,13 @@ def minimize(
             break
     fold = _folding(commands)
     lines = [_line(each) for each in fold(None).commands]
-    return Minimized(keep.text(fold), len(whole), len(lines), tried, lines)
+    return Minimized(kept.text(fold), len(whole), len(lines), tried, lines)
+
+
+def _kept(keep: str | Keep | Callable[[Folded], object], log: pa.Table) -> Keep:
+    if isinstance(keep, str):
+        return keep_of(keep, log)
+    return keep if isinstance(keep, Keep) else Function(keep)
 
 
 def commands_of(log: pa.Table) -> list[LogCommand]:

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas import commands as c
 from schemas.commands import AnyCommand, MessageIdData, Publish
+from schemas.errors import MagnetarError
 from streaming.broker import admin
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.names import is_topic_name
@@ -42,7 +43,7 @@ _NAMING = {"ACK": "message_id", "REDELIVER_UNACKNOWLEDGED_MESSAGES": "message_id
 _WHICH = ("oldest", "newest", "all")
 
 
-class ScenarioError(ValueError):
+class ScenarioError(MagnetarError, ValueError):
     """A file is not a scenario. The text names the place and the mistake."""
 
 

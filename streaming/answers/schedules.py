@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from schemas.commands import AnyCommand, BrokerConfig, Publish, Tick, to_json
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Message, Row
 from streaming.answers.invariants import Invariant, Monitor, Violation, held_back
 from streaming.answers.reduction import reduced
-from streaming.answers.scenario import START, Scenario, Step, components
+from streaming.answers.scenario import START, Scenario, Step, components, read_scenario
 from streaming.broker.broker import Broker
 from streaming.broker.codec import PartitionState
 
@@ -99,7 +100,7 @@ class _Expanded(NamedTuple):
 
 
 def check(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     *,
     processes: int = 1,
     most_states: int | None = MOST_STATES,
@@ -108,9 +109,11 @@ def check(
 ) -> Checked:
     """Explore every schedule of a scenario. Returns one counterexample for each invariant that is violated.
 
-    `most_states`: where to stop; None: nowhere. The states of two levels are in memory. `stop` is asked again and again. `progress` is
-    called after each level with the number of states and the depth.
+    `scenario`: what `read_scenario` returns, or its YAML file. `processes`: explore in so many of them. `most_states`: where to stop; None: nowhere. The states of two levels are in memory. `stop` is asked again and again. `progress` is
+    called after each level with the number of states and the depth. Raises `ScenarioError` and `OSError` for a file.
     """
+    if not isinstance(scenario, Scenario):
+        scenario = read_scenario(scenario)
     parts = components(scenario)
     total = Checked(components=len(parts))
     for part in parts:

@@ -14,12 +14,14 @@ In memory are the log, the states of one moment, and the rows of `EVERY` command
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,17 +32,19 @@ import pyarrow as pa
 from schemas.effects import KINDS, LedgerDeleted
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
-from sinks.lock import hold
+from sinks.lock import NotWritable, hold
 from sinks.outputs import InTheWay, check_folder
 from sinks.replayed import FILE, ROWS_AND_ENTRIES
 from sinks.storage import Damaged, Storage
 from sinks.tables import TableSink, path_of
+from streaming import __version__
 from streaming.answers.folders import Folders, NotFound
 from streaming.broker.codec import VERSION
 from streaming.fold import Fold, StateRow
 from streaming.log.files import read_log
 from streaming.log.table import digest
 from streaming.replay import load
+from streaming.runtime.cache import cache_dir
 from streaming.states import read_states, write_states
 
 EVERY = 10_000
@@ -48,6 +52,8 @@ EVERY = 10_000
 
 _SNAPSHOTS = "snapshots"
 
+_CACHED = 8
+"""How many logs have snapshots in the cache."""
 
 _CLAIM, _USED, _FOLDING, _NEW, _FILES = "timeline.json", "_used", "_folding", "new", "tables.json"
 _LOCKS = {_USED, _FOLDING, "_temporary"}
@@ -90,10 +96,10 @@ class Timeline:
     """A log of `len` commands. A moment is the number of commands that were carried out before it, from 0."""
 
     def __init__(
-        self, log: str | Path | pa.Table, folder: str | Path | Callable[[str], Path], *, every: int = EVERY
+        self, log: str | Path | pa.Table, folder: str | Path | None = None, *, every: int = EVERY
     ) -> None:
-        """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`; or what names one by the digest of
-        the log.
+        """`folder`: empty or absent, or of an earlier timeline of the same log with the same `every`. None: one in the user's cache,
+        which keeps those of the last eight logs.
 
         Raises `LogError`, `FileNotFoundError`. All that looks at a moment raises `InTheWay` for a folder of something else.
         """
@@ -103,7 +109,7 @@ class Timeline:
             records = _by_time(records)
         self._records, self._first = records, _first_records(records)
         self._digest, self._every = digest(records), every
-        self._folder = folder(self._digest) if callable(folder) else Path(folder)
+        self._folder = _cached(self._digest) if folder is None else Path(folder)
         self._again = f"Delete the folder {self._folder}: it is made again"
         self._use: IO[bytes] | None = None
 
@@ -290,6 +296,37 @@ def forget(folder: Path) -> None:
                 shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
         (folder / _USED).unlink()
         folder.rmdir()
+
+
+def _cached(digest: str) -> Path:
+    """The folder of a log in the user's cache."""
+    key = sha256(repr((__version__, VERSION, digest)).encode()).hexdigest()[:32]
+    folder = cache_dir() / "timelines" / key
+    try:
+        _touch(folder)  # the last ones used are kept
+    except OSError as error:
+        raise NotWritable(
+            f"{error.filename}: {error.strerror}: name a folder for snapshots (--snapshots)"
+        ) from error
+    for each in _by_last_use(folder.parent)[_CACHED:]:
+        forget(each)
+    return folder
+
+
+def _touch(folder: Path) -> None:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another command forgets it
+            os.utime(folder)
+            return
+
+
+def _by_last_use(folder: Path) -> list[Path]:
+    found = []
+    for each in folder.iterdir():
+        with suppress(FileNotFoundError):  # another command forgets it
+            found.append((each.stat().st_mtime_ns, each))
+    return [each for _, each in sorted(found, reverse=True)]
 
 
 def _by_time(records: pa.Table) -> pa.Table:

@@ -179,7 +179,7 @@ class PolicySet(NamedTuple):
 
 def whatif(
     log: str | Path | pa.Table,
-    policies: Sequence[str | Path | PolicySet],
+    policies: str | Path | Sequence[str | Path | PolicySet] = (),
     *,
     profile: str | None = None,
     partitions: int | None = None,
@@ -193,7 +193,7 @@ def whatif(
 
     Args:
         log: what `streaming.replay.replay_log` takes.
-        policies: files or tables.
+        policies: a file, or several files or tables.
         profile: the defaults of another Pulsar version, as one more policy set: what would an upgrade change?
         partitions: see `streaming.replay.replay_log`.
         processes: fold so many ingress partitions at a time; by default as many as there are cores.
@@ -214,7 +214,7 @@ def whatif(
     starts: Mapping[int, Start] = {}
     if live is not None:
         records, starts = project(records, live)
-    named = list(named_sets(policies, profile))
+    named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
     policies_of = [read_policies(each.source, records, judge) for each in named]
     names = [each.name for each in named]
     by_set = [pins(records, each) for each in policies_of] if clients is None else []

@@ -46,6 +46,7 @@ from streaming.broker.codec import (
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
+from streaming.broker.entries import NoEntries
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
@@ -111,10 +112,14 @@ class Summary(NamedTuple):
 
 
 class Broker:
-    """Folds commands into state and effects. `apply` in offset order, then `take` and `encode`."""
+    """Folds commands into state and effects. `apply` in offset order, then `take` and `encode`.
 
-    def __init__(self, partition: int, entries: EntryReader) -> None:
-        self._start(PartitionState(partition), entries)
+    `entries`: where the broker finds entries that it does not have in memory: those that were written before `decode` or `stored`. None:
+    there are none.
+    """
+
+    def __init__(self, partition: int = 0, entries: EntryReader | None = None) -> None:
+        self._start(PartitionState(partition), NoEntries() if entries is None else entries)
 
     @classmethod
     def decode(cls, state: bytes, entries: EntryReader) -> "Broker":

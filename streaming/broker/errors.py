@@ -1,5 +1,7 @@
 """Errors of the broker: a client asks for what the rules forbid, or Magnetar is used the wrong way."""
 
+from schemas.errors import MagnetarError
+
 
 class BrokerError(Exception):
     """The broker refuses a request. `code` is the name of the ServerError for the client (docs/rules/protocol.md §22)."""
@@ -21,9 +23,9 @@ class AdminError(Exception):
         self.status, self.reason = status, reason
 
 
-class StateVersionError(Exception):
+class StateVersionError(MagnetarError):
     """Another version of Magnetar wrote the state, and this one can't read it."""
 
 
-class LogOrderError(Exception):
+class LogOrderError(MagnetarError):
     """Records of an ingress partition arrived out of order or twice, so the source is faulty."""

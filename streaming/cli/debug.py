@@ -15,7 +15,7 @@ import typer
 
 from streaming.cli.console import one_line
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import SnapshotsFolder, opened_timeline
+from streaming.cli.options import SnapshotsFolder
 
 if TYPE_CHECKING:
     from streaming.answers.debugger import Debugger
@@ -37,10 +37,11 @@ def debug_command(
     from sinks.storage import BadUrl
     from streaming.answers.debugger import Debugger
     from streaming.answers.folders import NotFound
+    from streaming.answers.timeline import Timeline
     from streaming.log.table import LogError
 
     with expected_errors(NotFound, LogError, FileNotFoundError, BadUrl):
-        timeline = opened_timeline(log, snapshots)
+        timeline = Timeline(log, snapshots)
         shell = Shell(timeline, Debugger(timeline, timeline.moment(at)))
     shell.use_rawinput = sys.stdin.isatty()
     shell.cmdloop(

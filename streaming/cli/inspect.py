@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +15,7 @@ from streaming.cli.options import (
     LARGEST,
     SnapshotsFolder,
     check_at,
-    is_log,
     opened_folders,
-    opened_timeline,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +66,8 @@ def inspect_command(
     from sinks.storage import BadUrl
     from streaming.answers.folders import NotFound
     from streaming.answers.inspection import check_batches, differences, states_at, topic_stats, views
+    from streaming.answers.opened import is_log
+    from streaming.answers.timeline import Timeline
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
@@ -90,7 +89,7 @@ def inspect_command(
         FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         if of_log:
-            timeline = opened_timeline(Path(checkpoint), snapshots)
+            timeline = Timeline(checkpoint, snapshots)
             moments = [str(len(timeline)) if at is None else at] if diff is None else [*map(str, diff)]
             found_states = [timeline.states(timeline.moment(each)) for each in moments]
         else:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +14,6 @@ from streaming.cli.console import say
 if TYPE_CHECKING:
     from schemas.records import Coordinates
     from streaming.answers.folders import Folders
-    from streaming.answers.timeline import Timeline
     from streaming.broker.position import Position
     from streaming.kafka.config import KafkaConfig
 
@@ -95,87 +91,26 @@ AT = typer.Option(
     help="Of a log: after so many commands, after a record, or at a time (ISO 8601). The default is the end.",
 )
 
-_TIMELINES = 8
-"""How many logs have snapshots in the cache."""
-
-
-def is_log(path: str | Path) -> bool:
-    """Whether a path names a command log in a file, and not the folder of a replay or a query."""
-    return not _is_of_run(path) and str(path).endswith((".jsonl", ".jsonl.gz", ".parquet"))
-
-
-def _is_of_run(path: str | Path) -> bool:
-    """Whether a path names the folder of a replay, or the checkpoint or the store of a query, however it is called."""
-    return any((Path(path) / each).exists() for each in ("state", "commits", "ingress.json"))
-
 
 def check_at(path: str | Path, at: str | None) -> None:
     """Whether what a path names has moments, if one is given. Raises `typer.BadParameter`."""
-    if at is not None and _is_of_run(path):
+    from streaming.answers.opened import is_of_run
+
+    if at is not None and is_of_run(path):
         raise typer.BadParameter(f"--at is of a log, and {path} is none: name the log in place of the folder")
 
 
-def opened_timeline(log: Path, snapshots: Path | None) -> Timeline:
-    """The timeline of a log, with its snapshots in a folder, or in the user's cache, which keeps those of the last eight logs.
-
-    Raises `LogError`, `FileNotFoundError`.
-    """
-    from sinks.lock import NotWritable
-    from streaming import __version__
-    from streaming.answers.timeline import Timeline, forget
-    from streaming.broker.codec import VERSION
-    from streaming.log.files import check_log
-    from streaming.runtime.cache import cache_dir
-
-    def in_cache(digest: str) -> Path:
-        key = sha256(repr((__version__, VERSION, digest)).encode()).hexdigest()[:32]
-        folder = cache_dir() / "timelines" / key
-        try:
-            _touch(folder)  # the last ones used are kept
-        except OSError as error:
-            raise NotWritable(
-                f"{error.filename}: {error.strerror}: name a folder with --snapshots"
-            ) from error
-        for each in _by_last_use(folder.parent)[_TIMELINES:]:
-            forget(each)
-        return folder
-
-    check_log(log)
-    return Timeline(log, snapshots or in_cache)
-
-
-def _touch(folder: Path) -> None:
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # another command forgets it
-            os.utime(folder)
-            return
-
-
-def _by_last_use(folder: Path) -> list[Path]:
-    found = []
-    for each in folder.iterdir():
-        with suppress(FileNotFoundError):  # another command forgets it
-            found.append((each.stat().st_mtime_ns, each))
-    return [each for _, each in sorted(found, reverse=True)]
-
-
 def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshots: Path | None) -> Folders:
-    """What a command explains: a log at a moment, or the last state of a replay or a query.
-
-    Raises `LogError`, `FileNotFoundError`, `NotFound`, `BadCheckpoint`.
-    """
-    from streaming.answers.folders import Folders
+    """What a command explains, see `streaming.answers.opened.opened`. Raises `typer.BadParameter`, and what that raises."""
+    from streaming.answers.opened import is_log, opened
 
     check_at(folder, at)
-    if at is None and not is_log(folder):
-        if snapshots is not None:
-            raise typer.BadParameter("--snapshots are of a log: name it in place of the folder")
-        return Folders.of(folder, checkpoint)
-    if checkpoint is not None:
+    of_log = at is not None or is_log(folder)
+    if snapshots is not None and not of_log:
+        raise typer.BadParameter("--snapshots are of a log: name it in place of the folder")
+    if checkpoint is not None and of_log:
         raise typer.BadParameter("a log has no --checkpoint")
-    timeline = opened_timeline(Path(folder), snapshots)
-    return timeline.folders(len(timeline) if at is None else timeline.moment(at))
+    return opened(folder, checkpoint=checkpoint, at=at, snapshots=snapshots)
 
 
 def coordinates(text: str) -> Coordinates:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from schemas.errors import MagnetarError
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.url import KafkaUrl
 
@@ -29,7 +30,7 @@ PROBE_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 
 
-class KafkaUnreachable(RuntimeError):
+class KafkaUnreachable(MagnetarError, RuntimeError):
     """No Kafka answers at an address, or it refuses the topic. The text says which and why."""
 
 

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from schemas.errors import MagnetarError
 from sinks.small_files import read_small, read_small_text
 
 _PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
@@ -46,7 +47,7 @@ _OPTION = r"""(\w+)\s*=\s*("(?:[^"\\]|\\["'\\])*"|'(?:[^'\\]|\\["'\\])*'|[\w.$-]
 _JAAS = re.compile(rf"\s*([\w.]+)\s+required((?:\s+{_OPTION})*)\s*;\s*")
 
 
-class KafkaConfigError(ValueError):
+class KafkaConfigError(MagnetarError, ValueError):
     """A file of Kafka properties is unusable. The text names the file and the property, never a secret."""
 
 

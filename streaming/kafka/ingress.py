@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from schemas.errors import MagnetarError
 from sinks.base import INGRESS
 from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
@@ -32,12 +33,14 @@ from streaming.log.partition import PARTITIONS
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
+_DATAFRAME = "a DataFrame"
+"""In place of a topic, for a query over something else. No topic of Kafka's has a space in its name."""
 _PATIENCE_MS = 5_000
 _POLICY_SECONDS = 60.0
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
-class IngressChanged(RuntimeError):
+class IngressChanged(MagnetarError, RuntimeError):
     """The ingress topic is not the one with which the query began."""
 
 
@@ -107,6 +110,26 @@ def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: Kafka
     written = sorted({*(note.written or ()), *ids})
     if written != note.written:
         storage.write_json(INGRESS, msgspec.structs.replace(note, written=written))
+
+
+def ensure_dataframe(store: str, partitions: int) -> None:
+    """For a new store, note that its query folds a DataFrame with so many ingress partitions. Afterwards neither may change.
+
+    Raises `IngressChanged`, and the store's `Damaged` and `NotStored`.
+    """
+    storage = Storage(store)
+    before = _noted(storage)
+    if before is None:
+        storage.write_json(INGRESS, Ingress(_DATAFRAME, None, partitions))
+    elif before.topic != _DATAFRAME:
+        raise IngressChanged(
+            f"{storage.url} belongs to Kafka's topic {before.topic!r}, not to a DataFrame. Give the query a new checkpoint and a new store"
+        )
+    elif before.partitions != partitions:
+        raise IngressChanged(
+            f"the query of {storage.url} began with {before.partitions} ingress partitions, not {partitions}: the commands of one Pulsar "
+            "topic would now be in two of them. Give it as many as before, or a new checkpoint and a new store"
+        )
 
 
 class IngressWatch:

@@ -6,12 +6,14 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from schemas.errors import MagnetarError
+
 _ADDRESS = re.compile(r"(\[[^\]@]+\]|[^:@\[\]]+):\d{1,5}")
 _LAST_PORT = 65535
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-class KafkaUrlError(ValueError):
+class KafkaUrlError(MagnetarError, ValueError):
     """A text is not of the form ``kafka://HOST:PORT[,HOST:PORT…]/TOPIC``."""
 
 

@@ -55,6 +55,15 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
 
 
+def is_on_partitioned_topic(value: bytes) -> bool:
+    """Whether the value of a record without a topic is a call that changes a partitioned topic as a whole."""
+    try:
+        command = c.decode(value)
+    except c.MalformedCommand:
+        return False
+    return isinstance(command, c.Admin) and command.method != "GET" and is_for_whole(command)
+
+
 def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
     """The calls that change a partitioned topic as a whole, from its creation to its deletion, by the row in `log` (columns
     ``topic`` and ``value``). They concern all ingress partitions, see `streaming.broker.partitioned_topics`."""

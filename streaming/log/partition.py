@@ -6,13 +6,20 @@ topic: the partitions of that topic are in several ingress partitions.
 """
 
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.commands import Line, decode_or_refuse
 from schemas.records import RECORD
-from streaming.log.merge import for_partition, merge_partitions, on_partitioned_topics
+from streaming.log.merge import (
+    for_partition,
+    is_on_partitioned_topic,
+    merge_partitions,
+    on_partitioned_topics,
+)
 from streaming.log.table import LogError, log_table, rank
 
 PARTITIONS = 4
@@ -62,16 +69,51 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
         log = merge_partitions(log).log
     whole = on_partitioned_topics(log)
     log = _without_topics(log, list(whole))
-    topics = log["topic"].combine_chunks().dictionary_encode()
+    values = log["value"]
+    rows, partition = _spread(
+        log["topic"].combine_chunks(),
+        lambda row: row in whole or for_partition(values[row].as_py()) is not None,
+        partitions,
+    )
+    if len(rows) > len(log):
+        log = log.take(pa.array(rows))
+    offset = rank(partition)
+    return log_table(RECORD, partition=partition, offset=offset, timestamp=log["timestamp"], topic=log["topic"],
+                  value=log["value"])  # fmt: skip
+
+
+def spread(records: pa.Table, partitions: int) -> pa.Table:
+    """Records with offsets, timestamps, topics and values, but without partitions, as columns `RECORD`.
+
+    A record without a topic goes to every partition with the same offset, unless it is not a command for a partition: then it goes
+    to partition 0 alone. A call on a partitioned topic as a whole has no topic.
+    """
+    values = records["value"]
+
+    def for_all(row: int) -> bool:
+        value = values[row].as_py()
+        return for_partition(value) is not None or is_on_partitioned_topic(value)
+
+    rows, partition = _spread(records["topic"].combine_chunks(), for_all, partitions)
+    found = records.take(pa.array(rows))
+    return log_table(
+        RECORD, partition=partition, **{name: found[name] for name in RECORD.names if name != "partition"}
+    )
+
+
+def _spread(
+    topics: pa.StringArray, for_all: Callable[[int], bool], partitions: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Records and their partitions: the row of each, with repeats, and beside it the partition.
+
+    `for_all`: whether a row without a topic goes to all partitions. The others go to partition 0.
+    """
+    topics = topics.dictionary_encode()
     of_topic = [ingress_partition(topic, partitions) for topic in topics.dictionary.to_pylist()]
     index = topics.indices.fill_null(len(of_topic)).to_numpy(zero_copy_only=False)
     partition = np.array([*of_topic, -1], np.int32)[index]
-
     alone = np.flatnonzero(partition < 0)
-    values = log["value"]
-    everywhere = np.array(
-        [row for row in alone if int(row) in whole or for_partition(values[int(row)].as_py())], np.int64
-    )
+    everywhere = np.array([row for row in alone.tolist() if for_all(row)], np.int64)
     partition[alone] = 0
     copies = np.ones(len(partition), np.int64)
     copies[everywhere] = partitions
@@ -79,9 +121,4 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
     partition = np.repeat(partition, copies)
     first = (np.cumsum(copies) - copies)[everywhere]
     partition[first[:, None] + np.arange(partitions)] = np.arange(partitions, dtype=np.int32)
-
-    if len(rows) > len(log):
-        log = log.take(pa.array(rows))
-    offset = rank(partition)
-    return log_table(RECORD, partition=partition, offset=offset, timestamp=log["timestamp"], topic=log["topic"],
-                  value=log["value"])  # fmt: skip
+    return rows, partition

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.errors import MagnetarError
 from schemas.records import OFFSETS, PARTITIONS, RECORD
 
 LOGICAL = pa.schema([RECORD.field(name) for name in ("timestamp", "topic", "value")])
 """The columns of a log that has no ingress partitions yet."""
 
 
-class LogError(ValueError):
+class LogError(MagnetarError, ValueError):
     """A file is not a command log, or its coordinates contradict each other. The text names the place and the remedy."""
 
 

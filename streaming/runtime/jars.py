@@ -27,6 +27,7 @@ from xml.sax.saxutils import quoteattr
 
 from filelock import FileLock
 
+from schemas.errors import MagnetarError
 from streaming.runtime.cache import cache_dir
 from streaming.runtime.java import java_binary
 
@@ -53,7 +54,7 @@ class Jar(NamedTuple):
         return f"{self.name}-{self.version}.jar"
 
 
-class JarsUnavailableError(RuntimeError):
+class JarsUnavailableError(MagnetarError, RuntimeError):
     """Jars are not in the cache and could not be fetched, or are not the right ones. The message says which, why and what to do."""
 
 

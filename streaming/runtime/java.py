@@ -24,6 +24,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from schemas.errors import MagnetarError
 from streaming.runtime.cache import cache_dir
 
 SUPPORTED = (17, 21)
@@ -32,7 +33,7 @@ SUPPORTED = (17, 21)
 _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 
-class JavaNotFoundError(RuntimeError):
+class JavaNotFoundError(MagnetarError, RuntimeError):
     """There is no Java that Spark can use. The message says what was found and what to do."""
 
 

@@ -51,8 +51,10 @@ def is_on_s3(checkpoint: str | Path) -> bool:
     return str(checkpoint).startswith(_S3A)
 
 
-def check(checkpoint: str | Path, topic: str) -> None:
+def check(checkpoint: str | Path, topic: str | None) -> None:
     """Check the files that Spark reads first. Does nothing if they don't exist yet or only Spark can open them.
+
+    `topic`: that of the query in Kafka. None: it has another source, of which Spark says whether it is the same.
 
     Raises `BadCheckpoint`.
     """
@@ -69,11 +71,12 @@ def check(checkpoint: str | Path, topic: str) -> None:
         raise BadCheckpoint(f"The checkpoint's file {storage.url}/metadata is missing. {RESTORE}")
     _lines(storage, "metadata", 1)
     *_, last = _lines(storage, f"offsets/{offsets}", 3)
-    if not isinstance(last, dict) or not all(isinstance(each, dict) for each in last.values()):
+    of_kafka = isinstance(last, dict) and all(isinstance(each, dict) for each in last.values())
+    if topic is not None and not of_kafka:
         raise BadCheckpoint(
             f"{checkpoint} is the checkpoint of another query: give this one its own, or a new one"
         )
-    if topic not in last:
+    if topic is not None and topic not in last:
         raise BadCheckpoint(
             f"{checkpoint} is the checkpoint of a query over topic {' and '.join(map(repr, last))}, not {topic!r}: give the "
             "query its own topic, or a new checkpoint and a new store"

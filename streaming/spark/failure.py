@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from schemas.entries import EntryNotFound
+from schemas.errors import MagnetarError
 from sinks.s3 import failed
 from sinks.storage import RESTORE, Damaged, NotStored
 from streaming.broker.errors import StateVersionError
@@ -30,7 +31,7 @@ _SAY_ALL = {
 """Our exceptions whose text ends with what to do."""
 
 
-class QueryFailed(RuntimeError):
+class QueryFailed(MagnetarError, RuntimeError):
     """The query failed or can't start. The text says why and what to do."""
 
 

@@ -7,6 +7,7 @@ Spark calls it once per partition and micro-batch, with the partition's records 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -46,29 +47,45 @@ def batch_id() -> int:
     return int(context.getLocalProperty(_BATCH_ID) or "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldOptions:
+    """How a query folds: everything that its tasks need to know. Pickled and shipped to Spark's workers.
+
+    Args:
+        sinks: written in this order, by the task of each ingress partition. Include the store.
+        store: where the broker reads entries of earlier micro-batches.
+        clock: what advances time.
+        broker: stands in for the broker in tests.
+        judge: decodes the records, see `streaming.quality.gate`.
+        set_aside: records and topics that go to quarantine.
+        max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of the micro-batch, which Spark keeps for a
+            re-run. None: accept any time.
+        measured: a row `schema.METRICS` follows those of a partition whose state changed.
+        first_state: with what a partition begins. None: with nothing.
+    """
+
+    sinks: Sequence[Sink]
+    store: Store
+    clock: Clock
+    broker: BrokerType = Broker
+    judge: Judge = judge
+    set_aside: SetAside | None = None
+    max_ahead_ms: int | None = None
+    measured: bool = False
+    first_state: FirstState | None = None
+
+
 def operator(
-    *,
-    sinks: Sequence[Sink],
-    store: Store,
-    clock: Clock,
-    broker: BrokerType = Broker,
-    judge: Judge = judge,
-    set_aside: SetAside | None = None,
-    max_ahead_ms: int | None = None,
-    measured: bool = False,
-    first_state: FirstState | None = None,
+    options: FoldOptions,
 ) -> Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for applyInPandasWithState, grouped by (partition, …), over columns `packing.PACKED`.
 
-    Its state is `schema.STATE`, its output `schema.WRITTEN`. The `sinks` are written in this order. `judge` decodes the records, see `streaming.quality.gate`.
-    Records in `set_aside` are quarantined, and so are those whose timestamp is `max_ahead_ms` or more after the time of the
-    micro-batch, which Spark keeps for a re-run (None: any time is accepted). `measured`: a row `schema.METRICS` follows
-    those of a partition whose state changed. `first_state`: with what a partition begins; None: with nothing.
+    Its state is `schema.STATE`, its output `schema.WRITTEN`.
 
     Raises `SuiteError` immediately if a suite can't be compiled. The function raises what
     `PartitionFold` and the sinks raise.
     """
-    judge((), ())
+    options.judge((), ())
 
     def fold(
         key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
@@ -78,16 +95,16 @@ def operator(
         now = state.getCurrentProcessingTimeMs()
         own = PartitionFold(
             partition,
-            store,
-            _restored(partition, state, first_state),
-            broker=broker,
-            judge=judge,
-            set_aside=set_aside,
-            latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
-            measured=measured,
+            options.store,
+            _restored(partition, state, options.first_state),
+            broker=options.broker,
+            judge=options.judge,
+            set_aside=options.set_aside,
+            latest=None if options.max_ahead_ms is None else now + options.max_ahead_ms - 1,
+            measured=options.measured,
         )
         before = own.clock
-        rows = concat(_folded(own, records, now if clock == "trigger" else None))
+        rows = concat(_folded(own, records, now if options.clock == "trigger" else None))
         # A visit without effects leaves neither rows nor state, as if it had not happened. So an idle partition
         # doesn't write a file every second, and the output still replays exactly.
         if records is not None or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}:
@@ -95,18 +112,18 @@ def operator(
             began = time.monotonic()
             if rows:
                 batch = batch_id()
-                for sink in sinks:
+                for sink in options.sinks:
                     sink.write(batch, partition, rows)
             took = time.monotonic() - began
             after = own.state()
             state.update(after[1:])
             figures = {}
-            if measured:
+            if options.measured:
                 found = own.metrics(after)
                 found.write_seconds = took if rows else None
                 figures[METRICS] = metrics.encode(found)
             yield _written(partition, counts, figures)
-        if clock == "trigger":
+        if options.clock == "trigger":
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
     return fold

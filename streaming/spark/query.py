@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink
-from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, SetAside, Store
-from streaming.quality.gate import Judge, judge
-from streaming.spark.operator import Clock, FirstState, operator
+from streaming.spark.operator import FoldOptions, operator
 from streaming.spark.schema import METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
 
@@ -34,56 +32,63 @@ class Written(NamedTuple):
     metrics: Sequence[PartitionMetrics] = ()
 
 
+class Owner(StreamingQuery):
+    """A query and what it has until it ends: its locks, and what runs beside it. When it is seen to have ended, it has let go of these."""
+
+    def __init__(self, query: StreamingQuery, stopped: threading.Event, held: ExitStack) -> None:
+        """`stopped` is set when the query is told to stop."""
+        super().__init__(query._jsq)
+        self._stopped, self._held = stopped, held
+        self._keeper = threading.Thread(target=self._keep, name="magnetar", daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        # An error is for those who ask the query.
+        with self._held, suppress(Exception):
+            super().awaitTermination()
+
+    def stop(self) -> None:
+        """Stop the query, and wait until it has ended."""
+        self._stopped.set()
+        super().stop()
+        self._keeper.join()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        """Wait until the query has ended, see `StreamingQuery.awaitTermination`."""
+        try:
+            return super().awaitTermination(timeout)
+        finally:
+            if not self.isActive:
+                self._keeper.join()
+
+
 def start(
     spark: SparkSession,
     source: DataFrame,
+    options: FoldOptions,
     *,
-    sinks: Sequence[Sink],
-    store: Store,
     checkpoint: str | Path,
-    clock: Clock,
     trigger: str,
-    broker: BrokerType = Broker,
-    judge: Judge = judge,
-    set_aside: SetAside | None = None,
-    max_ahead_ms: int | None = None,
     on_batch: Callable[[Written], None] | None = None,
     on_idle: Callable[[int], None] | None = None,
     name: str | None = None,
-    measured: bool = False,
-    first_state: FirstState | None = None,
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
 
     Args:
-        sinks: written in this order, by the task of each ingress partition. Include the store.
-        store: where the broker reads entries of earlier batches.
         checkpoint: Spark's folder of offsets and state. Spark refuses that of another query.
         trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
-        judge, set_aside, max_ahead_ms, measured, first_state: see `streaming.spark.operator.operator`.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
         on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
         check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
         check_time: called before a batch is folded. If it raises, or does not return, the time of that batch counts as wrong: the next
             start plans it again if it is then `max_ahead_ms` or more in the future.
     """
-    written = operate(
-        source,
-        sinks=sinks,
-        store=store,
-        clock=clock,
-        broker=broker,
-        judge=judge,
-        set_aside=set_aside,
-        max_ahead_ms=max_ahead_ms,
-        measured=measured,
-        first_state=first_state,
-    )
-    if clock == "trigger":
-        _plan(spark, checkpoint, max_ahead_ms)
-    writer = written.writeStream
+    if options.clock == "trigger":
+        _plan(spark, checkpoint, options.max_ahead_ms)
+    writer = operate(source, options).writeStream
     if name is not None:
         writer = writer.queryName(name)
     triggered = (
@@ -94,7 +99,7 @@ def start(
     return (
         triggered.outputMode("append")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(batch_writer(sinks, on_batch, on_idle, check, check_time))
+        .foreachBatch(batch_writer(options.sinks, on_batch, on_idle, check, check_time))
         .start()
     )
 
@@ -130,34 +135,12 @@ def _is(option: Any, value: int) -> bool:
     return bool(option.isDefined() and option.get() == value)
 
 
-def operate(
-    source: DataFrame,
-    *,
-    sinks: Sequence[Sink],
-    store: Store,
-    clock: Clock,
-    broker: BrokerType = Broker,
-    judge: Judge = judge,
-    set_aside: SetAside | None = None,
-    max_ahead_ms: int | None = None,
-    measured: bool = False,
-    first_state: FirstState | None = None,
-) -> DataFrame:
+def operate(source: DataFrame, options: FoldOptions) -> DataFrame:
     """Fold packed records (`packing.PACKED`) and write the output rows, by ingress partition. The result counts them (`WRITTEN`)."""
-    timeout = GroupStateTimeout.ProcessingTimeTimeout if clock == "trigger" else GroupStateTimeout.NoTimeout
-    function = operator(
-        sinks=sinks,
-        store=store,
-        clock=clock,
-        broker=broker,
-        judge=judge,
-        set_aside=set_aside,
-        max_ahead_ms=max_ahead_ms,
-        measured=measured,
-        first_state=first_state,
-    )
+    ticks = options.clock == "trigger"
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if ticks else GroupStateTimeout.NoTimeout
     return source.groupBy("partition", "slot").applyInPandasWithState(
-        function, WRITTEN, STATE, "append", timeout
+        operator(options), WRITTEN, STATE, "append", timeout
     )
 
 

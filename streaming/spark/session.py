@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """Of a task, before the query fails. Each leaves the same, so a worker that was killed is no reason to stop."""
 
-_PACKAGES = ("schemas", "sinks", "streaming")
+_PACKAGES = ("magnetar", "schemas", "sinks", "streaming")
 _SHIPPED = "magnetar"
 _WITHOUT_RENAME = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _SQL = {
@@ -41,9 +41,9 @@ _END_SECONDS = 2.0
 
 
 def spark_session(
-    app_name: str,
+    app_name: str = "magnetar",
     *,
-    shuffle_partitions: int,
+    shuffle_partitions: int = 2,
     master: str = "local[*]",
     with_kafka: bool = False,
     with_s3: bool = False,
@@ -88,6 +88,17 @@ def spark_session(
 
     # In the main thread, pyspark would replace the handler of Ctrl-C.
     return in_thread(session)
+
+
+def current_session() -> SparkSession | None:
+    """The Spark session of this process with the settings that it has, or None."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def submitted() -> bool:

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Callable
 
+from schemas.errors import MagnetarError
 from streaming.runtime.clock import RealClock
 
 LONGEST_HOURS = 24
@@ -14,7 +15,7 @@ _IN_HOUR = {"milliseconds": 3_600_000, "seconds": 3_600, "minutes": 60, "hours":
 _INTERVAL = re.compile(r" *([0-9]{1,18}) *([a-z]+) *")
 
 
-class BadTrigger(ValueError):
+class BadTrigger(MagnetarError, ValueError):
     """The text is not an interval."""
 
 

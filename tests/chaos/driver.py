@@ -32,6 +32,7 @@ from streaming.quality.sink import QualitySink, read_broken
 from streaming.spark import query, source
 from streaming.spark.checkpoint import Committed, committed
 from streaming.spark.failure import cause
+from streaming.spark.operator import FoldOptions
 from streaming.spark.query import StreamingQuery
 from streaming.spark.session import spark_session
 from tests.chaos.compare import compare, compare_letters
@@ -117,14 +118,17 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
                 partitions=PARTITIONS,
                 max_offsets_per_trigger=chaos.cut(job.start),
             ),
-            sinks=[
-                FaultySink(sabotage(name, sink), name, own) for name, sink in zip(SINKS, sinks, strict=True)
-            ],
-            store=ledgers,
+            FoldOptions(
+                sinks=[
+                    FaultySink(sabotage(name, sink), name, own)
+                    for name, sink in zip(SINKS, sinks, strict=True)
+                ],
+                store=ledgers,
+                clock="trigger" if chaos.live else "log",
+                broker=FaultyBrokers(own),
+            ),
             checkpoint=checkpoint,
-            clock="trigger" if chaos.live else "log",
             trigger="0ms" if chaos.live else query.AVAILABLE_NOW,
-            broker=FaultyBrokers(own),
             on_batch=on_batch,
         )
 

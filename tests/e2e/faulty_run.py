@@ -19,6 +19,7 @@ from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
 from streaming.log.partition import partition_log
 from streaming.spark import query, source
+from streaming.spark.operator import FoldOptions
 from streaming.spark.session import spark_session
 from tests.e2e.traffic import Traffic
 from tests.rows import by_kind, together
@@ -90,8 +91,8 @@ def fold_with_faults(
         Halfway(KafkaResponses(bootstrap, topic, store=LedgerStore(url)), faults / "responses-1"),
     ]
     running = query.start(
-        spark, source.staged(spark, staged), sinks=sinks, store=LedgerStore(url),
-        checkpoint=folder / "checkpoint", clock="log", trigger=query.AVAILABLE_NOW,
+        spark, source.staged(spark, staged), FoldOptions(sinks=sinks, store=LedgerStore(url), clock="log"),
+        checkpoint=folder / "checkpoint", trigger=query.AVAILABLE_NOW,
     )  # fmt: skip
     running.awaitTermination()
 

@@ -19,7 +19,7 @@ from streaming import __version__
 from streaming.traces import RECORDED
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("schemas", "sinks", "streaming")
+PACKAGES = ("magnetar", "schemas", "sinks", "streaming")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
 
 
@@ -109,7 +109,8 @@ def test_the_metadata(built: Built) -> None:
 
 
 def test_modules_come_from_the_wheel(built: Built, tmp_path: Path) -> None:
-    code = "import json, schemas, sinks, streaming; print(json.dumps([m.__file__ for m in (schemas, sinks, streaming)]))"
+    names = ", ".join(PACKAGES)
+    code = f"import json, {names}; print(json.dumps([each.__file__ for each in ({names})]))"
     files = json.loads(run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(built.site)))
     assert [*map(Path, files)] == [built.site / package / "__init__.py" for package in PACKAGES]
     assert magnetar(built, tmp_path, "--version") == f"magnetar {__version__}\n"
@@ -132,6 +133,20 @@ def test_a_replay_without_spark(built: Built, tmp_path: Path) -> None:
     assert found["rows"]["SEND_RECEIPT"] > 0
     assert "QUARANTINED" not in found["rows"]
     assert {each.name for each in tmp_path.iterdir()} == {"log.jsonl", "out"}
+
+
+def test_the_front_door(built: Built, tmp_path: Path) -> None:
+    code = (
+        "import magnetar\n"
+        "magnetar.replay('log.jsonl', 'out')\n"
+        "print(magnetar.read_rows('out', 'SEND_RECEIPT').num_rows, all(getattr(magnetar, name) for name in magnetar.__all__))\n"
+    )
+    (tmp_path / "log.jsonl").write_text(
+        '{"topic": "persistent://a/b/t", "producer": "p", "sequence_id": 0, "payload": "x"}\n'
+    )
+    said = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(built.site))
+    assert said == "1 True\n"
+    assert (built.site / "magnetar" / "py.typed").exists()
 
 
 @pytest.mark.slow

@@ -235,4 +235,4 @@ def test_a_suite_that_can_not_be_compiled_stops_the_query(
 
     monkeypatch.setattr(gate, "gate", lambda: Gate(tmp_path))
     with pytest.raises(SuiteError, match="no expectation suites"):
-        op.operator(sinks=[], store=Nowhere(), clock="log", broker=Broker, judge=gate.judge)
+        op.operator(op.FoldOptions(sinks=[], store=Nowhere(), clock="log", broker=Broker, judge=gate.judge))

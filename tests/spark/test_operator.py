@@ -74,7 +74,9 @@ def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out
     state.hasTimedOut, state.timeout = timed_out, None
     sink = Written()
     function = op.operator(
-        sinks=[sink], store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only
+        op.FoldOptions(
+            sinks=[sink], store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only
+        )
     )
     packed = (batch.to_pandas() for batch in pack(map(records, frames)))
     with patch.object(op, "batch_id", lambda: 3):

@@ -11,6 +11,7 @@ from streaming.fold import BrokerType, Fold, StateRow, stats
 from streaming.log.table import slices
 from streaming.run import state_settings
 from streaming.spark import query, source, state
+from streaming.spark.operator import FoldOptions
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import FolderSink, Nowhere, Stored, traffic
 
@@ -47,10 +48,8 @@ def with_spark(
     running = query.start(
         spark,
         source.staged(spark, folder / "staged"),
-        sinks=stored.sinks,
-        store=stored.store,
+        FoldOptions(sinks=stored.sinks, store=stored.store, clock="log"),
         checkpoint=folder / "checkpoint",
-        clock="log",
         trigger=query.AVAILABLE_NOW,
         on_batch=lambda written: seen.append(written.batch_id),
     )
@@ -118,12 +117,9 @@ def test_state_and_outputs_can_be_looked_at(spark: SparkSession, tmp_path: Path)
         running = query.start(
             spark,
             source.staged(spark, tmp_path / "staged"),
-            sinks=[sink],
-            store=Nowhere(),
+            FoldOptions(sinks=[sink], store=Nowhere(), clock="log", broker=brokers),
             checkpoint=tmp_path / "checkpoint",
-            clock="log",
             trigger=query.AVAILABLE_NOW,
-            broker=brokers,
         )
         running.awaitTermination()
 

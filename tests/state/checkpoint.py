@@ -22,6 +22,7 @@ from streaming.fold import Fold, StateRow
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
 from streaming.spark import query, source
+from streaming.spark.operator import FoldOptions
 from tests.broker.kit import START
 from tests.e2e.traffic import Traffic
 
@@ -96,8 +97,8 @@ def _replay(spark: SparkSession, folder: Path) -> None:
     store, sinks = _sinks(folder)
     spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     query.start(
-        spark, source.staged(spark, folder / STAGED), sinks=sinks, store=store, checkpoint=folder / "checkpoint",
-        clock="log", trigger=query.AVAILABLE_NOW,
+        spark, source.staged(spark, folder / STAGED), FoldOptions(sinks=sinks, store=store, clock="log"),
+        checkpoint=folder / "checkpoint", trigger=query.AVAILABLE_NOW,
     ).awaitTermination()  # fmt: skip
 
 
