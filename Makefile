@@ -18,7 +18,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: cluster check-cluster suites soak fuzz kills help env run test coverage mutants chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,16 +44,26 @@ $(STAMP): pyproject.toml requirements.lock
 run: env  ## run the demo: a broker, some traffic, and its output
 	$(BIN)/magnetar demo
 
-test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x")
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x"), JOBS=3 files at a time
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
-	$(BIN)/python -m pytest $(CORE_TESTS) --cov=streaming.broker --cov-branch --cov-report=term-missing:skip-covered \
-		--cov-fail-under=$(COVERAGE_FLOOR) $(PYTEST_ARGS)
+	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \
+		-m pytest $(CORE_TESTS) $(PYTEST_ARGS)
 
-mutants: env  ## change the core in N random places (N=60, SEED=any, JOBS=1); fail if its tests notice fewer than the floor
-	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1) \
-		--floor $(MUTANTS_FLOOR) $(CORE_TESTS) $(PYTEST_ARGS)
+mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since); fail if its tests notice fewer than the floor
+	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) $(if $(SINCE),--since $(SINCE)) \
+		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
+
+# What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
+nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity
+	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
+	$(MAKE) mutants N=300 PYTEST_ARGS='-m "not spark and not slow"'
+	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)
+	$(MAKE) fuzz FRAMES=1 MINUTES=30
+	$(MAKE) chaos N=100
+	$(MAKE) kills N=50
+	$(MAKE) parity N=3
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)

@@ -28,6 +28,7 @@ from streaming.log.policies import pin, read_policies
 from streaming.log.table import LOGICAL, log_table, ordered
 from streaming.quality.gate import judge
 from streaming.replay import replay_in_process
+from tests.examples import examples
 
 START = 1_767_225_600_000
 T = "persistent://a/b/t"
@@ -265,7 +266,7 @@ def decoded(log: pa.Table) -> dict[str, Any]:
 ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 40), st.integers(0, 60)), max_size=40)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(ACTIONS, st.tuples(*[st.sampled_from(["Shared", "Exclusive", "Failover"])] * 2))
 def test_the_values_lose_nothing_and_one_unit_less_loses_something(
     actions: list[tuple[str, int, int]], types: tuple[str, str]

@@ -40,6 +40,7 @@ from tests.answers.test_whatif import (
     tick,
     ttl,
 )
+from tests.examples import examples
 
 KNOWN = {
     "published", "stored", "duplicates", "refused", "unanswered", "dispatched", "expired", "evicted", "skipped", "backlog",
@@ -169,7 +170,7 @@ POLICIES = {
 
 
 @given(ACTIONS, st.sampled_from(sorted(POLICIES)))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @example(
     [
         ("publish", 6),

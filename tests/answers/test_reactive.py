@@ -51,6 +51,7 @@ from tests.answers.test_whatif import (
 from tests.broker.kit import START as LIFE_START
 from tests.broker.random_lives import THEMES, live
 from tests.broker.test_cut_invariance import prelude, record, settings_of_a_broker
+from tests.examples import examples
 
 
 def in_one_partition(log: pa.Table) -> pa.Table:
@@ -159,7 +160,7 @@ def as_table(log: list[tuple[int, str | None, bytes]]) -> pa.Table:
 
 
 @given(settings_of_a_broker(), st.lists(record(), min_size=5, max_size=40))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 def test_any_log_under_its_own_policies_is_itself(configuration: Any, records: list[Any]) -> None:
     now, log = LIFE_START, []
     for jump, topic, command in [configuration, *prelude(), *records]:

@@ -32,6 +32,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.errors import LogOrderError
 from streaming.broker.periodic_checks import CHECKS
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, of, one, response
+from tests.examples import examples
 
 NEIGHBOUR = "persistent://public/default/neighbour"
 NOWHERE = "persistent://public/default/nowhere"
@@ -606,21 +607,21 @@ TOPICS = st.sampled_from([TOPIC, TOPIC, TOPIC, None, ""])
 
 @pytest.mark.feature("J6")
 @given(st.binary(max_size=40), TOPICS)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_bytes(value: bytes, topic: str | None) -> None:
     harmless(value, topic)
 
 
 @pytest.mark.feature("J6")
 @given(JSON, TOPICS)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_json(value: Any, topic: str | None) -> None:
     harmless(json.dumps(value).encode(), topic)
 
 
 @pytest.mark.feature("J6")
 @given(mutated(), TOPICS)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_mutation_of_a_command(value: bytes, topic: str | None) -> None:
     harmless(value, topic)
 

@@ -22,6 +22,7 @@ from streaming.broker.ledger.managed_ledger import LedgerInfo
 from streaming.broker.persistent.topic import Reason
 from streaming.broker.position import EARLIEST, LATEST, MAX, Position
 from tests.broker.kit import BareTopic
+from tests.examples import examples
 
 BATCH = 4
 """Every entry is a batch of so many messages."""
@@ -460,7 +461,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.feature("C1", "D3", "D4")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 5), st.booleans(), STEPS)
 @example(
     5, False, [Step("open_reader", 0, 1, 1, False), Step("ack", 1, 2, 6, True), Step("skip", 1, 0, 4, False)]

@@ -41,6 +41,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import InactiveTopicDeleteMode
 from streaming.broker.periodic_checks import CHECKS
 from tests.broker.kit import START, Run, Stored, feed, of
+from tests.examples import examples
 
 Record = tuple[int, str | None, AnyCommand | Publish]
 """Milliseconds since the record before, topic, command."""
@@ -237,7 +238,7 @@ def fold(log: list[Record], cuts: Iterable[int]) -> tuple[list[Row], bytes]:
     st.lists(record(), min_size=10, max_size=60),
     st.sets(st.integers(1, 60), max_size=8),
 )
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 def test_batches_do_not_show(configuration: Record, records: list[Record], cuts: set[int]) -> None:
     log = [configuration, *prelude(), *records]
     rows, state = fold(log, [])

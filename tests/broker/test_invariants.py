@@ -39,6 +39,7 @@ from tests.broker.test_cut_invariance import (
     settings_of_a_broker,
 )
 from tests.broker.watched import NTH, Record, Watched
+from tests.examples import examples
 
 MORE: dict[int, tuple[str, SubType]] = {
     7: ("keyed", "Key_Shared"), 8: ("keyed", "Key_Shared"), 9: ("ranges", "Key_Shared"), 10: ("ranges", "Key_Shared"),
@@ -214,7 +215,7 @@ def among(given_record: Record, few: list[int], topics: list[str], clients: list
 
 
 @given(logs())
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_whatever_the_commands(log: list[Record]) -> None:
     Watched().run(log)
 

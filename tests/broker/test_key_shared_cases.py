@@ -47,6 +47,7 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
+from tests.examples import examples
 
 pytestmark = pytest.mark.feature("E4")
 
@@ -1193,7 +1194,7 @@ META = st.builds(
     st.sampled_from(["AUTO_SPLIT", "AUTO_SPLIT", "AUTO_SPLIT", "STICKY"]),
     allowOutOfOrderDelivery=st.sampled_from([False, False, False, True]),
 )
-RANDOM = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+RANDOM = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(st.fixed_dictionaries(CHOICES), META, lives(nacks=False))

@@ -29,6 +29,7 @@ from streaming.broker.position import Position
 from tests.broker.kit import TOPIC, BareTopic, Run, Stored, of, one, response, sent
 from tests.broker.test_cut_invariance import Record, fold
 from tests.broker.test_silence import Both, Patient, folded
+from tests.examples import examples
 
 EVICTION = "consumer_backlog_eviction"
 LAST_IN_LEDGER = {"ledgerId": 1, "entryId": 6}
@@ -302,7 +303,7 @@ def expiring_lives(draw: st.DrawFn) -> list[Record]:
 
 @pytest.mark.feature("F1", "J4")
 @given(expiring_lives(), st.sets(st.integers(1, 60), max_size=6))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 def test_rounds_that_are_skipped_and_cuts_make_no_difference(log: list[Record], cuts: set[int]) -> None:
     assert folded(Broker, log) == folded(Patient, log)
     assert fold(log, cuts) == fold(log, [])

@@ -22,6 +22,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.names import partition_index
 from streaming.broker.persistent.topic import PersistentTopic
 from tests.broker.kit import TOPIC, Run, Stored, feed, one
+from tests.examples import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +176,7 @@ def test_every_way_in_holds_against_every_hostile_name(way: str, deduplication: 
 
 
 @given(st.sampled_from(sorted(WAYS)), st.text(max_size=20) | st.sampled_from(HOSTILE), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_way_in_holds_against_any_name(way: str, name: str, deduplication: bool) -> None:
     if not any("\ud800" <= letter <= "\udfff" for letter in name):  # no command has these
         holds(WAYS[way], name, deduplication=deduplication)

@@ -35,6 +35,7 @@ from streaming.quality.gate import decode_only
 from streaming.rows import concat, to_tables
 from tests.broker.kit import START, Stored, feed
 from tests.broker.test_cut_invariance import TOPICS, Record, prelude, record, settings_of_a_broker
+from tests.examples import examples
 
 QUIET_TOPICS = [f"persistent://public/default/quiet-{n}" for n in range(3)]
 
@@ -194,7 +195,9 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     st.booleans(),
     st.sampled_from([ROWS, ROWS, 1, 30]),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_a_run_is_only_faster(
     configuration: Record,
     more: dict[str, Any],

@@ -18,6 +18,7 @@ from tests.broker.test_cut_invariance import Record, prelude, record, settings_o
 from tests.broker.test_publish_run import QUIET_TOPICS, Store, more_settings, records_of, scalar
 from tests.broker.test_publish_run import same as in_columns
 from tests.broker.test_publish_run import steps_of as steps_in_columns
+from tests.examples import examples
 
 TOPIC = QUIET_TOPICS[0]
 
@@ -109,7 +110,9 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     ),
     st.sets(st.integers(1, 60), max_size=3),
 )
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_a_run_is_only_faster(
     configuration: Record, more: dict[str, Any], parts: list[list[Record]], cuts: set[int]
 ) -> None:
@@ -165,7 +168,7 @@ def mixed(parts: list[list[Record]]) -> st.SearchStrategy[list[Record]]:
     ),
     st.sets(st.integers(1, 60), max_size=3),
 )
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_run_of_several_producers_is_only_faster(
     configuration: Record, more: dict[str, Any], parts: list[list[Record]], cuts: set[int]
 ) -> None:

@@ -39,6 +39,7 @@ from streaming.broker.persistent import lifecycle
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 from tests.broker.test_cut_invariance import TOPICS, Record
 from tests.broker.test_invariants import logs
+from tests.examples import examples
 
 SILENCES = [0, 0, 0, 0, 1_000, 1_000, 61_000, 61_000, 3_600_000, 5 * 3_600_000]
 DAY_MS = 86_400_000
@@ -147,9 +148,9 @@ def lives(draw: st.DrawFn) -> list[Record]:
     return log
 
 
-def slow(examples: int) -> settings:
+def slow(count: int) -> settings:
     return settings(
-        max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+        max_examples=examples(count), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
     )
 
 

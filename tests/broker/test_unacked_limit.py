@@ -23,6 +23,7 @@ from schemas.commands import (
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
 from tests.broker.kit import QUIET, START, Run, Stored, feed, of, sent
+from tests.examples import examples
 
 pytestmark = pytest.mark.feature("D5")
 
@@ -147,7 +148,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=80), st.sampled_from([0.1, 0.3, 1.0]), st.sets(st.integers(0, 80)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_everything_arrives_and_cuts_do_not_show(
     steps: list[tuple[Any, ...]], share: float, cuts: set[int]
 ) -> None:

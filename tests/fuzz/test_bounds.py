@@ -27,6 +27,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import QuotaPolicy, ServiceConfiguration
 from streaming.broker.policies.admin_calls import POLICY_CALLS, QUOTA_TYPES
 from tests.broker.kit import START
+from tests.examples import examples
 from tests.fuzz.cases import (
     DAY,
     NEIGHBOUR,
@@ -55,7 +56,7 @@ TOPIC = TOPICS[0]
 
 
 @given(logs(most=16, largest=1 << 15))
-@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
     judge_log(log)
 

@@ -13,6 +13,7 @@ from streaming.broker.broker import LATEST_TIME
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError
+from tests.examples import examples
 
 pytestmark = pytest.mark.feature("J1")
 
@@ -84,7 +85,7 @@ def logical(draw: st.DrawFn) -> pa.Table:
 
 
 @given(logical(), st.integers(1, 5), st.integers(1, 5))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_topic_sees_what_it_saw(first: pa.Table, before: int, after: int) -> None:
     old = partition_log(first, before)
     dump = old.sort_by([("partition", "ascending"), ("offset", "ascending")])  # one partition after the other

@@ -38,6 +38,7 @@ from streaming.log.translation import TrackingBroker, Translation
 from streaming.replay import BASELINE, replay_in_process
 from tests.broker.kit import START, Stored, feed
 from tests.broker.test_cut_invariance import Record, prelude, record, settings_of_a_broker
+from tests.examples import examples
 from tests.spark.helpers import log_of
 
 # ---- which publish wrote which entry
@@ -257,7 +258,7 @@ SLOW = [HealthCheck.too_slow]
 
 @pytest.mark.feature("I1")
 @given(settings_of_a_broker(), LIVES)
-@settings(max_examples=100, suppress_health_check=SLOW)
+@settings(max_examples=examples(100), suppress_health_check=SLOW)
 def test_nothing_changes_where_positions_are_the_same(configuration: Record, records: list[Record]) -> None:
     log = [configuration, *prelude(), *records]
     plain, found = fold(log, Broker), fold(log, translation(log))
@@ -268,7 +269,7 @@ def test_nothing_changes_where_positions_are_the_same(configuration: Record, rec
 
 @pytest.mark.feature("I1", "J3")
 @given(settings_of_a_broker(), settings_of_a_broker(), LIVES, st.sets(st.integers(1, 60), max_size=8))
-@settings(max_examples=60, suppress_health_check=SLOW)
+@settings(max_examples=examples(60), suppress_health_check=SLOW)
 def test_batches_do_not_show(own: Record, other: Record, records: list[Record], cuts: set[int]) -> None:
     log = [own, *prelude(), *records]
     follow = translation(log)
@@ -291,7 +292,7 @@ def faults() -> st.SearchStrategy[AnyCommand | Publish]:
 
 
 @given(st.lists(faults(), min_size=20, max_size=40), st.sets(st.integers(1, 40), max_size=4))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_writes_that_wait_fail_or_are_lost(commands: list[AnyCommand | Publish], cuts: set[int]) -> None:
     """An entry is that of the publish that wrote it, however late it was confirmed."""
     config: dict[str, Any] = {
@@ -334,7 +335,7 @@ class Model:
 
 @pytest.mark.feature("I1")
 @given(settings_of_a_broker(), settings_of_a_broker(), LIVES)
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=examples(150), suppress_health_check=SLOW)
 def test_a_command_names_the_same_messages(own: Record, other: Record, records: list[Record]) -> None:
     log = marked([own, *prelude(), *records])
     baseline = Model(log, fold(log, Broker).rows)
@@ -449,7 +450,7 @@ def traffic(messages: list[tuple[str, int, bool, int]]) -> list[Record]:
 
 @pytest.mark.feature("I1")
 @given(st.lists(MESSAGES, max_size=25), st.sampled_from(POLICIES))
-@settings(max_examples=100, suppress_health_check=SLOW)
+@settings(max_examples=examples(100), suppress_health_check=SLOW)
 def test_what_the_log_acked_is_no_backlog(
     messages: list[tuple[str, int, bool, int]], policy: dict[str, Any]
 ) -> None:

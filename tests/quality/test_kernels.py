@@ -21,6 +21,7 @@ from streaming.quality.suites import Suite, SuiteError, read_suites
 from streaming.replay import replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
+from tests.examples import examples
 from tests.quality.helpers import edge_table, flags, great_expectations
 
 COLUMNS: dict[str, dict[str, pa.DataType]] = {
@@ -95,7 +96,7 @@ texts = st.one_of(st.text(max_size=4), st.sampled_from(["None", "nan", "a", "ß"
 rows = st.tuples(st.none() | integers, st.none() | st.integers(-3, 3), st.none() | texts)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=12))
 def test_generated_tables(table: list[tuple[Any, ...]]) -> None:
     suite = suite_of(*EVERYTHING)

@@ -12,6 +12,7 @@ from schemas.commands import Refused
 from schemas.records import RECORD
 from streaming.fold import Fold
 from streaming.quality.gate import Gate
+from tests.examples import examples
 from tests.quality.helpers import value
 from tests.quality.malformed import KINDS, NOT_COMMANDS, Bad
 from tests.rows import together
@@ -67,7 +68,7 @@ def test_ten_thousand_are_refused_and_their_neighbours_unchanged() -> None:
 
 
 @pytest.mark.feature("J6")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**64))
 def test_whatever_the_dice(kind: str, seed: int) -> None:
     bad = KINDS[kind](Random(seed))

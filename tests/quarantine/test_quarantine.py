@@ -30,6 +30,7 @@ from streaming.quarantine.store import (
     refused,
 )
 from streaming.replay import replay_in_process
+from tests.examples import examples
 from tests.sinks.helpers import output
 from tests.spark.helpers import START, log_of, traffic
 
@@ -194,7 +195,7 @@ names = st.sampled_from(
 objects = st.dictionaries(names | st.text(), json_values, max_size=4)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(

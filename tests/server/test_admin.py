@@ -30,6 +30,7 @@ from streaming.server.server import Address, ListenError, Server, advertisable, 
 from streaming.traces import RECORDED
 from streaming.traces.session import Session
 from streaming.traces.trace import read_trace
+from tests.examples import examples
 from tests.server.rest import PATH, TOPIC, Answer, Api, on_api
 
 pytestmark = pytest.mark.feature("I7")
@@ -595,7 +596,7 @@ _CALLS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_CALLS)
 def test_every_call_is_answered(calls: list[tuple[str, str, str, bytes | None]]) -> None:
     """With a status that Pulsar's clients know, and a reason if it failed. The engine goes on."""

@@ -21,6 +21,7 @@ from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.server import Address, Server, bound
+from tests.examples import examples
 from tests.server.test_bounds import CONNECT, Peer
 
 pytestmark = pytest.mark.feature("K1")
@@ -188,7 +189,7 @@ def on_server(work: Callable[[Scene], Awaitable[None]]) -> None:
     assert failures == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_PREFIX, _TRAFFIC)
 def test_any_frames_in_any_order_on_several_connections(
     prefix: bytes, traffic: list[tuple[int, bytes]]
@@ -275,7 +276,7 @@ ANSWERED = frozenset(
 _REQUESTS = st.lists(st.tuples(_METHODS, paths(), _BODIES, _HEADERS), min_size=1, max_size=12)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(_REQUESTS)
 @example([("GET", "/admin/v2/persistent/public/default/t/subscription/s/position/1", b"", {})])
 def test_any_call_is_answered(requests: list[tuple[str, str, bytes, dict[str, str]]]) -> None:
@@ -314,7 +315,7 @@ _LINES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(_LINES | st.binary(max_size=20), max_size=8))
 def test_bytes_that_are_not_http_disturb_nobody(parts: list[bytes]) -> None:
     failures: list[dict[str, Any]] = []

@@ -21,6 +21,7 @@ from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.entries import RecentEntries
+from tests.examples import examples
 from tests.server.test_bounds import CONNECT, TOPIC, producer, subscribe
 
 NOW = 1_700_000_000_000
@@ -148,7 +149,7 @@ def reads(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(reads())
 def test_a_server_answers_as_if_it_took_one_frame_after_the_other(given: list[tuple[int, bytes]]) -> None:
     with mock.patch.object(binary, "plain_command", return_value=None):

@@ -15,6 +15,7 @@ from schemas.effects import Effect
 from sinks import segments
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
+from tests.examples import examples
 from tests.sinks.helpers import TOPIC, Killed, Mortal, closed, deleted, output, payload_of, receipts, tree
 
 Position = tuple[str, int, int]
@@ -111,7 +112,7 @@ BATCH = st.tuples(st.lists(STEP, max_size=4), st.integers(1, 3), st.none() | st.
 
 
 @pytest.mark.feature("J2")
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(BATCH, min_size=1, max_size=60))
 def test_random_batches_with_crashes(
     batches: list[tuple[list[tuple[int, str, int]], int, int | None]],

@@ -30,6 +30,7 @@ from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.policies import Pinned, PolicyError, pin, read_policies
 from streaming.quality.gate import judge
+from tests.examples import examples
 from tests.spark.helpers import Nowhere, log_of
 
 NAMESPACE = "/namespaces/public/default"
@@ -289,7 +290,7 @@ CONFIGS = st.builds(
 
 
 @pytest.mark.feature("I1")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([None, TOPIC, f"{TOPIC}u"]), CALLS | CONFIGS), max_size=4))
 def test_what_passes_takes_effect(policies: list[tuple[str | None, object]]) -> None:
     """The broker refuses nothing of what the check lets pass."""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -47,8 +48,11 @@ def equivalents() -> list[Equivalent]:
     return msgspec.toml.decode(file.read_bytes(), type=Equivalents).equivalent
 
 
-def sampled(found: list[Module], count: int, seed: int) -> list[tuple[Module, Mutant]]:
-    """`count` mutants that are not known as equivalent, each as likely as any other.
+def sampled(
+    found: list[Module], count: int, seed: int, changed: dict[str, set[int]] | None = None
+) -> list[tuple[Module, Mutant]]:
+    """`count` mutants that are not known as equivalent, each as likely as any other. Of those in `changed` lines (by file), if there are
+    any, half of them.
 
     A digest of each mutant decides, not its place in the list, so a change of the code hardly changes the sample of a seed.
     """
@@ -62,7 +66,26 @@ def sampled(found: list[Module], count: int, seed: int) -> list[tuple[Module, Mu
                 name = f"{seed} {mutant.identity} {seen[mutant.identity]}"
                 ranked.append((hashlib.sha256(name.encode()).digest(), module, mutant))
     ranked.sort(key=itemgetter(0))
-    return [(module, mutant) for _, module, mutant in ranked[:count]]
+    all_ = [(module, mutant) for _, module, mutant in ranked]
+    first = [each for each in all_ if each[1].line in (changed or {}).get(each[0].file, ())][: count // 2]
+    taken = {id(mutant) for _, mutant in first}
+    return [*first, *(each for each in all_ if id(each[1]) not in taken)][:count]
+
+
+def changed_lines(since: str) -> dict[str, set[int]]:
+    """The lines of the core that were changed or added since a commit, by file."""
+    command = ["git", "diff", "--unified=0", "--no-color", since, "--", CORE]
+    found: dict[str, set[int]] = {}
+    file = ""
+    for line in subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines():
+        if line.startswith("+++ b/"):
+            file = line.removeprefix("+++ b/")
+        elif hunk := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            found.setdefault(file, set()).update(range(first, first + count))
+    return found
 
 
 def main() -> None:
@@ -71,13 +94,14 @@ def main() -> None:
     )
     arguments.add_argument("--count", type=int, default=60, help="how many mutants to sample")
     arguments.add_argument("--seed", type=int, help="of the sample (default: any)")
+    arguments.add_argument("--since", help="a commit: half of the mutants are in lines that changed since")
     arguments.add_argument("--jobs", type=int, default=1, help="how many mutants to test at a time")
     arguments.add_argument("--floor", type=float, default=0, help="fail if fewer percent are noticed")
     options, tests = arguments.parse_known_args()
     seed = random.randrange(10**6) if options.seed is None else options.seed
 
     found = modules(ROOT, CORE)
-    sample = sampled(found, options.count, seed)
+    sample = sampled(found, options.count, seed, options.since and changed_lines(options.since))
     print(f"{len(sample)} of {sum(len(each.mutants) for each in found)} mutants, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder) / "copy"
