@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from bench import core, live, logs, pulsar, server
+from bench import MAGNETAR, core, live, logs, pulsar, server
 from bench.logs import publishes as publishes
 from bench.memory import Cost
 from bench.replays import identity, magnetar, naive, run
@@ -222,7 +222,7 @@ class Bench:
         )
         ratios, processors, shown = [], [], ""
         for number in range(self.rounds):
-            own = _timed(["magnetar", "replay", str(log), "--out", str(self.folder / f"start-{number}")])
+            own = _timed([MAGNETAR, "replay", str(log), "--out", str(self.folder / f"start-{number}")])
             other = _timed([sys.executable, "-c", bare])
             ratios.append(own[0] / other[0])
             processors.append(own[1] / other[1])

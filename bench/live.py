@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer
 
-from bench import logs
+from bench import MAGNETAR, logs
 from bench.memory import used
 from schemas.commands import MessageMetadata, Producer, Send, to_binary
 from streaming.kafka.client import administration
@@ -183,7 +183,7 @@ def _command(
             str(cores),
         ]
     return [
-        "magnetar", "run", "--ingress", f"kafka://{bootstrap}/{commands}", "--responses", f"kafka://{bootstrap}/{answers}",
+        MAGNETAR, "run", "--ingress", f"kafka://{bootstrap}/{commands}", "--responses", f"kafka://{bootstrap}/{answers}",
         "--checkpoint", str(folder / "checkpoint"), "--store", str(folder / "store"), "--trigger", "0s",
         "--cores", str(cores),
     ]  # fmt: skip

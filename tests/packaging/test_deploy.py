@@ -8,6 +8,8 @@ import importlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,10 +370,21 @@ def test_the_constraints_are_the_lock() -> None:
     assert any(line.startswith("pyspark==") for line in found)
 
 
-def test_the_image_starts_the_command_as_nobody_special() -> None:
+def test_the_image_serves_clients_when_nobody_says_what_to_do(tmp_path: Path) -> None:
     (entrypoint,), (command,) = instructions("ENTRYPOINT"), instructions("CMD")
     assert json.loads(entrypoint) == ["magnetar"]
-    assert json.loads(command) == ["--help"]
+    program = str(Path(sys.executable).with_name("magnetar"))
+    words = [word.replace(":6650", ":0").replace(":8080", ":0") for word in json.loads(command)]
+    words = [word.replace("/var/lib/magnetar", str(tmp_path)) for word in words]
+    with subprocess.Popen([program, *words], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert server.stderr.readline().startswith("magnetar: serving pulsar://localhost:")
+        server.terminate()
+    assert server.returncode == 0
+    assert (tmp_path / "data").is_dir()
+
+
+def test_the_image_runs_as_nobody_special() -> None:
     (user,) = instructions("USER")
     assert f"useradd --system --uid {user} " in DOCKERFILE
 
