@@ -380,6 +380,7 @@ def test_the_image_serves_clients_when_nobody_says_what_to_do(tmp_path: Path) ->
         assert server.stderr is not None
         assert server.stderr.readline().startswith("magnetar: serving pulsar://localhost:")
         server.terminate()
+        server.communicate()
     assert server.returncode == 0
     assert (tmp_path / "data").is_dir()
 
