@@ -140,14 +140,16 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     logs = [[*life.before, *life.after] for life in lives().values()]
     logs.append([(START + number, topic, value) for number, (topic, value) in enumerate(RARE)])
     synthetic = [
-        {"partition": partition, "offset": offset, "timestamp": timestamp, "topic": topic, "value": value}
-        for partition, log in enumerate(logs)
-        for offset, (timestamp, topic, value) in enumerate(log)
+        [
+            {"partition": 0, "offset": offset, "timestamp": timestamp, "topic": topic, "value": value}
+            for offset, (timestamp, topic, value) in enumerate(log)
+        ]
+        for log in logs
     ]
     found: Counter[tuple[str, str, bool]] = Counter()
     for name, log in (
         ("traces", folder / "traces.jsonl"),
-        ("synthetic", pa.Table.from_pylist(synthetic, RECORD)),
+        *((f"life {number}", pa.Table.from_pylist(log, RECORD)) for number, log in enumerate(synthetic)),
         ("example", example.LOG),
     ):
         replay_in_process(log, folder / name)

@@ -116,7 +116,7 @@ class KeySharedMeta(Part):
 
 
 class SchemaData(Part):
-    """The schema of a topic's messages. The broker numbers schemas and keeps them. It checks no compatibility."""
+    """The schema of a topic's messages. The broker numbers schemas and keeps them. The policies say with which of them a new one must be compatible."""
 
     name: str = ""
     """The schema's name."""

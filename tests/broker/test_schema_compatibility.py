@@ -1,4 +1,4 @@
-"""Which schemas may follow which (docs/rules/protocol.md §20; I3): Avro's schema resolution, by strategy."""
+"""Which schemas may follow which (docs/rules/protocol.md §20; I6): Avro's schema resolution, by strategy."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from streaming.broker.schema_compatibility import MOST_IN_ALL, MOST_PAIRS, incom
 from streaming.broker.schema_definition import InvalidSchema, validate
 from tests.broker.kit import TOPIC, Run, one
 
-pytestmark = pytest.mark.feature("I3")
+pytestmark = pytest.mark.feature("I6")
 
 
 def avro(definition: Any, type_: str = "Avro") -> SchemaData:
