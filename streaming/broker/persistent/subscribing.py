@@ -80,8 +80,12 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
 
 def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> None:
     """Raise `BrokerError` if a new subscription would be one more than maxSubscriptionsPerTopic."""
-    limit = ctx.policies_of(topic).maxSubscriptionsPerTopic
-    if limit > 0 and name not in (known := topic.known_subscriptions()) and limit <= len(known):
+    limit, known = ctx.policies_of(topic).maxSubscriptionsPerTopic, topic.subscriptions
+    if not 0 < limit <= len(known) or (
+        (found := known.get(name)) is not None and not found.awaits_its_reader
+    ):
+        return
+    if limit <= sum(not each.awaits_its_reader for each in known.values()):
         raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
 
 
