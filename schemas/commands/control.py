@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from schemas.commands.client import Command
-from schemas.units import Int64
 
-_Scalar = bool | Int64 | float | str | None
+_Scalar = bool | int | float | str | None
 _Depth1 = _Scalar | list[_Scalar] | dict[str, _Scalar]
 _Depth2 = _Scalar | list[_Depth1] | dict[str, _Depth1]
 _Depth3 = _Scalar | list[_Depth2] | dict[str, _Depth2]

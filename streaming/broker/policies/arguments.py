@@ -14,12 +14,24 @@ def query(path: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(path).query))
 
 
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_SHOWN = 30
+
+
 def convert(body: Any, type_: Any) -> Any:
     """A body as `type_`. Texts are numbers where those are expected, as in Pulsar. Raises `AdminError`."""
     try:
-        return msgspec.convert(body, type_, strict=False)
+        found = msgspec.convert(body, type_, strict=False)
     except msgspec.ValidationError as error:
         raise AdminError(400, str(error)) from None
+    waiting = [found] if isinstance(found, dict | list) else []
+    for each in waiting:  # grows meanwhile
+        for value in each.values() if isinstance(each, dict) else each:
+            if isinstance(value, dict | list):
+                waiting.append(value)
+            elif type(value) is int and not _LEAST <= value <= _MOST:  # the state has no larger ones
+                raise AdminError(400, f"{str(value)[:_SHOWN]} is no integer of 64 bits")
+    return found
 
 
 def is_applied(command: Admin) -> bool:
