@@ -48,7 +48,7 @@ ROOMS = {
         "streaming.server streaming.traces streaming.protocol streaming.broker sinks schemas",
         "msgspec starlette",
     ),
-    "streaming.demo": Room("streaming.traces streaming.broker sinks schemas"),
+    "streaming.demo": Room("streaming.replay streaming.traces streaming.broker sinks schemas"),
     "streaming.summary": Room("sinks schemas", "pyarrow"),
     "streaming.answers": Room(
         "streaming.replay streaming.spark streaming.states streaming.fold streaming.quality streaming.log "

@@ -29,7 +29,7 @@ def sections(page: str) -> dict[str, str]:
     """The numbered sections of a page, and what they say."""
     text = (RULES / page).read_text()
     found = list(_SECTION.finditer(text))
-    ends = [each.start() for each in found[1:]] + [len(text)]
+    ends = [*(each.start() for each in found), len(text)][1:]
     numbers = [each[1] for each in found]
     assert numbers == [str(number) for number in range(1, len(found) + 1)], f"{page}: sections {numbers}"
     return {each[1]: text[each.end() : end] for each, end in zip(found, ends, strict=True)}
@@ -88,7 +88,7 @@ def test_each_citation_resolves() -> None:
             known = sections(page) if (RULES / page).is_file() else {}
             wrong += [
                 f"{path.relative_to(ROOT)}: docs/rules/{page} §{each}"
-                for each in re.findall(r"§(\d+)", numbers) or ["1"]
+                for each in re.findall(r"§(\d+)", numbers) or ([] if (RULES / page).is_file() else ["…"])
                 if each not in known
             ]
     assert not wrong, "\n".join(wrong)

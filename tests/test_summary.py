@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +181,18 @@ def test_a_result_with_ten_thousand_groups_gets_few_sentences(tmp_path: Path) ->
     assert expired[-1] == f"{300 - SHOWN} entries expired for {300 - SHOWN} other subscriptions."
 
 
+def moved(life: Any, partition: int) -> Iterator[tuple[int, str | None, bytes]]:
+    """The records of a life with topics of their own in an ingress partition."""
+    for timestamp, topic, value in [*life.before, *life.after]:
+        yield timestamp, topic and f"{topic}-{partition}", value
+
+
 def test_the_numbers_are_those_of_the_tables(tmp_path: Path) -> None:
     """In varied traffic, no row of a failure is left out, and none counts twice."""
     rows = [
         {"partition": partition, "offset": offset, "timestamp": timestamp, "topic": topic, "value": value}
         for partition, life in enumerate(lives().values())
-        for offset, (timestamp, topic, value) in enumerate([*life.before, *life.after])
+        for offset, (timestamp, topic, value) in enumerate(moved(life, partition))
     ]
     result = replay_in_process(pa.Table.from_pylist(rows, RECORD), tmp_path)
     counted: Counter[str] = Counter()

@@ -26,7 +26,28 @@ _PROMOTIONS = {
 _NAMED = ("record", "error", "enum", "fixed")
 
 Definition = Any
-"""An Avro schema as JSON."""
+"""An Avro schema as JSON, whose objects and arrays are `_Type` and `_Union`."""
+
+
+class _Type(dict[str, Any]):
+    """A type. It equals itself alone: two types with the same words are two."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class _Union(list[Any]):
+    """An array, such as the branches of a union. It equals itself alone."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def _definition(value: Any) -> Definition:
+    if isinstance(value, dict):
+        return _Type((name, _definition(each)) for name, each in value.items())
+    return _Union(map(_definition, value)) if isinstance(value, list) else value
+
 
 LONGEST_NAME = 1024
 """The characters of a type's name with its namespace. Each type inside a namespace has its name."""
@@ -115,7 +136,7 @@ def _definitions(schema: SchemaData) -> list[Definition | None]:
 
 def _parsed(data: bytes) -> Definition | None:
     try:
-        return None if is_deep(data) else msgspec.json.decode(data)
+        return None if is_deep(data) else _definition(msgspec.json.decode(data))
     except ValueError:
         return None
 
@@ -161,9 +182,6 @@ def _list(value: Any) -> list[Any]:
 _Pair = tuple[Definition, Definition]
 """What reads, and what was written."""
 
-_Key = tuple[int, int]
-"""What tells a pair from others, as long as the definitions are there."""
-
 _LOOKED_AT = 8
 """So many parts of types that are looked at take the time of comparing a pair."""
 
@@ -195,26 +213,25 @@ class _Resolution:
 
     def __init__(self, of_reader: dict[str, Definition], of_writer: dict[str, Definition]) -> None:
         self._of_reader, self._of_writer = of_reader, of_writer
-        self._parts: dict[int, Any] = {}  # fields or symbols of a type, by its `id`
+        self._parts: dict[Definition, Any] = {}  # fields or symbols of a type
 
     def can_read(self, reader: Definition, writer: Definition, budget: _Budget) -> bool:
         """See `_can_read`."""
         root = self._resolved(reader, writer)
-        seen: set[_Key] = set()
-        failed: set[_Key] = set()
-        needed_by: dict[_Key, list[_Key]] = {}
-        alternatives: dict[_Key, Iterator[_Pair]] = {}
-        waiting, wrong, left = [root], list[_Key](), MOST_PAIRS
+        seen: set[_Pair] = set()
+        failed: set[_Pair] = set()
+        needed_by: dict[_Pair, list[_Pair]] = {}
+        alternatives: dict[_Pair, Iterator[_Pair]] = {}
+        waiting, wrong, left = [root], list[_Pair](), MOST_PAIRS
 
-        def require(key: _Key, pair: _Pair) -> None:
-            other = _key(pair)
-            needed_by.setdefault(other, []).append(key)
-            if other in failed:
+        def require(key: _Pair, pair: _Pair) -> None:
+            needed_by.setdefault(pair, []).append(key)
+            if pair in failed:
                 lacking.append(key)
-            elif other not in seen:
+            elif pair not in seen:
                 waiting.append(pair)
 
-        lacking: list[_Key] = []  # those that need a pair that does not match
+        lacking: list[_Pair] = []  # those that need a pair that does not match
         while waiting or wrong or lacking:
             if lacking:
                 key = lacking.pop()
@@ -231,13 +248,12 @@ class _Resolution:
                     failed.add(key)
                     lacking += needed_by.pop(key, ())
             else:
-                pair = waiting.pop()
-                key = _key(pair)
+                key = waiting.pop()
                 if key in seen:
                     continue
                 seen.add(key)
-                pairs, any_will_do = self._needs(*pair)
-                cost = 1 + (0 if any_will_do else len(pairs)) + sum(map(_size, pair)) // _LOOKED_AT
+                pairs, any_will_do = self._needs(*key)
+                cost = 1 + (0 if any_will_do else len(pairs)) + sum(map(_size, key)) // _LOOKED_AT
                 left -= cost
                 budget.spend(cost)
                 if any_will_do:
@@ -248,7 +264,7 @@ class _Resolution:
                         require(key, each)
             if left < 0:
                 raise TooComplex(f"more than {MOST_PAIRS} pairs of types would have to be compared")
-        return _key(root) not in failed
+        return root not in failed
 
     def _needs(self, reader: Definition, writer: Definition) -> tuple[list[_Pair], bool]:
         """The pairs that must match, and whether one of them is enough. Any of none: these two don't match."""
@@ -277,15 +293,17 @@ class _Resolution:
         return [], False
 
     def _fields(self, record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] | None = self._parts.get(id(record))
+        found: dict[str, dict[str, Any]] | None = self._parts.get(record)
         if found is None:
-            found = self._parts[id(record)] = _fields(record)
+            found = self._parts[record] = _fields(record)
         return found
 
     def _symbols(self, enum: dict[str, Any]) -> frozenset[str]:
-        found: frozenset[str] | None = self._parts.get(id(enum))
+        found: frozenset[str] | None = self._parts.get(enum)
         if found is None:
-            found = self._parts[id(enum)] = frozenset(map(repr, _list(enum.get("symbols"))))
+            found = self._parts[enum] = frozenset(
+                each for each in _list(enum.get("symbols")) if isinstance(each, str)
+            )
         return found
 
     def _needs_of_fields(
@@ -303,10 +321,6 @@ class _Resolution:
 
     def _resolved(self, reader: Definition, writer: Definition) -> _Pair:
         return _by_name(reader, self._of_reader), _by_name(writer, self._of_writer)
-
-
-def _key(pair: _Pair) -> _Key:
-    return id(pair[0]), id(pair[1])
 
 
 def _by_name(schema: Definition, names: dict[str, Definition]) -> Definition:

@@ -13,8 +13,8 @@ SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
 
 
-_NOT_RECORDED = {"namespacesMustExist"}
-"""Settings of `magnetar serve` that a log can't have: it lacks the calls that created what was there before."""
+_NOT_RECORDED = {"namespacesMustExist", "profile"}
+"""Settings of `magnetar serve` that a log can't have: it lacks the calls that created what was there before, and a profile is none."""
 
 
 class Call(NamedTuple):

@@ -45,11 +45,12 @@ COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 50_000
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = 10.0
 """A checkpoint follows after so much of the log, or as soon as folding it took so long, once the one before is written. That bounds the
 entries in memory, and what a restart has to fold: twice as much."""
 
 RECORDS_PER_ROUND = 4096
+_LONGEST_ROUND = 1.0
 
 _DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
 """The effects that the ledger store takes."""
@@ -121,8 +122,7 @@ class DataFolder:
         self._length = 0
         self._sum = 0
         self._records = 0
-        self.seconds = 0.0
-        """How long the fold of what came after the last checkpoint took."""
+        self._seconds = 0.0
         self._rows: list[Row] = []
 
     def __enter__(self) -> "DataFolder":
@@ -157,10 +157,7 @@ class DataFolder:
             raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
         if before is None and len(segments) == 1 and self._is_begun(segments[0], first):
             os.truncate(segments[0], 0)
-        progress, began = (
-            Progress(sum(path.stat().st_size for path in segments), self.say),
-            time.thread_time(),
-        )
+        progress = Progress(sum(path.stat().st_size for path in segments), self.say)
         with without_gc():  # as many objects stay as are made
             for path in segments:
                 for records in self._records_of(path, is_last=path == segments[-1]):
@@ -171,12 +168,13 @@ class DataFolder:
                             )
                         offset = each
                     self._records += len(records.offsets)
+                    began = time.thread_time()
                     rows = fold.answer(records)
+                    self.spent(time.thread_time() - began)
                     entries.add(rows)
                     entries.delete(rows)
                     self.note(rows)
                     progress.add(records)
-        self.seconds = time.thread_time() - began
         self._open(segments[-1] if segments else self._commands / segment_name(offset + 1))
         return entries, fold, offset
 
@@ -338,12 +336,16 @@ class DataFolder:
         """Keep those of `rows` that the store takes until the next checkpoint."""
         self._rows += [row for row in rows if isinstance(row.effect, _DATA)]
 
+    def spent(self, seconds: float) -> None:
+        """So long did the fold of some records of the log take. A long pause that is not theirs, of the garbage collector, counts little."""
+        self._seconds += min(seconds, _LONGEST_ROUND)
+
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint."""
         return (
             self._length >= CHECKPOINT_BYTES
             or self._records >= CHECKPOINT_RECORDS
-            or self.seconds >= CHECKPOINT_SECONDS
+            or self._seconds >= CHECKPOINT_SECONDS
         )
 
     def checkpoint(self, fold: LiveFold, entries: RecentEntries) -> None:
@@ -356,7 +358,7 @@ class DataFolder:
         self._check_place()
         state, rows, file, batch = fold.state(), self._rows, self._file, self._batch
         self._batch, self._records, self._rows = batch + 1, 0, []
-        self._sum, self.seconds = 0, 0.0
+        self._sum, self._seconds = 0, 0.0
         self._open(self._commands / segment_name((-1 if state.offset is None else state.offset) + 1))
         written = self._thread.submit(self._write, batch, state, rows, file)
         self._running = _Running(entries.mark(), written)

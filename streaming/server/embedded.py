@@ -336,7 +336,7 @@ class EmbeddedEngine:
                 min(max((self._offset - first) * _TURN_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND)
             )
             if self._log is not None:
-                self._log.seconds += took
+                self._log.spent(took)
         self._arm()
 
     def _fold_all(self, pending: list[_Pending]) -> None:

@@ -355,6 +355,7 @@ def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
         return True
 
     by_name = schema_compatibility._by_name
+    old, new = schema_compatibility._definition(old), schema_compatibility._definition(new)
     of_reader, of_writer = (schema_compatibility._names(each, "", {}) for each in (new, old))
     assert schema_compatibility._can_read(new, old, schema_compatibility._Budget()) is matches(
         new, old, frozenset()
