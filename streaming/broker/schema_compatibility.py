@@ -33,14 +33,14 @@ class _Type(dict[str, Any]):
     """A type. It equals itself alone: two types with the same words are two."""
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 class _Union(list[Any]):
     """An array, such as the branches of a union. It equals itself alone."""
 
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def _definition(value: Any) -> Definition:
