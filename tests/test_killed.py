@@ -66,8 +66,9 @@ def _engine(folder: Path, work: Callable[[EmbeddedEngine], Any] | None = None) -
 
 
 def _often(folder: Path) -> None:
-    data_folder.CHECKPOINT_RECORDS = 5
-    _engine(folder, lambda engine: publish(engine, *range(1, 12)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_folder, "CHECKPOINT_RECORDS", 5)
+        _engine(folder, lambda engine: publish(engine, *range(1, 12)))
 
 
 def _replay(folder: Path, *, overwrite: bool = True) -> None:

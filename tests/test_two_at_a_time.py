@@ -55,11 +55,12 @@ class Way(NamedTuple):
 
 def _serve(folder: Path) -> Any:
     async def main() -> Any:
-        data_folder.CHECKPOINT_RECORDS = 5
         async with EmbeddedEngine(folder / "data", clock=HeldClock(START), begins_with=STANDALONE) as engine:
             await publish(engine, *range(1, 12))
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_folder, "CHECKPOINT_RECORDS", 5)
+        asyncio.run(main())
 
 
 _OPERATED = tuple(f"{command} {name}" for (command, name), use in USES.items() if use is Use.LOG)

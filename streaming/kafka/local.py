@@ -45,10 +45,6 @@ _UP = "Kafka Server started"
 _CONFIG = "server.properties"
 
 
-_EXISTS = 36
-"""Kafka's error code for a topic that is there already."""
-
-
 class LocalKafkaError(RuntimeError):
     """The broker could not do what it was asked to. The message says why and what to do."""
 
@@ -176,11 +172,8 @@ class LocalKafka:
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
         try:
-            is_taken = name in admin.list_topics()
             (result,) = admin.create_topics({name: topic}, raise_errors=False)["topics"]
-            # On a busy machine, the client repeats a request that Kafka has carried out.
-            is_repeated = result["error_code"] == _EXISTS and not is_taken
-            if result["error_code"] and not is_repeated:
+            if result["error_code"]:
                 raise LocalKafkaError(f"Kafka did not create the topic {name!r}: {result['error_message']}")
             admin.wait_for_topics([name])
         finally:

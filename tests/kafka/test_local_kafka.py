@@ -48,11 +48,11 @@ def test_any_time_is_kept(kafka: LocalKafka, timestamp_ms: int) -> None:
 
 
 def test_the_largest_pulsar_message_fits(kafka: LocalKafka) -> None:
-    kafka.create_topic("large", 1)
+    kafka.create_topic("large-message", 1)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, max_request_size=16 * 1024 * 1024)
-    producer.send("large", b"x" * (7 * 1024 * 1024)).get(timeout=20)
+    producer.send("large-message", b"x" * (7 * 1024 * 1024)).get(timeout=20)
     producer.close()
-    assert [len(value) for value in consume(kafka, "large", 1)] == [7 * 1024 * 1024]
+    assert [len(value) for value in consume(kafka, "large-message", 1)] == [7 * 1024 * 1024]
 
 
 def test_topic_errors(kafka: LocalKafka) -> None:
