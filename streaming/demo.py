@@ -50,11 +50,12 @@ def make_log(path: Path) -> None:
     Raises `InTheWay` for another log of this name, or for what else no demonstration left in the folder.
     """
     draft = path.with_name(_DRAFT)
-    check_folder(
-        path.parent,
-        own=lambda each: each in (path.name, _DRAFT) or is_own(each.removeprefix(f"{RESULTS}/")),
-        writer="demonstration",
-    )
+
+    def own(name: str) -> bool:
+        folder, _, below = name.partition("/")
+        return name in (path.name, _DRAFT) or (folder == RESULTS and is_own(below))
+
+    check_folder(path.parent, own=own, writer="demonstration")
     import_traces([RECORDED / f"{name}.jsonl" for name in TRACES], draft, replace=True)
     text = draft.read_bytes()
     if path.exists() and not path.read_bytes().startswith(text):

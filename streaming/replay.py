@@ -37,9 +37,10 @@ from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, STATE, Replayed, co
 from streaming.broker.broker import Broker
 from streaming.fold import BrokerType, Fold, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
+from streaming.log.merge import check_topics
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.policy_files import ENDINGS
-from streaming.log.table import check_coordinates, check_topics, digest, ordered, slices
+from streaming.log.table import check_coordinates, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.java import spark_java_home
@@ -527,12 +528,11 @@ def _clear(out: Path) -> None:
     """Delete an earlier replay's results. The folder of the states tells that there is a replay, which has not finished: it comes first
     and stays."""
     (out / STATE).mkdir(exist_ok=True)
-    for each in (STATE, *sorted(_WRITTEN - {STATE})):
-        for path in (out / STATE).iterdir() if each == STATE else [out / each]:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    for path in [*(out / STATE).iterdir(), *(out / each for each in sorted(_WRITTEN - {STATE}))]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _sinks(out: Path, *, gates: bool = True) -> tuple[LedgerStore, list[Sink]]:

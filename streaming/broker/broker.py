@@ -645,16 +645,12 @@ class Broker:
         for topic in self._touch_all(namespace):
             action(self._ctx, topic)
             self._persistent.check_unacked(topic)
-        names = self._non_persistent.names()
-        self._non_persistent.configured(name for name in names if namespace_of(name) == namespace)
+        self._non_persistent.configured(namespaces.topics_in(namespace, self._non_persistent.names()))
 
     def _touch_all(self, namespace: str) -> list[PersistentTopic]:
         """The open persistent topics of a namespace, to which something happens now."""
-        return [
-            self._persistent.touch(name)
-            for name in self._persistent.open_names()
-            if namespace_of(name) == namespace
-        ]
+        names = namespaces.topics_in(namespace, self._persistent.open_names())
+        return [self._persistent.touch(name) for name in names]
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ def _call_whole(
             ctx.namespaces.pop(namespace, None)
             ctx.permissions.pop(namespace, None)
             for kept in (ctx.permissions, ctx.schemas, ctx.schema_times):  # of topics that are not there, too
-                for topic in [name for name in kept if "://" in name and namespace_of(name) == namespace]:
+                for topic in list(topics_in(namespace, kept)):
                     del kept[topic]
         case _:
             raise AdminError(405, f"{command.method} of a namespace is not allowed")

@@ -101,7 +101,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     records = ordered(records)
     if not len(records):
         return Merged(records.select(LOGICAL.names), [])
-    _check_topics(records)
+    check_topics(records)
     partition = records["partition"].to_numpy()
     found = _found(records, partition, ticks)
     alone = records["topic"].is_null().to_numpy()
@@ -151,7 +151,8 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     return Merged(log, notes)
 
 
-def _check_topics(records: pa.Table) -> None:
+def check_topics(records: pa.Table) -> None:
+    """Raises `LogError` if a topic has records in two ingress partitions."""
     pairs = records.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([])
     homes: dict[str, int] = {}
     for partition, topic in sorted(

@@ -37,7 +37,7 @@ ENDINGS = (".yaml", ".yml")
 SECTIONS = ("profile", "broker", "namespaces", "topics")
 
 POLICIES = tuple(name for name in Policies.__struct_fields__ if name not in ("kept", "properties"))
-"""The policies that a file may set."""
+"""The policies that a file may set, each by one of its names."""
 
 _QUOTA, _RATES = "backlogQuota", "subscriptionDispatchRates"
 

@@ -64,21 +64,6 @@ def check_coordinates(records: pa.Table, name: str) -> None:
                 raise out_of_range(column, number, f"{name}, row {row}")
 
 
-def check_topics(records: pa.Table) -> None:
-    """Raises `LogError` if a topic has records in two ingress partitions: each would have a topic of its own of that name."""
-    places = records.group_by(["topic", "partition"]).aggregate([]).drop_null()
-    of_topic = places.group_by("topic").aggregate(
-        [("partition", "count"), ("partition", "min"), ("partition", "max")]
-    )
-    several = of_topic.filter(pc.greater(of_topic["partition_count"], 1)).sort_by("topic").to_pylist()
-    if several:
-        first, more = several[0], f", and so are {len(several) - 1} others" if len(several) > 1 else ""
-        raise LogError(
-            f"topic {first['topic']} is in ingress partitions {first['partition_min']} and {first['partition_max']}{more}, but the broker "
-            "of a partition has all of a topic: give each topic's records the same partition, or place them anew with --partitions N"
-        )
-
-
 def slices(records: pa.Table, batches: int) -> Iterator[pa.Table]:
     """`records` in `batches` contiguous slices, never more than one per record, and at least one."""
     batches = max(1, min(batches, len(records)))

@@ -684,8 +684,8 @@ class Connection(asyncio.Protocol):
             self._unsubscribing[asked.fields["request_id"]] = key
 
     def _answers_to(self, asked: Frame) -> int:
-        """How many messages the broker may send because of a command, or one more than may wait. A schema counts as so many as compare
-        as long: it may have to be compared with others (`streaming.broker.schema_compatibility`)."""
+        """How many messages the broker may send because of a command, or one more than may wait. A command with a schema counts so that
+        `_SCHEMAS` of them are under way at most: the schema may have to be compared with many others."""
         most = self._limits.waiting + 1
         if "schema" in asked.fields:
             return most // _SCHEMAS

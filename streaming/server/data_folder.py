@@ -50,7 +50,6 @@ CHECKPOINT_SECONDS = 10.0
 entries in memory, and what a restart has to fold: twice as much."""
 
 RECORDS_PER_ROUND = 4096
-_LONGEST_ROUND = 1.0
 
 _DATA = (SendReceipt, LedgerClosed, LedgerDeleted)
 """The effects that the ledger store takes."""
@@ -337,8 +336,8 @@ class DataFolder:
         self._rows += [row for row in rows if isinstance(row.effect, _DATA)]
 
     def spent(self, seconds: float) -> None:
-        """So long did the fold of some records of the log take. A long pause that is not theirs, of the garbage collector, counts little."""
-        self._seconds += min(seconds, _LONGEST_ROUND)
+        """So long did the fold of some records of the log take."""
+        self._seconds += seconds
 
     def is_due(self) -> bool:
         """Whether it is time for a checkpoint."""

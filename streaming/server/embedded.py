@@ -306,6 +306,9 @@ class EmbeddedEngine:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
         self._pending.append(_Pending(topic, values, known, done, delivered))
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -314,9 +317,8 @@ class EmbeddedEngine:
         self._scheduled = False
         if self._stopped is None:
             self._round(_TURN_SECONDS)
-            if self._pending and not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._run)
+            if self._pending:
+                self._schedule()
 
     def _round(self, seconds: float = inf) -> None:
         """Fold what is pending, until so many seconds are over."""

@@ -11,13 +11,15 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from schemas.records import RECORD
 from sinks.outputs import InTheWay
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
 from streaming.fold import BrokerType
 from streaming.log.files import write_log
-from streaming.replay import NotEmptyError, ReplayResult, micro_batches, replay_in_process, replay_log
+from streaming.log.table import LogError
+from streaming.replay import NotEmptyError, ReplayResult, load, micro_batches, replay_in_process, replay_log
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import log_of, traffic
 
@@ -105,6 +107,17 @@ def test_results_are_not_overwritten_by_accident(tmp_path: Path) -> None:
     with pytest.raises(NotEmptyError, match="isn't empty"):
         replay_in_process(traffic(), out)
     replay_in_process(traffic(), out, overwrite=True)
+
+
+@pytest.mark.parametrize("partitions", [None, 1, 2])
+def test_a_topic_in_two_ingress_partitions_is_refused(partitions: int | None) -> None:
+    """Each partition would have a topic of its own of that name, and an answer would be about one of them."""
+    rows = [
+        {**row, "partition": number % 2, "offset": number} for number, row in enumerate(traffic().to_pylist())
+    ]
+    twice = pa.Table.from_pylist(rows, RECORD)
+    with pytest.raises(LogError, match=r"topic .* has records in partitions 0 and 1, where it is two topics"):
+        load(twice, partitions=partitions)
 
 
 @pytest.mark.spark
